@@ -20,10 +20,11 @@ WORKDIR /src
 ENV UV_COMPILE_BYTECODE=1
 COPY pyproject.toml constraints.txt ./
 RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
-    -c constraints.txt -r pyproject.toml --extra server
+    -c constraints.txt -r pyproject.toml --extra server --extra otel
 COPY README.md LICENSE ./
 COPY app/ app/
 COPY dataplane/ dataplane/
+COPY docs/ docs/
 COPY migrations/ migrations/
 COPY --from=web /src/web/dist/ web/dist/
 RUN uv pip install --no-cache --no-deps --python /opt/larder/bin/python .

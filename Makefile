@@ -26,7 +26,7 @@ NODE_IS_NEW_ENOUGH := const [a, b] = process.versions.node.split(".").map(Number
 WITH_NODE = { command -v npm && node -e '$(NODE_IS_NEW_ENOUGH)'; } >/dev/null 2>&1 \
 	|| export PATH="$(CURDIR)/$(VENV)/node:$$PATH"; cd web;
 
-PACKAGES = $(patsubst %/__init__.py,%,$(wildcard $(addsuffix /__init__.py,app dataplane migrations benchmarks)))
+PACKAGES = $(patsubst %/__init__.py,%,$(wildcard $(addsuffix /__init__.py,app dataplane migrations benchmarks examples)))
 CHECKED = $(PACKAGES) $(wildcard tests)
 INSTALLED := $(VENV)/.installed
 HAS_WEB := $(wildcard web/package.json)
@@ -42,8 +42,13 @@ run: $(INSTALLED) web  ## start Larder on http://127.0.0.1:8470 (installs what i
 demo: $(INSTALLED) web  ## start Larder with a synthetic load of three tenants, so that the dashboard has something to show
 	exec $(BIN)/larder demo $(ARGS)
 
-test: lint types webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
+# The types use one core for a minute: the tests run beside them.
+test: lint webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
+	$(MAKE) -j2 types pytest
+
+pytest: $(INSTALLED) web
 	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
+.PHONY: pytest
 
 full: $(INSTALLED)  ## all tests at the sizes that their names say
 	LARDER_TEST_FULL=1 $(BIN)/python -m pytest -o timeout=1800 -o run_timeout=14400 $(or $(ARGS),$(ALL_TESTS))
@@ -75,11 +80,25 @@ gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine w
 peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (4 GB in ~/.cache/larder/peers)
 	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment $(ARGS)
 
+engines: $(INSTALLED)  ## build vLLM and SGLang on CPU for the tests marked engine and for the example (4 GB, beside the peers)
+	@$(UV_SOURCES) exec $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder sglang
+
+vllm-tests: $(INSTALLED)  ## run vLLM's own tests of its queue and object store on Larder's (ARGS=/a/checkout/of/vllm)
+	@$(UV_SOURCES) $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder vllm-tests
+	exec $(BIN)/python -m benchmarks.peers.vllm_tests $(ARGS)
+
+example-vllm: engines web  ## two vLLM servers on CPU share a prompt's prefix through Larder (ARGS=--keep: until Ctrl-C)
+	exec $(BIN)/python -m examples.vllm $(ARGS)
+
 bench-peers: $(INSTALLED)  ## measure Larder beside LMCache's own server (after make peers)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-soak: $(INSTALLED)  ## half an hour of everything at once against one data plane (SOAK_S=seconds)
+bench-engines: $(INSTALLED)  ## measure vLLM with each connector beside vLLM alone (after make engines)
+	$(BIN)/python -m benchmarks.engines $(ARGS)
+
+soak: $(INSTALLED)  ## half an hour of everything at once against one data plane, then half an hour of both planes (SOAK_S=seconds)
 	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o run_timeout=0 $(ARGS)
+	LARDER_BENCH_SOAK_S=$(SOAK_S) $(BIN)/python -m benchmarks soak
 
 kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (a usual run does it eight times)
 	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py tests/restart/test_device_copies.py -s -o run_timeout=0 $(ARGS)
@@ -91,7 +110,7 @@ generated: $(INSTALLED) web/node_modules/.package-lock.json  ## rewrite what fol
 	$(BIN)/python -m app.openapi > tests/golden/openapi.json
 	$(BIN)/python -m pytest -q --update-golden tests/dataplane/test_wire.py
 	$(BIN)/python docs/generate.py
-	$(WITH_NODE) npm run --silent api && npm run --silent fixtures
+	$(WITH_NODE) npm run --silent api && npm run --silent fixtures && npm run --silent diagrams
 
 docs: $(INSTALLED)  ## build the documentation as a site in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
@@ -117,7 +136,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test full lint types bench gpu peers bench-peers soak golden generated docs fmt web constraints clean webtypes webtest
+.PHONY: run demo test full lint types bench gpu peers engines example-vllm bench-peers bench-engines vllm-tests soak golden generated docs fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

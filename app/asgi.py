@@ -11,6 +11,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, License
+from litestar.types import Receive, Send
 
 from app import __version__
 from app.compose import Parts
@@ -18,19 +19,31 @@ from app.errors import LarderError
 from app.http.body import StrictRequest
 from app.http.description import DescribedOperation
 from app.http.docs import docs
+from app.http.manual import manual, manual_start
 from app.http.middleware.conditional import ConditionalResponses
 from app.http.middleware.negotiation import negotiate
 from app.http.middleware.stack import MiddlewareStack
+from app.http.middleware.tracing import traced
 from app.http.principals import guard
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.routes.access import audit, session, tokens
 from app.http.routes.cache import actions, blocks
 from app.http.routes.documents.apply import router as apply_router
-from app.http.routes.fleet import enrolment, managers, nodes, pushes
+from app.http.routes.fleet import enrolment, ipc, managers, nodes, pushes
 from app.http.routes.lmcache import objects
-from app.http.routes.records import ceilings, pins, policies, prefixes, quotas, rates, tenants, tokenizers
+from app.http.routes.records import (
+    ceilings,
+    pins,
+    policies,
+    prefixes,
+    quotas,
+    rates,
+    tenants,
+    tiers,
+    tokenizers,
+)
 from app.http.routes.usage.reports import get_usage
-from app.http.routes.views import overview
+from app.http.routes.views import alerts, overview
 from app.http.routes.views.events import list_events
 from app.http.routes.views.health import fleet_healthz, healthz, readyz
 from app.http.routes.views.metrics import metrics
@@ -39,6 +52,7 @@ from app.http.routes.views.stream import EventMessages, stream_events
 from app.http.web import WebFiles, home, page
 from app.runtime import BackgroundTasks
 from app.settings import AppSettings, Settings
+from dataplane.base import tracing
 
 DESCRIPTION_PATH = "/api/openapi.json"
 WEB_DIST = Path(__file__).parents[1] / "web" / "dist"
@@ -46,6 +60,7 @@ SERVICES = (
     "quotas",
     "pins",
     "policies",
+    "tiers",
     "tenants",
     "prefixes",
     "nodes",
@@ -59,7 +74,7 @@ SERVICES = (
     "sessions",
     "ceilings",
     "sources",
-    "places",
+    "stream_slots",
     "actions",
     "lookups",
     "lmcache",
@@ -72,13 +87,15 @@ SERVICES = (
     "expelling",
     "traces",
     "rates",
+    "alerts",
+    "applied_changes",
     "usage",
     "apply",
     "export",
     "overview",
     "snapshots",
     "health",
-    "registry",
+    "scrapes",
 )
 """Attributes of `Parts` that handlers receive under the same name."""
 
@@ -88,6 +105,12 @@ class App(MiddlewareStack):
 
     parts: Parts
     litestar: Litestar
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if tracing.on() and scope["type"] == "http":
+            await traced(super().__call__, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 class Routes:
@@ -116,6 +139,7 @@ class Routes:
         self.web_files = WebFiles(Path(app.web_dist or WEB_DIST))
         self.litestar.state.open_to_all = _open_to_all(app)
         self.litestar.state.large_work = parts.large_work
+        self.litestar.state.large_reads = parts.large_reads
 
 
 def create_app(settings: Settings, routes: Routes | None = None) -> App:
@@ -152,6 +176,7 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
             quotas.router,
             pins.router,
             policies.router,
+            tiers.router,
             tenants.router,
             prefixes.router,
             nodes.router,
@@ -159,6 +184,7 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
             pushes.router,
             audit.router,
             managers.router,
+            ipc.router,
             tokens.router,
             ceilings.router,
             tokens.whoami,
@@ -172,13 +198,15 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
             overview.router,
             stream_events,
             list_events,
+            alerts.router,
+            alerts.list_annotations,
             get_snapshot,
         ],
         guards=[negotiate],
     )
     return Litestar(
         route_handlers=[
-            *(api, docs, healthz, fleet_healthz, readyz, metrics, home, page),
+            *(api, docs, manual, manual_start, healthz, fleet_healthz, readyz, metrics, home, page),
             *([objects.router] if settings.lmcache_api else []),
         ],
         guards=[guard],
@@ -211,7 +239,7 @@ def _openapi() -> OpenAPIConfig:
     described = DescribedOperation(path="/openapi.json")
 
     async def only_the_description(request: Request[Any, Any, Any]) -> None:
-        """Raise NotFound for other paths: the framework would answer /api and below with its own HTML."""
+        """Raise NotFound for other paths, because the framework would answer them with its own HTML."""
         if request.url.path != DESCRIPTION_PATH:
             raise NotFoundException
         await described.prepare(request.app)

@@ -7,13 +7,19 @@ from functools import cache
 from app.http.middleware.connections import ConnectionCounts
 from app.http.middleware.source import ClientAddresses
 from app.http.middleware.stack import RequestCounts
+from app.http.middleware.turns import LARGE_READS
 from app.ingest.cache_watch import CacheWatch
 from app.ingest.fleet import Fleet
 from app.ingest.history import History
+from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.rollup import Rollup
 from app.ingest.subscriber import IngestCounts
-from app.observe import metrics
+from app.observe import manager_metrics
+from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
 from app.observe.events import EventBus
+from app.observe.metric_sources import MetricSources
+from app.observe.process_metrics import ProcessMeter
+from app.observe.scrapes import Scrapes
 from app.push.desired import DesiredState
 from app.push.keys import ManagerKeyPair, key_pair, key_path, next_key
 from app.push.leader_election import LeaderElection
@@ -22,10 +28,13 @@ from app.push.worker import PushCounts
 from app.services.access.audit import Audit
 from app.services.access.auth import Auth
 from app.services.access.sessions import LoginSessions
+from app.services.access.token_ends import TokenEnds
+from app.services.access.token_expiries import TokenExpiries
 from app.services.access.token_uses import TokenUses
 from app.services.access.tokens import Tokens
 from app.services.base.changes import Changes
 from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
+from app.services.base.fair_limiter import FairLimiter
 from app.services.base.large_work import LargeWork
 from app.services.cache.actions import Actions
 from app.services.cache.blocks import BlockService
@@ -57,11 +66,14 @@ from app.services.records.progress import RecordProgress
 from app.services.records.quotas import Quotas
 from app.services.records.rates import PrefillRates
 from app.services.records.tenants import Tenants
+from app.services.records.tiers import Tiers
 from app.services.records.tokenizers import Tokenizers
 from app.services.records.tokenizing import EncodeService
 from app.services.usage.ledger import UsageLedger
 from app.services.usage.reports import UsageReports
 from app.services.usage.retention import Retention
+from app.services.views.alerts import Alerts
+from app.services.views.applied_changes import AppliedChanges
 from app.services.views.events import Events
 from app.services.views.health import HealthChecks
 from app.services.views.overview import OverviewService
@@ -91,16 +103,19 @@ class Parts:
         self.operations = NodeRequests(fleet, app.push_timeout_s)
         targets = Targets(self.operations, fleet)
         self.large_work = LargeWork()
-        self.places = ConcurrencyLimiter(
+        self.large_reads = FairLimiter("large reads", LARGE_READS)
+        self.stream_slots = ConcurrencyLimiter(
             ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)
         )
         self.sources = ClientAddresses(proxies(app))
         self.connections = ConnectionCounts()
         self.requests, self.ingest, self.push = RequestCounts(), IngestCounts(), PushCounts()
+        self.process = ProcessMeter()
 
         self.auth = Auth(database, changes, admin_token(app), may_open=not requires_token(settings))
         self.tokens = Tokens(database, changes, self.auth)
         self.token_uses = TokenUses(database, self.auth)
+        self.token_ends = TokenEnds(database)
         self.sessions = LoginSessions(database, changes, self.auth)
         self.audit = Audit(database)
 
@@ -110,6 +125,7 @@ class Parts:
         self.quotas = Quotas(database, changes, self.progress, fleet)
         self.pins = Pins(database, changes, self.progress, fleet, self.prefixes, self.tokenizers, shares)
         self.policies = Policies(database, changes, self.progress, fleet)
+        self.tiers = Tiers(database, changes, self.progress, fleet)
         self.ceilings = Ceilings(database, changes)
         self.rates = PrefillRates(database, changes)
         self.tenants = Tenants(database, changes, fleet, self.quotas)
@@ -174,43 +190,54 @@ class Parts:
         )
         self.health = HealthChecks(database, self.progress, fleet)
         self.snapshots = Snapshots(database, fleet, self.progress, bus)
+        self.token_expiries = TokenExpiries(database, bus, lambda: leader_election.pushing)
         self.rollup = Rollup(bus)
+        self.refusal_runs = RefusalRuns(bus)
         self.events = Events(
             database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost
         )
+        self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
+        self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
             self.events.offer(event) if not event.node or leader_election.latest else None
         )
-        self.registry = metrics.registry_of(self._metric_sources())
+        self.scrapes = Scrapes(self._metric_sources())
 
-    def _metric_sources(self) -> metrics.MetricSources:
+    def _metric_sources(self) -> MetricSources:
         fleet, ingest, supervisor = self.fleet, self.ingest, self.supervisor
-        return metrics.MetricSources(
+        return MetricSources(
             stats=fleet.stats,
             cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
             empty_pins=fleet.empty_pins,
+            alerts=self.alerts.firing,
             nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
             node_states=self.progress.census,
             desired=self.progress.generations,
             requests=self.requests.ended,
+            request_seconds=self.requests.seconds,
             pushes=self.push.ended,
+            push_seconds=self.push.seconds,
+            database_seconds=self.database.seconds,
+            lags=self.progress.lags,
+            events_dropped=self.bus.dropped,
+            token_ends=lambda: self.token_ends.next,
+            process=self.process.read,
             lmcache_names=self.settings.app.lmcache_metrics,
             auth_failures=self.auth.counts.failures,
             connections_ended=self.connections.ended,
             numbers=lambda: [
-                (metrics.EVENTS, ingest.events),
-                (metrics.EVENTS_MALFORMED, ingest.malformed),
-                (metrics.EVENTS_LOST, ingest.lost),
-                (metrics.STREAMS, self.bus.listeners),
-                (metrics.STREAM_EVENTS_DROPPED, self.bus.dropped),
-                (metrics.EVENTS_UNKEPT, self.events.dropped),
-                (metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
-                (metrics.APPLY_FILE, self.startup_document.in_force),
-                (metrics.APPLY_FILE_REFUSED, self.startup_document.refused),
-                (metrics.MANAGER_PUSHING, self.leader_election.pushing),
-                (metrics.DATABASE_UP, not self.database.watch.away),
-                (metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
+                (manager_metrics.EVENTS, ingest.events),
+                (manager_metrics.EVENTS_MALFORMED, ingest.malformed),
+                (manager_metrics.EVENTS_LOST, ingest.lost),
+                (manager_metrics.STREAMS, self.bus.listeners),
+                (manager_metrics.EVENTS_UNKEPT, self.events.dropped.total()),
+                (manager_metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
+                (manager_metrics.APPLY_FILE, self.startup_document.in_force),
+                (manager_metrics.APPLY_FILE_REFUSED, self.startup_document.refused),
+                (manager_metrics.MANAGER_PUSHING, self.leader_election.pushing),
+                (manager_metrics.DATABASE_UP, not self.database.watch.away),
+                (manager_metrics.RESTARTS, supervisor.restarts if supervisor is not None else 0),
             ],
         )
 
@@ -218,12 +245,12 @@ class Parts:
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
     def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.process_exited(settings.common.control_url)
-        bus.publish("dataplane.exited", code=code, restart_in_s=restart_in_s)
+        bus.publish(DataplaneExited(code, restart_in_s))
 
     return Supervisor(
         environ_of(os.environ, settings.common),
         on_exit,
-        on_start=lambda pid: bus.publish("dataplane.started", pid=pid),
+        on_start=lambda pid: bus.publish(DataplaneStarted(pid)),
         engine_socket=settings.common.engine_socket,
         state_dir=settings.state_dir,
         survives=settings.app.data_plane_survives,

@@ -2,8 +2,9 @@
 
 Starts `larder up` and the load as child processes, sets quotas and a pin over the REST API as an operator would, prints
 the URL of the dashboard, and runs until Ctrl-C or SIGTERM. All settings apply, except those of its own state: database,
-control and event sockets are in a temporary folder, unless `--state-dir` names one. Also available as
-`python -m app.demo`.
+control and event sockets are in a temporary folder, unless `--state-dir` names one. With `--s3`, a local S3 server
+(`app.demo_s3`) is a tier behind the disk, and the pool and the disk tier are so small that all three serve blocks. Also
+available as `python -m app.demo`.
 """
 
 import errno
@@ -17,8 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +31,17 @@ import httpx
 import msgspec
 from rich.console import Console
 
-from app import settings
+from app import demo_s3, settings
 from app.cli.support.exit_watchdog import BEYOND_GRACE_S
+from app.incidents import ACTOR, INCIDENTS, Scene, Steps
 from app.settings import Settings
 from dataplane.base.settings import Common, SettingsError, to_environ, with_defaults
 from dataplane.base.units import format_size
 
 POOL_BYTES = 256 << 20
+DISK_BYTES = 1 << 30
+SMALL_POOL_BYTES, SMALL_DISK_BYTES = 32 << 20, 128 << 20
+"""Sizes with `--s3`: smaller than the conversations of the load."""
 BLOCK_BYTES = 64 << 10
 QUOTAS = {
     "chat": ("128MiB", "conversations may use half of the pool"),
@@ -47,6 +55,8 @@ OWN = {
 }
 """Settings without which a data plane or memory of the demonstration would remain when it stops or is killed."""
 ADMIN_TOKEN = "LARDER_APP__ADMIN_TOKEN"
+TIER_SECRETS = "LARDER_DATAPLANE__TIER_SECRETS"
+TIER_FOLDER = "disk-tier"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PIN = "support-system-prompt"
 READY_S = 60.0
@@ -59,23 +69,41 @@ LOAD = (sys.executable, "-m", "dataplane.replay.load")
 
 
 class DemoError(Exception):
-    """The demonstration cannot go on; the message says why."""
+    """The demonstration cannot continue; the message says why."""
 
 
 @click.command(name="demo", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--seconds", type=click.FloatRange(min=1), help="Stop after this time.  [default: never]")
 @click.option(
-    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.1, 10_000), help="Requests a second."
+    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.1, 10_000), help="Requests per second."
 )
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the state here.  [default: nowhere, whatever the settings say]",
+    help="Keep the state in this folder.  [default: none is kept, whatever the settings say]",
 )
-def main(seconds: float | None, rate: float, state_dir: Path | None) -> None:
-    """Start Larder with a made-up load of three tenants and open quotas and a pin, until Ctrl-C or SIGTERM.
+@click.option("--s3", is_flag=True, help="Add a local S3 server as a tier behind the disk.")
+@click.option("--incident", type=click.Choice(list(INCIDENTS)), help="Incident to cause while the load runs.")
+@click.option(
+    "--incident-at",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Seconds of load before the incident.",
+)
+def main(
+    seconds: float | None,
+    rate: float,
+    state_dir: Path | None,
+    s3: bool,
+    incident: str | None,
+    incident_at: float,
+) -> None:
+    """Start Larder with a synthetic load of three tenants, with quotas and a pin, until Ctrl-C or SIGTERM.
 
     All settings apply, except those of the state directory, the database, and the control and event sockets."""
+    if s3 and (absent := demo_s3.missing()):
+        raise click.ClickException(absent)
     console = Console()
     signal.signal(signal.SIGHUP, lambda number, _: sys.exit(128 + number))
     for stop_signal in STOP_SIGNALS:
@@ -86,8 +114,11 @@ def main(seconds: float | None, rate: float, state_dir: Path | None) -> None:
                 children.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-"))
             )
             given = settings.load()
-            given = msgspec.structs.replace(given, common=_surroundings(console, given.common, folder))
-            _demo(console, children, given, folder, seconds, rate)
+            given = msgspec.structs.replace(
+                given, common=_surroundings(console, given.common, folder, small=s3)
+            )
+            planned = None if incident is None else PlannedIncident(incident, incident_at)
+            _demo(console, children, given, folder, seconds, rate, planned, s3=s3)
     except KeyboardInterrupt:
         console.print("\nstopped")
     except (DemoError, SettingsError, OSError) as error:
@@ -101,7 +132,14 @@ def _stop(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _surroundings(console: Console, given: Common, folder: Path) -> Common:
+def _disk_tier(folder: Path, *, small: bool) -> dict[str, str]:
+    return {
+        "LARDER_DATAPLANE__DISK_TIER_DIRECTORIES": str(folder.absolute()),
+        "LARDER_DATAPLANE__DISK_TIER_BYTES": str(SMALL_DISK_BYTES if small else DISK_BYTES),
+    }
+
+
+def _surroundings(console: Console, given: Common, folder: Path, *, small: bool) -> Common:
     """Return the shared settings of the demonstration: addresses and pool as configured, its state in `folder`.
 
     A port that is in use, such as by a running Larder, is replaced by a free one.
@@ -112,7 +150,7 @@ def _surroundings(console: Console, given: Common, folder: Path) -> Common:
         http_port=_usable_port(console, given.http_host, given.http_port),
         lmcache_port=given.lmcache_port and _usable_port(console, "127.0.0.1", given.lmcache_port),
         engine_socket="" if given.engine_socket == default_socket else given.engine_socket,
-        pool_bytes=given.pool_bytes or POOL_BYTES,
+        pool_bytes=given.pool_bytes or (SMALL_POOL_BYTES if small else POOL_BYTES),
         state_dir=str(folder.absolute()),
     )
     return with_defaults(own, {})
@@ -124,7 +162,7 @@ def _usable_port(console: Console, host: str, given: int) -> int:
         return given
     port = _free_port(host)
     if given:
-        console.print(f"port {given} is in use: the demonstration takes {port}", highlight=False)
+        console.print(f"port {given} is in use: the demonstration uses {port}", highlight=False)
     return port
 
 
@@ -151,17 +189,57 @@ def _bound(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
+@dataclass
+class PlannedIncident:
+    """An incident and its start time."""
+
+    name: str
+    at_s: float
+    """Seconds after the load has started."""
+    started: float = field(default_factory=time.monotonic)
+    steps: Steps | None = None
+
+    def step(self, scene: Scene) -> None:
+        """Run the steps that are due. Raises DemoError if the API refuses a change."""
+        if time.monotonic() - self.started < self.at_s:
+            return
+        if self.steps is None:
+            self.steps = INCIDENTS[self.name](scene)
+        try:
+            wait_s = next(self.steps, float("inf"))
+        except httpx.HTTPStatusError as error:
+            raise DemoError(
+                f"{error.request.method} {error.request.url}: {error.response.text[:500]}"
+            ) from None
+        except (httpx.TransportError, ProcessLookupError):
+            wait_s = 1.0
+        self.started, self.at_s = time.monotonic(), wait_s
+
+
 def _demo(
-    console: Console, children: ExitStack, given: Settings, folder: Path, seconds: float | None, rate: float
+    console: Console,
+    children: ExitStack,
+    given: Settings,
+    folder: Path,
+    seconds: float | None,
+    rate: float,
+    incident: PlannedIncident | None,
+    *,
+    s3: bool,
 ) -> None:
     common = given.common
-    environ = {**os.environ, **to_environ(common), **OWN}
+    disk = folder / TIER_FOLDER
+    environ = {**_disk_tier(disk, small=s3), **os.environ, **to_environ(common), **OWN}
+    environ[TIER_SECRETS] = demo_s3.allowed(folder, os.environ.get(TIER_SECRETS, ""))
     token = settings.admin_token(given.app)
-    made_token = "" if token or not settings.requires_token(given) else secrets.token_hex(32)
+    needed = incident is not None or settings.requires_token(given)  # an incident has a named actor
+    made_token = "" if token or not needed else secrets.token_hex(32)
     if made_token:
         token = environ[ADMIN_TOKEN] = made_token
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log_path = folder / "larder.log"
     log = children.enter_context(log_path.open("ab"))
+    server = children.enter_context(demo_s3.running(log, folder)) if s3 else None
     stops_in_s = 2 * given.app.shutdown_grace_s + BEYOND_GRACE_S + STOP_S
     up = children.enter_context(_child([*UP], environ, stops_in_s, stdout=log, stderr=log))
     host = f"[{common.http_host}]" if ":" in common.http_host else common.http_host
@@ -187,18 +265,124 @@ def _demo(
     for tenant, (limit, note) in QUOTAS.items():
         _put(api, f"/api/v1/quotas/{tenant}", {"limit_bytes": limit, "note": note})
     _put(api, f"/api/v1/pins/{PIN}", {**shared, "note": "every support prompt starts with it"})
+    _set_s3_tier(api, server, folder, log_path)
     console.print(f"dashboard: [bold]{url}[/]", highlight=False, soft_wrap=True)
     if made_token:
         console.print(f"token: {made_token}", highlight=False, soft_wrap=True)
+        console.print(
+            f"for commands: export LARDER_URL={url} LARDER_TOKEN={made_token}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    copies = folder / demo_s3.OBJECTS
+    s3_place = "" if server is None else f" and in S3 on port {server.port}, with copies in {copies}"
     console.print(
         f"{len(QUOTAS)} quotas, a pin of {len(shared['keys'])} blocks, a pool of "
-        f"{format_size(common.pool_bytes or 0)}; logs in {log_path}; Ctrl-C stops everything",
+        f"{format_size(common.pool_bytes or 0)}, blocks on disk in {disk}"
+        f"{s3_place}; logs in {log_path}; Ctrl-C stops everything",
         highlight=False,
         soft_wrap=True,
     )
-    wrong = _summarize(console, reports, seconds)
+    happen = None
+    if incident is not None:
+        scene = _scene(console, children, api, url, disk)
+        incident.started = time.monotonic()
+        happen = partial(incident.step, scene)
+    wrong = _summarize(console, reports, seconds, happen, TierShares(api))
     if wrong:
         raise DemoError(f"{wrong} blocks came back with wrong bytes")
+
+
+def _set_s3_tier(api: httpx.Client, server: demo_s3.LocalS3Server | None, folder: Path, log: Path) -> None:
+    """Set the tier of the server; without a server, remove the tier of an earlier demonstration. Raises DemoError."""
+    path = f"/api/v1/tiers/{demo_s3.TIER}"
+    held = api.get(path)
+    exists = held.is_success and held.json()["note"] == demo_s3.NOTE
+    if server is None:
+        if exists:
+            api.delete(path, headers={"If-Match": held.headers["ETag"]})
+        return
+    if not server.wait_ready():
+        raise DemoError(f"the S3 server did not start within {demo_s3.START_S:.0f} s; see {log}")
+    demo_s3.write_key(folder)
+    if held.is_success and not exists:
+        raise DemoError(
+            f"the state directory has another tier {demo_s3.TIER!r}; delete the tier, or use another directory"
+        )
+    _put(api, path, demo_s3.record(server.port, folder), {"If-Match": held.headers["ETag"]} if exists else {})
+    _wait_until_tier_serves(api, path)
+
+
+def _wait_until_tier_serves(api: httpx.Client, path: str) -> None:
+    """Wait until the node has acknowledged the tier and uses it. Raises DemoError if the node refuses the record, or
+    does not use the tier in time."""
+    end = time.monotonic() + READY_S
+    problem = "no node has reported it"
+    while time.monotonic() < end:
+        try:
+            tier = api.get(path).raise_for_status().json()
+        except httpx.HTTPError as error:
+            problem = str(error)
+            time.sleep(0.1)
+            continue
+        for node, faults in sorted(tier["faults"].items()):
+            said = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults)
+            raise DemoError(f"{node} refused the tier {demo_s3.TIER}: {said}")
+        states = tier["status"]["nodes"].values()
+        if states and all(at["state"] == "in_sync" for at in states):
+            held = tier["stats"].values()
+            if held and all(each["serves"] for each in held):
+                return
+            problem = "; ".join(each["reason"] for each in held if each["reason"]) or "it is being opened"
+        time.sleep(0.1)
+    raise DemoError(f"the tier {demo_s3.TIER} is not in service after {READY_S:.0f} s: {problem}")
+
+
+class TierShares:
+    """The share of each tier in the blocks that were loaded, as the nodes report it."""
+
+    def __init__(self, api: httpx.Client) -> None:
+        self._api = api
+        self._read_at = -LINE_S
+        self._loaded: dict[str, int] = {}
+
+    def of(self, loaded: float) -> str:
+        """Return the shares of memory and of each tier as text. `loaded` is the share of all tiers together."""
+        if time.monotonic() - self._read_at >= LINE_S:
+            self._read_at = time.monotonic()
+            self._read()
+        total = sum(self._loaded.values())
+        shares = {name: loaded * blocks / total for name, blocks in self._loaded.items()} if total else {}
+        texts = [f"memory {1 - sum(shares.values()):.0%}"]
+        return ", ".join([*texts, *(f"{name} {share:.0%}" for name, share in shares.items())])
+
+    def _read(self) -> None:
+        """Read how many blocks each tier loaded. Keep the last numbers while the API does not answer."""
+        try:
+            nodes = self._api.get("/api/v1/nodes").raise_for_status().json()["items"]
+        except httpx.HTTPError:
+            return
+        tiers = [tier for node in nodes if node["stats"] for tier in node["stats"]["tiers"]]
+        self._loaded = {tier["name"]: tier["loaded_blocks"] for tier in tiers}
+
+
+def _scene(console: Console, children: ExitStack, api: httpx.Client, url: str, disk: Path) -> Scene:
+    """Return a scene with a token for the actor. Raises DemoError."""
+    answer = api.post("/api/v1/tokens", json={"name": ACTOR, "role": "operator"})
+    if not answer.is_success:
+        raise DemoError(f"POST /api/v1/tokens: {answer.status_code} {answer.text[:500]}")
+    headers = {"Authorization": f"Bearer {answer.json()['token']}"}
+    operator = children.enter_context(
+        httpx.Client(base_url=url, timeout=10.0, trust_env=False, headers=headers)
+    )
+
+    def say(text: str) -> None:
+        now = datetime.now(UTC).strftime("%H:%M:%SZ")
+        console.print(f"{now} incident: {text}", highlight=False, soft_wrap=True)
+
+    scene = Scene(api, operator, say, disk)
+    children.callback(scene.end)
+    return scene
 
 
 def _unblock() -> None:
@@ -232,7 +416,7 @@ def _child(
             process.wait(stops_in_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(STOP_S)
+            process.wait(4 * STOP_S)  # a busy machine takes its time to free much memory
         if process.stdout is not None:
             process.stdout.close()
 
@@ -255,13 +439,13 @@ def _wait_until_ready(api: httpx.Client, up: subprocess.Popen[bytes], log: Path)
     raise DemoError(f"{api.base_url}/healthz/fleet answered {answer} for {READY_S:.0f} s; see {log}")
 
 
-def _put(api: httpx.Client, path: str, record: dict[str, Any]) -> None:
-    """Store a record. Raises DemoError if the API refuses it."""
+def _put(api: httpx.Client, path: str, record: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+    """Store a record, or leave the one of an earlier demonstration as it is. Raises DemoError if the API refuses it."""
     try:
-        reply = api.put(path, json=record)
+        reply = api.put(path, json=record, headers=headers)
     except httpx.TransportError as error:
         raise DemoError(f"PUT {path}: {error}") from None
-    if not reply.is_success:
+    if not reply.is_success and reply.status_code != httpx.codes.PRECONDITION_REQUIRED:
         raise DemoError(f"PUT {path}: {reply.status_code} {reply.text[:500]}")
 
 
@@ -297,7 +481,13 @@ def _ended(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
     return f"{name} ended with code {process.returncode}:\n{last}"
 
 
-def _summarize(console: Console, reports: Iterator[dict[str, Any] | None], seconds: float | None) -> int:
+def _summarize(
+    console: Console,
+    reports: Iterator[dict[str, Any] | None],
+    seconds: float | None,
+    happen: Callable[[], None] | None,
+    shares: TierShares,
+) -> int:
     """Show one live line of counts, or a line every few seconds without a terminal, for `seconds` (None: forever).
     Return the number of wrong blocks."""
     end = time.monotonic() + seconds if seconds else float("inf")
@@ -307,10 +497,12 @@ def _summarize(console: Console, reports: Iterator[dict[str, Any] | None], secon
         for counts in reports:
             if time.monotonic() >= end:
                 break
+            if happen is not None:
+                happen()
             if counts is None:
                 continue
             wrong = counts["verify_errors"]
-            text = _summary(counts)
+            text = _summary(counts, shares)
             if console.is_terminal:
                 status.update(text)
             elif time.monotonic() - printed_at >= LINE_S:
@@ -319,11 +511,13 @@ def _summarize(console: Console, reports: Iterator[dict[str, Any] | None], secon
     return wrong
 
 
-def _summary(counts: dict[str, Any]) -> str:
+def _summary(counts: dict[str, Any], shares: TierShares) -> str:
     ratios = ", ".join(f"{name} {tenant['hit_ratio']:.0%}" for name, tenant in counts["tenants"].items())
     refused = sum(counts["blocks_refused"].values())
+    loaded = counts["blocks_loaded"] / max(1, counts["blocks_hit"])
     return (
-        f"{counts['requests']:,} requests · hits: {ratios} · stored {format_size(counts['stored_bytes'])}, "
+        f"{counts['requests']:,} requests · hits: {ratios}, from {shares.of(loaded)} · "
+        f"stored {format_size(counts['stored_bytes'])}, "
         f"read {format_size(counts['read_bytes'])} · lookup {counts['lookup_us']['p50']:.0f} µs · "
         f"{refused:,} refused, {counts['verify_errors']} wrong"
     )

@@ -8,6 +8,9 @@ from typing import ClassVar
 
 import msgspec
 
+MAX_FAULTS = 100
+"""Largest number of invalid fields that a response lists. The message of the error counts all of them."""
+
 
 class FieldError(msgspec.Struct, frozen=True):
     """One invalid field of a request: its path, and what was expected."""

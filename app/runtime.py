@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,20 +14,24 @@ import zmq.asyncio
 from app.compose import Parts
 from app.errors import StoreUnavailable
 from app.ingest.subscriber import Resync, Secure, Subscriber
+from app.observe.catalogue.fleet import NodeLost
 from app.push.joining import EnrolmentServer, not_bound
 from app.push.ledger import Ledger
 from app.push.link import NodeLink
 from app.push.node_sessions import NodeSessions
 from app.push.worker import Worker
 from app.store.base import migrate, private
+from app.store.base.database import Database
 from app.store.base.notify import Listener
 
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
 RESTART_TASK_S = 1.0
-USAGE_CLOSE_S = 1.0
-"""Seconds for the last read and write of usage."""
-LEAVE_S = 1.0
+LAST_WRITE_S = 1.0
+"""Seconds that a stop waits for one of its writes: the database may hang."""
+CANCEL_S = 0.2
+"""Seconds for a cancelled task to end before it is cancelled again: the driver of Postgres ends a connection that hangs
+in good order first, and at once when it is cancelled again."""
 WAIT_FIRST_S = 0.25
 WAIT_MAX_S = 2.0
 """Shortest and longest pause of a task that waits for the database."""
@@ -49,6 +53,7 @@ class BackgroundTasks:
         """Migrate the database, load the state, start the tasks. A database that is readable but refuses writes because
         its disk is full is sufficient. Raises StoreUnavailable."""
         parts = self.parts
+        parts.process.start()
         await migrate.upgrade(parts.database)
         for found in private.exposed(parts.settings.state_dir, parts.database.path):
             self._log.warning("files.open_to_others", path=found.path, mode=found.mode, fix=found.fix)
@@ -78,59 +83,64 @@ class BackgroundTasks:
             self._keep("notices", listener.run)
         self._keep("nodes", self._node_sessions.run)
         self._keep("tokens", parts.token_uses.run)
+        self._keep("token ends", parts.token_ends.run)
+        self._keep("token_expiries", parts.token_expiries.run)
         self._keep("audit", parts.audit.run)
         self._keep("clockwork", self._clockwork)
         self._keep("usage", parts.usage_ledger.run)
         self._keep("retention", parts.retention.run)
         self._keep("apply_file", parts.startup_document.run)
         self._keep("history", parts.events.run)
+        self._keep("alerts", parts.alerts.run)
         self._keep("caches", parts.cache_watch.run)
         if parts.supervisor is not None:
             self._keep("supervisor", parts.supervisor.run)
 
     async def stop(self) -> None:
-        """Stop everything in reverse order; safe after a start that failed half way."""
+        """Stop everything in reverse order; safe after a start that failed half way. A database that hangs delays it by
+        LAST_WRITE_S."""
         parts = self.parts
         parts.bus.close()
-        for task in self._tasks:
-            task.cancel()
+        parts.process.stop()
+        await _end(self._tasks)
+        writes = _LastWrites()
         if self._tasks:
-            await asyncio.wait(self._tasks)
-            await parts.usage_ledger.close(USAGE_CLOSE_S)
+            await writes.run("usage", parts.usage_ledger.close())
         if self._node_sessions is not None:
             await self._node_sessions.close()
-        await self._leave()
-        if parts.supervisor is not None:
-            if parts.restarts.is_replacing:
-                await parts.supervisor.leave()
-            else:
-                await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
+        await asyncio.gather(self._leave(writes), self._end_data_plane())
         if self._joining is not None:
             self._joining.close()
         if self._zmq is not None:
             self._zmq.term()
-        if parts.auth.started:
-            await parts.token_uses.write(time.monotonic(), all_of_them=True)
-            await parts.audit.tell()
-        await parts.events.flush()
-        await parts.database.close()
+        await writes.close(parts.database)
 
-    async def _leave(self) -> None:
-        """Write the pending part of the ledger, and let another manager push."""
+    async def _leave(self, writes: "_LastWrites") -> None:
+        """Write what is pending, and let another manager push."""
         parts = self.parts
-        try:
-            async with asyncio.timeout(LEAVE_S):
-                await self._ledger.flush()
-        except (StoreUnavailable, TimeoutError) as error:
-            self._log.warning("ledger.not_written", reason=str(error))
-        await parts.leader_election.stop()
-        await parts.managers.leave()
+        await writes.run("ledger", self._ledger.flush())
+        await writes.run("leader_lock", parts.leader_election.stop())
+        await writes.run("managers", parts.managers.leave())
+        if parts.auth.started:
+            await writes.run("tokens", parts.token_uses.write(time.monotonic(), all_of_them=True))
+            await writes.run("audit", parts.audit.tell())
+        await writes.run("events", parts.events.flush())
+
+    async def _end_data_plane(self) -> None:
+        parts = self.parts
+        if parts.supervisor is None:
+            return
+        if parts.restarts.is_replacing:
+            await parts.supervisor.leave()
+        else:
+            await parts.supervisor.stop(parts.settings.app.shutdown_grace_s)
 
     async def _authenticate(self) -> None:
         """Start authentication. If a setup token was created, only this log line contains it."""
         token = await self.parts.auth.start()
         if token:
-            self._log.warning("auth.setup_token", token=token, once="larder login --setup")
+            # Not as `token`: the log redacts fields of such names.
+            self._log.warning("auth.setup_token", setup=token, once="larder login --setup")
 
     async def _authenticate_later(self) -> None:
         """Start authentication as soon as the database accepts writes."""
@@ -229,9 +239,58 @@ class BackgroundTasks:
             now = time.monotonic()
             for node in parts.fleet.sweep(now, parts.settings.app.node_lost_s):
                 self._log.warning("node.lost", node=node.name)
-                parts.bus.publish("node.lost", node.name)
+                parts.bus.publish(NodeLost(), node=node.name)
             parts.rollup.flush()
             if now - sampled >= SAMPLE_S:
                 sampled = now
-                parts.history.sample(time.time(), parts.fleet.stats())
+                stats = parts.fleet.stats()
+                parts.history.sample(time.time(), stats)
+                parts.refusal_runs.look(stats)
+            slept = time.monotonic()
             await asyncio.sleep(SWEEP_S)
+            parts.process.loop_lag.observe(time.monotonic() - slept - SWEEP_S)
+
+
+class _LastWrites:
+    """Runs the last writes of a stop, one after the other. After a write that the database did not answer within
+    LAST_WRITE_S, all others are skipped and logged."""
+
+    def __init__(self) -> None:
+        self._hangs = False
+        self._log = structlog.get_logger()
+
+    async def run(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run one write, or log that it was skipped. Raises what `work` raises, except StoreUnavailable."""
+        if self._hangs:
+            work.close()
+            self._log.warning("stop.not_written", what=what, reason="the database hangs")
+            return
+        task = asyncio.create_task(work)
+        await asyncio.wait({task}, timeout=LAST_WRITE_S)
+        if not task.done():
+            self._hangs = True
+            await _end([task])
+            self._log.warning("stop.not_written", what=what, reason="the database did not answer in time")
+            return
+        try:
+            task.result()
+        except StoreUnavailable as error:
+            self._log.warning("stop.not_written", what=what, reason=error.message)
+
+    async def close(self, database: Database) -> None:
+        """Close the connections. Those of a database that hangs end with the process."""
+        task = asyncio.create_task(database.close())
+        await asyncio.wait({task}, timeout=CANCEL_S if self._hangs else None)
+        if task.done():
+            task.result()
+        else:
+            await _end([task])
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait until they end."""
+    waiting: Collection[asyncio.Task[None]] = tasks
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_S)

@@ -89,7 +89,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Seconds within which a node must answer a snapshot."""
     node_lost_s: float = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
-    shutdown_grace_s: float = 3.0
+    shutdown_grace_s: float = 2.0
     """Seconds that open requests, and then the data plane, get to finish before they are cut off. `larder up` always
     exits within twice this time plus 10 s."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -102,7 +102,12 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     usage_write_interval_s: float = 30.0
     """Seconds between writes of usage to the database."""
     events_retention_days: float = 30.0
-    """Days after which events are deleted."""
+    """Days after which events, and alerts that ended, are deleted."""
+    alert_expire_s: float = 18_000.0
+    """Seconds after which a firing alert that is not sent again and names no end counts as ended. Use more than the
+    repeat interval of Alertmanager or Grafana (4 h)."""
+    alert_changes_s: float = 3600.0
+    """Period in seconds before the start of an alert whose changes are shown with it."""
     max_kept_pushes: int = 10_000
     """Number of pushes that are kept; older ones are deleted."""
     usage_retention_days: float = 400.0
@@ -155,6 +160,8 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.usage_poll_interval_s", app.usage_poll_interval_s, 0.1, 3600),
         ("app.usage_write_interval_s", app.usage_write_interval_s, 0.1, 3600),
         ("app.events_retention_days", app.events_retention_days, 1, 36_500),
+        ("app.alert_expire_s", app.alert_expire_s, 1, 31 * 86_400),
+        ("app.alert_changes_s", app.alert_changes_s, 0, 31 * 86_400),
         ("app.max_kept_pushes", app.max_kept_pushes, 100, 10_000_000),
         ("app.usage_retention_days", app.usage_retention_days, 1, 36_500),
     ):

@@ -16,7 +16,7 @@ from benchmarks.harness.report import RESULTS, table, write
 from benchmarks.harness.result import Report, Result
 from benchmarks.harness.setting import FULL, QUICK, Setting
 from benchmarks.harness.timing import once_ns
-from benchmarks.suite import BENCHMARKS, BY_NAME
+from benchmarks.suite import BENCHMARKS, BY_NAME, run
 
 _COPY_BYTES = 32 * MiB
 _COPIES = 11
@@ -33,17 +33,21 @@ _COPIES = 11
     default=RESULTS,
     help="Folder of the result file.",
 )
-@click.option("--twin", is_flag=True, help="For gpu: measure the twin on host memory, where there is no GPU.")
-def main(names: tuple[str, ...], quick: bool, output: Path, twin: bool) -> None:
+@click.option(
+    "--emulated",
+    is_flag=True,
+    help="For gpu: measure the emulated device on host memory, where there is no GPU.",
+)
+def main(names: tuple[str, ...], quick: bool, output: Path, emulated: bool) -> None:
     """Measure Larder's data plane beside what this machine can do, and compare with the targets."""
-    setting = Setting(QUICK if quick else FULL, twin=twin)
+    setting = Setting(QUICK if quick else FULL, emulated=emulated)
     console = Console()
     results: list[Result] = []
     for name in names or tuple(BENCHMARKS):
         started = time.monotonic()
         console.print(f"{name} … ", end="")
         try:
-            results += {**BENCHMARKS, **BY_NAME}[name](setting)
+            results += run(name, setting)
         except RuntimeError as error:
             raise click.ClickException(f"{name}: {error}") from None
         console.print(f"{time.monotonic() - started:.1f} s")
@@ -53,14 +57,17 @@ def main(names: tuple[str, ...], quick: bool, output: Path, twin: bool) -> None:
     report = Report(described, _memcpy_gbps(setting), results)
     console.print(table(report))
     console.print(f"memcpy between shared mappings: {report.memcpy_gbps:.2f} GB/s")
-    console.print(f"written to {write(report, output, _kind(names, twin=twin))}", soft_wrap=True)
+    console.print(f"written to {write(report, output, _kind(names, emulated=emulated))}", soft_wrap=True)
 
 
-def _kind(names: tuple[str, ...], *, twin: bool) -> str:
-    """Figures of GPUs have a file of their own, and the twin's are not taken for them."""
-    if not names or not set(names) <= BY_NAME.keys():
+def _kind(names: tuple[str, ...], *, emulated: bool) -> str:
+    """Figures of GPUs have a file of their own, and the emulated device's are not taken for them; so have figures of
+    shared tiers."""
+    if names and set(names) <= {"redis", "s3"}:
+        return "shared-tiers"
+    if set(names) != {"gpu"}:
         return ""
-    return "gpu-twin" if twin else "gpu"
+    return "gpu-emulated" if emulated else "gpu"
 
 
 def _memcpy_gbps(setting: Setting) -> float:

@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.expected_hits import expected_hit_ratio
 from benchmarks.harness import machine
 from benchmarks.harness.plot import Curve, line_plot
-from dataplane.protocol.control import ALGORITHMS
+from dataplane.protocol.control.records import ALGORITHMS
 from dataplane.replay.trace import TraceError, TraceRequest, read_trace
 
 ADMISSION = "+admission"

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dataplane.client import attach
-from dataplane.protocol.control import QuotaSpec, encode_quotas
+from dataplane.protocol.control.records import QuotaSpec, encode_quotas
 from dataplane.protocol.layout import U64
 from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink

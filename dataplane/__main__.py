@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Mapping
 
 import msgspec
 
+from dataplane import __version__
 from dataplane.base.settings import SettingsError, without_secrets
 from dataplane.protocol.barrier import UnsupportedMachine
-from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE
+from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HANDED_OVER_EXIT_CODE
 from dataplane.recovery.fd_passing import Handover, SupervisorGone, wait
 from dataplane.settings import DataPlaneSettings, load
 
@@ -31,7 +33,9 @@ def _await_supervisor(fd: int) -> Handover:
     """Import all modules, then wait for the supervisor's handover. The settings are read only after that."""
     import dataplane.compose
     import dataplane.observe.log  # noqa: F401 (loaded ahead of use)
+    from dataplane.base import otlp
 
+    otlp.preload(os.environ)
     return wait(fd)
 
 
@@ -56,8 +60,8 @@ def _check_memory(settings: DataPlaneSettings, handover: Handover | None) -> int
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and serve. Exit codes: 0 stopped, 1 cannot run here, 2 invalid settings, 3 cannot
     adopt."""
-    # If rich is installed, structlog imports it, which costs a quarter of the start-up time; this process does not use
-    # it.
+    # If rich is installed, structlog imports it, which costs a third of the start-up time; this process does not use
+    # it. No module that is imported above this function may import structlog.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     parser = argparse.ArgumentParser(prog="larder dataplane", description="Run a Larder data plane.")
     parser.add_argument("--config", help="path of larder.toml (default: $LARDER_CONFIG, else ./larder.toml)")
@@ -88,15 +92,19 @@ def main(arguments: list[str] | None = None) -> int:
         return _check_memory(settings, handover)
     from zmq import ZMQError
 
+    from dataplane.base import otlp
     from dataplane.compose import serve
     from dataplane.membership import JoinFailed
     from dataplane.observe.log import configure
     from dataplane.sockets.engine import SocketInUse
     from dataplane.state import StateInUse
 
-    log = configure()
+    log = configure(settings.table.log_level, settings.table.log_format)
+    telemetry = otlp.start("data-plane", __version__, os.environ, settings.table.node or socket.gethostname())
+    code = 1
     try:
-        return serve(settings, handover)
+        code = serve(settings, handover)
+        return code
     except SettingsError as error:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 2
@@ -104,6 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"larder data plane: {error}\n")
         return 1
     finally:
+        if telemetry is not None:  # the next data plane waits for the end of one that hands over
+            telemetry.close(otlp.HAND_OVER_S if code == HANDED_OVER_EXIT_CODE else otlp.CLOSE_S)
         log.close()
 
 

@@ -105,7 +105,7 @@ class Membership:
         self._link: JoinLink | None = None
         self._tries = 0
         self._next_at = 0.0
-        self._told = ""
+        self._reported = ""
         self._answered = False
         """The management plane has answered since this process began."""
         self._asked_at = 0.0
@@ -176,12 +176,12 @@ class Membership:
     def _ask(self, now: float) -> None:
         if self._by_token:
             assert self._token is not None
-            places = [(self._token.key, address) for address in self._token.addresses]
+            endpoints = [(self._token.key, address) for address in self._token.addresses]
             ident, secret = self._token.id, self._token.secret
         else:
             assert self._fleet is not None
             keys = [self._fleet.key, self._fleet.next_key] if self._fleet.next_key else [self._fleet.key]
-            places = [(key, address) for key in keys for address in self._fleet.addresses]
+            endpoints = [(key, address) for key in keys for address in self._fleet.addresses]
             ident, secret = "", b""
         message = Join(
             version=VERSION,
@@ -193,7 +193,7 @@ class Membership:
             token=ident,
             secret=secret,
         )
-        self._asked_key, url = places[self._tries % len(places)]
+        self._asked_key, url = endpoints[self._tries % len(endpoints)]
         try:
             self._link = JoinLink(self._context, url, self._asked_key, self._pair, message)
         except zmq.ZMQError as error:
@@ -204,8 +204,8 @@ class Membership:
     def _later(self, now: float, event: str, reason: str) -> None:
         self._tries += 1
         self._next_at = now + min(FIRST_RETRY_S * 2 ** min(self._tries - 1, 16), MAX_RETRY_S)
-        if reason != self._told:  # log an outage once, not every half minute
-            self._told = reason
+        if reason != self._reported:  # log an outage once, not every half minute
+            self._reported = reason
             log.warning(event, reason=reason, effect="retried until it answers; engines are served")
 
     # ---- answers
@@ -233,11 +233,11 @@ class Membership:
             log.info("fleet.key_changed", key=key, before=self._fleet.key)
         if fleet != self._kept:
             self._keep(fleet)
-        if self._by_token or self._told:
+        if self._by_token or self._reported:
             log.info(
                 "node.in_fleet", node=self._node, control_url=answer.control_url, events_url=answer.events_url
             )
-        self._fleet, self._by_token, self._told, self._tries = fleet, False, "", 0
+        self._fleet, self._by_token, self._reported, self._tries = fleet, False, "", 0
         self._answered = True
         self._next_at = now + ANNOUNCE_S
         self._admit()
@@ -277,9 +277,9 @@ class Membership:
             self._by_token, self._answered, self._tries = False, True, 0
             self._admit()
             self._next_at = now + ANNOUNCE_S
-            if reason == self._told:
+            if reason == self._reported:
                 return
-            self._told = reason
+            self._reported = reason
             self._fleet = msgspec.structs.replace(self._fleet, refused=reason)
             self._keep(self._fleet)
             log.error(

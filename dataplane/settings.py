@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from dataplane.base import allowed_secrets
 from dataplane.base import labels as label_rules
 from dataplane.base import settings as shared
-from dataplane.base.settings import Common, SettingsError
+from dataplane.base.settings import MAX_SOCKET_PATH_BYTES, Common, SettingsError
 from dataplane.memory.named import MAX_NAME_CHARACTERS
 from dataplane.memory.pages import (
     HUGE_BYTES,
@@ -24,10 +26,15 @@ from dataplane.memory.pages import (
     huge_pages_reserved,
     lock_limit_bytes,
 )
-from dataplane.protocol.join import JOINED_FILE, is_loopback, url_fault
-from dataplane.protocol.layout import MAX_BLOCKS
+from dataplane.protocol.join import JOINED_FILE, host_of, is_loopback, port_of, url_fault
+from dataplane.protocol.spaces import MAX_BLOCK_TOKENS
+from dataplane.protocol.states import MAX_BLOCKS
 
 MIN_GPU_POOL_BYTES = 2 << 20
+MIN_DISK_TIER_BYTES = 1 << 20
+MAX_TOPICS = 64
+MAX_TOPIC_CHARACTERS = 256
+_MEDIUM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHM_NAME = re.compile(rf"[A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS}}}")
 
 
@@ -53,6 +60,12 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Seconds that an engine may take between reserve and commit."""
     pin_budget_ratio: float = 0.2
     """Share of the pool that guaranteed pins may hold."""
+    hint_max_s: float = 3600.0
+    """Longest duration in seconds that requests may ask for with the hints `larder.ttl` and `larder.pin`; longer ones
+    are shortened. 0: hints have no effect."""
+    block_events_per_s: int = 200
+    """Events of stored, evicted, refused and aborted blocks that the node publishes one by one in a second;
+    further ones are summed by tenant and reason. 0: all of them."""
     max_clients: int = 1024
     """Maximum number of attached engine processes."""
     allowed_uids: list[int] = []
@@ -88,13 +101,61 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     gpu_pool_bytes: int = 0
     """Memory of each GPU for GPU copies of pinned blocks (pins of the tier `gpu`): 2 MiB or more, or 0 for none. It is
     allocated once the first engine asks for GPU copies, and engines must leave room for it."""
+    disk_tier_directories: list[str] = []
+    """Directories of the disk tier, which keeps blocks after evictions and reboots; empty: no disk tier. Only this node
+    may use them."""
+    disk_tier_bytes: int = 0
+    """The most bytes that the disk tier may hold, in all its directories."""
+    disk_tier_spill: Literal["commit", "second_touch", "evict", "off"] = "commit"
+    """Blocks that are copied to the disk tier: all that are stored, those that are used again, those that are soon
+    evicted, or none."""
+    tier_directory_blocks: int = 1 << 20
+    """Blocks for which the tier directory has room, in shared memory: 32 to 64 bytes for each, and more if the disk
+    tier of these settings can hold more."""
+    tier_cluster: str = "larder"
+    """Name of the cluster whose nodes share tiers. Blocks of another cluster are never served."""
+    tier_secrets: list[str] = msgspec.field(default_factory=lambda: list(allowed_secrets.DEFAULT))
+    """Secrets that records of tiers may name. Each entry is `env:NAME` or `file:/path`; with `*` at its end, it covers
+    all variables, or all paths, that begin with the text before it. Nodes refuse records that name other secrets, so
+    that operators cannot send any file of this machine to a server that they choose."""
+    kv_events_replay_url: str = ""
+    """ZeroMQ endpoint from which subscribers request KV events that they missed; default none."""
+    kv_events_format: Literal["map", "array"] = "map"
+    """Encoding of KV events: `map` as vLLM sends them today, or `array` as older releases did."""
+    kv_events_topics: list[str] = []
+    """Topics of KV events, in which `{node}` and `{model}` are replaced; default `kv@{node}@{model}`. If a router knows
+    engines by their topics, name one for each engine of the node: every event is sent on all of them."""
+    kv_events_medium: str = "CPU"
+    """Name of the pool's memory in KV events. Consumers treat unknown names as GPU memory."""
+    kv_events_token_ids: bool = False
+    """Publish the token ids and cache salts of blocks whose engine sends them (LMCache clients). They are prompts, and
+    the socket has no authentication."""
+    kv_events_remote_token_ids: bool = False
+    """Allow `kv_events_token_ids` on an address that other machines reach."""
+    kv_events_block_tokens: int = 0
+    """Tokens per block in KV events, for consumers that demand the engine's block size; must divide the tokens of a
+    chunk. 0: a block is a chunk."""
+    kv_events_ranks: int = 1
+    """Number of data-parallel ranks of the node's engines. As with vLLM, each rank has sockets of its own, at the port
+    plus the rank, with the same events."""
+    kv_events_buffer_steps: int = 10_000
+    """Number of batches of KV events kept for subscribers that missed them, within 64 MiB."""
+    kv_events_hwm: int = 1000
+    """Batches that wait for a slow subscriber of KV events before it misses some."""
     keep_memory_s: float = 120.0
     """Seconds for which the memory outlives a stop (SIGTERM, Ctrl-C): a small process holds it, and a data plane that
     starts within this time has every block. 0 releases the memory when the data plane stops."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity of log lines that are written."""
+    log_format: Literal["auto", "json", "console"] = "auto"
+    """`auto`: columns on a terminal, JSON lines elsewhere."""
     tick_s: float = 0.05
     """Seconds between drains of the access rings."""
     stats_interval_s: float = 0.5
     """Seconds between published states of the node."""
+    ipc_interval_s: float = 5.0
+    """Seconds between samples of the counters of message queues and object stores in shared memory that belong to the
+    data plane's user; 0: no samples. A slow sample is followed by a longer pause."""
 
 
 class DataPlaneSettings(msgspec.Struct, frozen=True):
@@ -116,10 +177,12 @@ class DataPlaneSettings(msgspec.Struct, frozen=True):
 
     @property
     def lmcache_wanted(self) -> bool:
-        """Whether a setting asks for the gateway. If so, a start without it fails; otherwise it may be left out."""
+        """Whether a setting requests the gateway. If so, a start without it fails; otherwise it is optional."""
         table = self.table
-        asked = self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
-        return bool(self.lmcache_port and asked)
+        configured = (
+            self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
+        )
+        return bool(self.lmcache_port and configured)
 
     @property
     def lmcache_allow_clear(self) -> bool:
@@ -192,15 +255,24 @@ def _check(settings: DataPlaneSettings) -> None:
         ("dataplane.prefault_ahead_bytes", table.prefault_ahead_bytes, 0, 1 << 50),
         ("dataplane.reservation_ttl_s", table.reservation_ttl_s, 0.01, 86_400),
         ("dataplane.pin_budget_ratio", table.pin_budget_ratio, 0, 0.9),
+        ("dataplane.hint_max_s", table.hint_max_s, 0, 31_536_000),
         ("dataplane.max_clients", table.max_clients, 1, 100_000),
+        ("dataplane.block_events_per_s", table.block_events_per_s, 0, 1_000_000),
         ("lmcache_port", settings.lmcache_port, 0, 65_535),
         ("dataplane.lmcache_pool_bytes", table.lmcache_pool_bytes, 0, 1 << 50),
         ("dataplane.lmcache_idle_timeout_s", table.lmcache_idle_timeout_s, 0.1, 86_400),
         ("dataplane.lmcache_first_ping_timeout_s", table.lmcache_first_ping_timeout_s, 0.1, 86_400),
         ("dataplane.gpu_pool_bytes", table.gpu_pool_bytes, 0, 1 << 50),
+        ("dataplane.tier_directory_blocks", table.tier_directory_blocks, 1024, 1 << 26),
+        ("dataplane.disk_tier_bytes", table.disk_tier_bytes, 0, 1 << 60),
+        ("dataplane.kv_events_block_tokens", table.kv_events_block_tokens, 0, MAX_BLOCK_TOKENS),
+        ("dataplane.kv_events_ranks", table.kv_events_ranks, 1, 64),
+        ("dataplane.kv_events_buffer_steps", table.kv_events_buffer_steps, 1, 1_000_000),
+        ("dataplane.kv_events_hwm", table.kv_events_hwm, 1, 1_000_000),
         ("dataplane.keep_memory_s", table.keep_memory_s, 0, 86_400),
         ("dataplane.tick_s", table.tick_s, 0.001, 10),
         ("dataplane.stats_interval_s", table.stats_interval_s, 0.05, 60),
+        ("dataplane.ipc_interval_s", table.ipc_interval_s, 0, 3600),
     ):
         if not low <= value <= high:
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
@@ -223,10 +295,21 @@ def _check(settings: DataPlaneSettings) -> None:
                     f"{name}: expected a multiple of 2 MiB, because of dataplane.huge_pages; got {value}"
                 )
     if table.mlock and not table.prefault:
-        raise SettingsError("dataplane.mlock: needs dataplane.prefault, which takes and locks the pages")
+        raise SettingsError("dataplane.mlock: needs dataplane.prefault, which allocates and locks the pages")
+    if table.disk_tier_directories and table.disk_tier_bytes < MIN_DISK_TIER_BYTES:
+        raise SettingsError(
+            f"dataplane.disk_tier_bytes: expected {MIN_DISK_TIER_BYTES} or more, because of "
+            f"dataplane.disk_tier_directories; got {table.disk_tier_bytes}"
+        )
+    for entry in table.tier_secrets:
+        if not allowed_secrets.is_entry(entry):
+            raise SettingsError(
+                f"dataplane.tier_secrets: expected env:NAME or file:/path, with or without * at the end, got {entry!r}"
+            )
     if fault := label_rules.fault(table.labels):
         raise SettingsError(f"dataplane.labels: {fault}")
     _check_endpoints(settings)
+    _check_kv_events(settings)
 
 
 def _check_lmcache(table: DataPlaneTable) -> None:
@@ -273,3 +356,68 @@ def _check_endpoints(settings: DataPlaneSettings) -> None:
     ):
         if url and (fault := url_fault(url)):
             raise SettingsError(f"{name}: {fault}")
+
+
+def rank_url(url: str, rank: int) -> str:
+    """Return the endpoint of a data-parallel rank, as vLLM derives it: the port plus the rank."""
+    if not rank or not url:
+        return url
+    if url.startswith("ipc://"):
+        return f"{url}_dp{rank}"
+    port = port_of(url)
+    return f"tcp://{host_of(url)}:{port + rank if port else 0}"
+
+
+def _check_kv_events(settings: DataPlaneSettings) -> None:
+    common, table = settings.common, settings.table
+    named = {
+        "kv_events_url": common.kv_events_url,
+        "dataplane.kv_events_replay_url": table.kv_events_replay_url,
+    }
+    if not common.kv_events_url:
+        if table.kv_events_replay_url or table.kv_events_token_ids:
+            raise SettingsError(
+                "kv_events_url: expected an endpoint, because other settings of KV events are set"
+            )
+        return
+    taken = {common.control_url: "control_url", common.events_url: "events_url"}
+    for name, url in named.items():
+        if not url:
+            continue
+        if fault := url_fault(url, any_port=True):
+            raise SettingsError(f"{name}: {fault}")
+        last = rank_url(url, table.kv_events_ranks - 1)
+        if port_of(last) > 65_535:
+            raise SettingsError(f"{name}: rank {table.kv_events_ranks - 1} would have port {port_of(last)}")
+        for rank in range(table.kv_events_ranks):
+            each = rank_url(url, rank)
+            path = each.removeprefix("ipc://")
+            if path != each and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+                raise SettingsError(
+                    f"{name}: expected a path of at most {MAX_SOCKET_PATH_BYTES} bytes: {path}"
+                )
+            if each in taken or path == common.engine_socket:
+                raise SettingsError(
+                    f"{name}: {each} is the endpoint of {taken.get(each, 'engine_socket')} already"
+                )
+            if not each.endswith(":0"):
+                taken[each] = name
+    if len(table.kv_events_topics) > MAX_TOPICS or not all(
+        topic.isprintable() and len(topic) <= MAX_TOPIC_CHARACTERS for topic in table.kv_events_topics
+    ):
+        raise SettingsError(
+            f"dataplane.kv_events_topics: expected at most {MAX_TOPICS} topics of at most {MAX_TOPIC_CHARACTERS} "
+            "printable characters"
+        )
+    if not _MEDIUM.fullmatch(table.kv_events_medium):
+        raise SettingsError(
+            "dataplane.kv_events_medium: expected 1 to 64 letters, digits, dots, dashes and underscores, "
+            f"got {table.kv_events_medium!r}"
+        )
+    others_reach = [url for url in named.values() if url and not is_loopback(url)]
+    if table.kv_events_token_ids and others_reach and not table.kv_events_remote_token_ids:
+        raise SettingsError(
+            f"dataplane.kv_events_token_ids: {others_reach[0]!r} can be reached from other machines, has no "
+            "authentication, and token ids are prompts. Use ipc:// or tcp://127.0.0.1, or allow it with "
+            "dataplane.kv_events_remote_token_ids (LARDER_DATAPLANE__KV_EVENTS_REMOTE_TOKEN_IDS=true)"
+        )

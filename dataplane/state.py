@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import Snapshot, SnapshotType
+from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
 from dataplane.recovery.record import CacheRecord, save
 
 LOCK_POLL_S = 0.005
@@ -110,7 +110,7 @@ class StateDirectory:
         return (self._path / "draining").exists()
 
     def keep_draining(self, *, on: bool) -> None:
-        """Save whether the node drains. A failed write is logged, and the node drains all the same."""
+        """Save whether the node drains. A failed write is logged, and the node drains anyway."""
         path = self._path / "draining"
         try:
             if on:
@@ -119,6 +119,23 @@ class StateDirectory:
                 path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("draining.not_saved", on=on, reason=error.strerror)
+
+    # ---- starts
+
+    def count_start(self) -> int:
+        """Count a start with stored memory, and return the number of such starts since `served`."""
+        path = self._path / "starts"
+        count = 1
+        with suppress(OSError, ValueError):
+            count += int(path.read_bytes()[:9])
+        with suppress(OSError):  # on a full disk, starts are not counted
+            self._replace(path, str(count).encode())
+        return count
+
+    def served(self) -> None:
+        """Reset the count of starts, because this one serves."""
+        with suppress(OSError):
+            (self._path / "starts").unlink(missing_ok=True)
 
     # ---- snapshots
 

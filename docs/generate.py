@@ -15,16 +15,16 @@ sys.path.insert(0, str(FOLDER.parent))
 from app.http.problems import KINDS, TYPE_PREFIX  # noqa: E402
 from dataplane.protocol.codes import Code, ReserveOutcome  # noqa: E402
 from dataplane.protocol.states import TRANSITIONS, BlockStep, State  # noqa: E402
-from docs import reference_tables, settings_table  # noqa: E402
+from docs import connector_tables, reference_tables, settings_table, tier_tables  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->"
 
 SECTIONS = (
-    (1, 20, "What was sent could not be understood or served"),
-    (20, 40, "A field has a value that is never right"),
-    (40, 60, "A request contradicts the state"),
-    (60, 80, "A key was refused although everything is well formed"),
-    (80, 100, "Said by the client library alone"),
+    (1, 20, "Malformed or unsupported requests"),
+    (20, 40, "Invalid field values"),
+    (40, 60, "Conflicts with the current state"),
+    (60, 80, "Refused blocks"),
+    (80, 100, "Reported by the client library only"),
     (100, 110, "Requests and snapshots of the management plane"),
     (110, 1000, "Expelling an engine"),
 )
@@ -48,8 +48,8 @@ def errors() -> str:
         "",
         "## Codes of the data plane",
         "",
-        "Why a request, or one key of it, was not served. Numbers are never reused and names never change their "
-        "meaning. Engines see the number; metrics and events carry the name.",
+        "A code says why a request, or one of its keys, was refused. Numbers are never reused and names never change "
+        "their meaning. Engines see the number; metrics and events carry the name.",
     ]
     for low, high, title in SECTIONS:
         lines += ["", f"### {title}", "", "| number | name | means |", "|---:|---|---|"]
@@ -58,7 +58,7 @@ def errors() -> str:
             for code in Code
             if low <= code < high
         ]
-    lines += ["", "### Outcomes of `reserve` that are no refusal", "", "| number | name |", "|---:|---|"]
+    lines += ["", "### Outcomes of `reserve` that are not refusals", "", "| number | name |", "|---:|---|"]
     lines += [f"| {int(outcome)} | `{outcome.name.lower()}` |" for outcome in ReserveOutcome]
     return "\n".join(lines) + "\n"
 
@@ -102,6 +102,10 @@ FILES: dict[str, Callable[[], str]] = {
     "reference/metrics.md": lambda: reference_tables.metric_page(NOTE),
     "reference/routes.md": lambda: reference_tables.routes(NOTE),
     "reference/settings.md": settings,
+    "reference/sglang-backend.md": lambda: connector_tables.sglang(NOTE),
+    "reference/tier-reasons.md": lambda: tier_tables.reasons(NOTE),
+    "reference/tier-types.md": lambda: tier_tables.page(NOTE),
+    "reference/vllm-connector.md": lambda: connector_tables.vllm(NOTE),
     "reference/wire.md": lambda: reference_tables.wire(NOTE),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,39 +14,38 @@ import click
 import msgspec
 
 from app.cli import larder
-from app.observe import gateway_metrics, gpu_copy_metrics, lmcache_metrics, metrics
+from app.observe import (
+    bounded,
+    gateway_metrics,
+    gpu_copy_metrics,
+    ipc_metrics,
+    kv_event_metrics,
+    lmcache_metrics,
+    manager_metrics,
+    node_activity_metrics,
+    node_metrics,
+    pin_metrics,
+    process_metrics,
+    tenant_metrics,
+    tier_metrics,
+)
+from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.page import MetricDeclaration
-from app.services.views.events import NOT_STORED
-from dataplane.protocol import control, engine, events, join
+from dataplane.protocol import engine, join
+from dataplane.protocol.control import messages
+from dataplane.protocol.event import COMMON_FIELDS, EventStruct
+from dataplane.protocol.stats.node import NodeStats
+from docs import settings_table
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 WIDTH = 100
+_MODULE = re.compile(r"\b(?:typing|dataplane\.protocol(?:\.\w+)*)\.(?=\w)")
 METHODS = ("get", "put", "patch", "post", "delete")
-MANAGER_EVENTS = {
-    "apply_file.applied": "The file of `apply_file` was applied.",
-    "apply_file.refused": "The file of `apply_file` is invalid; the records of the last valid one stay.",
-    "blocks.invalidate, blocks.demote, blocks.verify, blocks.clear": "An operator ran this action.",
-    "cache.cold": "A data plane started without the blocks of the previous one. `released` is true if the memory was "
-    "released on purpose.",
-    "database.away, database.back": "The database stopped answering or taking changes, and answers again.",
-    "dataplane.started, dataplane.exited": "The embedded data plane started or ended. A negative `code` is the signal; "
-    "null means that the process was adopted.",
-    "manager.leading, manager.following": "This manager became the leader, or stopped being it.",
-    "node.clock_off, node.clock_right": "The clock of a node is more than 5 s off (`ahead_s`), or right again.",
-    "node.drifted": "A node reports another snapshot than the one that it acknowledged; it is pushed again.",
-    "node.draining, node.taking": "A node drains, or takes engines and stores again.",
-    "node.joined, node.lost": "A node connected, or was silent for `app.node_lost_s`.",
-    "node.resize, node.not_resized": "An operator asked for another pool size; a node refused it.",
-    "pin.emptied": "A node that cached blocks of a guaranteed or permanent pin no longer caches any.",
-    "push.acked, push.nacked, push.timed_out, push.refused": "The answer of a node to a snapshot.",
-    "quota.changed, pin.changed, policy.changed": "A record was created, changed or deleted (`action`, `generation`).",
-}
-"""Events that the management plane publishes itself."""
 CHANNELS: tuple[tuple[str, str, Any], ...] = (
-    ("Engine requests", "AF_UNIX `SEQPACKET`, one message a datagram.", engine.EngineRequest),
+    ("Engine requests", "AF_UNIX `SEQPACKET`, one message per datagram.", engine.EngineRequest),
     ("Engine replies", "The same socket; memory travels as file descriptors.", engine.EngineReply),
-    ("Control requests", "ZeroMQ, from a manager to a node.", control.ControlRequest),
-    ("Control replies", "ZeroMQ, from a node to a manager.", control.ControlReply),
+    ("Control requests", "ZeroMQ, from a manager to a node.", messages.ControlRequest),
+    ("Control replies", "ZeroMQ, from a node to a manager.", messages.ControlReply),
     ("Enrolment replies", "ZeroMQ, from the join socket to a node.", join.JoinReply),
 )
 
@@ -63,7 +63,7 @@ def commands(note: str) -> str:
         note,
         "",
         "`larder COMMAND --help` prints the same text. [Command line](../operate/command-line.md) explains verbs, "
-        "output, contexts and exit codes. `dataplane`, `replay` and `demo` pass all options on; see their `--help`.",
+        "output, contexts and exit codes. `dataplane`, `replay` and `demo` have more options; see their `--help`.",
     ]
     for path, command, context in _walk(
         larder, click.Context(larder, info_name="larder", help_option_names=["-h", "--help"])
@@ -124,22 +124,34 @@ def metric_page(note: str) -> str:
         "",
         note,
         "",
-        "`GET /metrics` serves them in Prometheus' format. Counters end in `_total`. The number of label values is "
-        f"bounded: the {metrics.TENANT_LABELS} largest tenants, {metrics.SPACE_LABELS} spaces, {metrics.ENGINE_LABELS} "
-        f"engines and {metrics.PIN_LABELS} pins by name, and `{metrics.OTHER}` for the rest.",
+        "`GET /metrics` serves metrics in Prometheus' text format, and as OpenMetrics with exemplars (the trace of "
+        "a slow request or push) to a scraper that prefers it. Counters end in `_total`. The number of label values is "
+        f"bounded: the {bounded.TENANT_LABELS} largest tenants, {node_metrics.SPACE_LABELS} spaces, "
+        f"{node_metrics.ENGINE_LABELS} engines and {manager_metrics.PIN_LABELS} pins by name, and `{bounded.OTHER}` "
+        f"for the rest. No counter falls when a tenant moves to or from `{bounded.OTHER}`.",
+        "",
+        "Histograms have classic buckets: Prometheus accepts native ones only in its protobuf format.",
     ]
     for title, module in (
-        ("Nodes, tenants and managers", metrics),
+        ("Nodes", node_metrics),
+        ("Tenants", tenant_metrics),
+        ("Managers", manager_metrics),
+        ("Node activity", node_activity_metrics),
+        ("Pins", pin_metrics),
+        ("Processes of both planes", process_metrics),
         ("GPU copies", gpu_copy_metrics),
+        ("Tiers behind memory", tier_metrics),
+        ("KV events", kv_event_metrics),
+        ("Queues and stores in shared memory", ipc_metrics),
         ("LMCache gateway", gateway_metrics),
         ("Under LMCache's names", lmcache_metrics),
     ):
-        lines += ["", f"## {title}", "", "| metric | type | labels | what |", "|---|---|---|---|"]
+        lines += ["", f"## {title}", "", "| metric | type | unit | labels | what |", "|---|---|---|---|---|"]
         for declared in _declared(module):
-            kind = declared.kind.__name__.removesuffix("MetricFamily").lower()
-            name = declared.name + ("_total" if kind == "counter" else "")
             labels = ", ".join(f"`{label}`" for label in declared.labels)
-            lines.append(f"| `{name}` | {kind} | {labels} | {cell(declared.help)} |")
+            lines.append(
+                f"| `{declared.sample}` | {declared.kind} | {declared.unit} | {labels} | {cell(declared.help)} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -155,31 +167,62 @@ def _declared(module: ModuleType) -> list[MetricDeclaration]:
 
 def event_page(note: str) -> str:
     """`reference/events.md`: every event."""
-    passing = ", ".join(f"`{name}`" for name in sorted(NOT_STORED))
     lines = [
         "# Events",
         "",
         note,
         "",
-        "The stream `GET /api/v1/events` sends them. `larder events` and `GET /api/v1/events/history` list stored "
-        f"events: all but {passing}. `blocks.stored`, `blocks.evicted`, `blocks.refused` and `reservation.aborted` "
-        "are summed up by tenant four times a second: `blocks`, `bytes`, and `events` for how many they were.",
+        "The stream `GET /api/v1/events` sends these events. `larder events` and `GET /api/v1/events/history` list the "
+        "stored ones. Each has a time (`at`), the node on which it happened or that was changed (`node`), the "
+        "principal that caused it (`actor`), and the fields below. Times are Unix seconds, names ending in `_s` are "
+        "seconds, and names with `bytes` are bytes.",
         "",
-        "## Of the management plane",
+        "A data plane publishes `dataplane.block_events_per_s` events of *block traffic* one by one and sums up the "
+        "rest; a management plane sums them up by tenant and reason four times a second, and the history keeps one "
+        "sum of refused blocks a minute after the first. When a queue is full, block traffic is dropped first; "
+        "`larder_events_dropped_total` counts dropped events by name.",
+    ]
+    sections: dict[str, tuple[type[EventStruct], ...]] = {
+        "Management plane": OF_MANAGEMENT_PLANE,
+        "Data planes": (NodeStats, *OF_DATA_PLANES),
+    }
+    for title, kinds in sections.items():
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| event | severity | stored | fields | what |",
+            "|---|---|---|---|---|",
+        ]
+        for kind in sorted(kinds, key=name_of):
+            about = cell(_documented(kind)) + (" Block traffic." if kind.per_block else "")
+            stored = "yes" if kind.stored else "no"
+            lines.append(
+                f"| `{name_of(kind)}` | {kind.severity} | {stored} | {_event_fields(kind)} | {about} |"
+            )
+    lines += [
         "",
-        "| event | what |",
+        "## Fields",
+        "",
+        "These fields have the same meaning in every event.",
+        "",
+        "| field | what |",
         "|---|---|",
     ]
-    for name, text in sorted(MANAGER_EVENTS.items()):
-        names = ", ".join(f"`{each}`" for each in name.split(", "))
-        lines.append(f"| {names} | {text} |")
-    lines += ["", "## Of data planes", "", "| event | fields | what |", "|---|---|---|"]
-    for kind in sorted(get_args(events.Event), key=_tag):
-        fields = ", ".join(f"`{field.name}`" for field in msgspec.structs.fields(kind))
-        if kind is events.NodeStats:
-            fields = "the state of the node, see `GET /api/v1/nodes/{name}`"
-        lines.append(f"| `{_tag(kind)}` | {fields} | {cell(_documented(kind))} |")
+    lines += [f"| `{name}` | {text} |" for name, text in sorted(COMMON_FIELDS.items())]
     return "\n".join(lines) + "\n"
+
+
+def _event_fields(kind: type[EventStruct]) -> str:
+    """Return the fields of an event, with the meaning of those that only this event has."""
+    if kind is NodeStats:
+        return "the state of the node, see `GET /api/v1/nodes/{name}`"
+    described = settings_table.texts(kind)
+    fields = [field.name for field in msgspec.structs.fields(kind) if field.name not in ("at", "node")]
+    return "; ".join(
+        f"`{name}`: {cell(described[name]).removesuffix('.')}" if name in described else f"`{name}`"
+        for name in fields
+    )
 
 
 def wire(note: str) -> str:
@@ -190,9 +233,9 @@ def wire(note: str) -> str:
         note,
         "",
         f"Messages are MessagePack with a tag. Versions: engine protocol {engine.VERSION}, control protocol "
-        f"{control.VERSION}, enrolment {join.VERSION}. Nothing is ever unpickled. Events are in [Events](events.md); "
-        "the layout of shared memory is in `dataplane/protocol/layout.py`, and the LMCache wire in "
-        "[LMCache gateway](lmcache-gateway.md).",
+        f"{messages.VERSION}, enrolment {join.VERSION}. Larder never unpickles data. Events are in "
+        "[Events](events.md); the layout of shared memory is in `dataplane/protocol/layout.py`, and the LMCache wire "
+        "in [LMCache gateway](lmcache-gateway.md).",
     ]
     for title, about, union in CHANNELS:
         lines += ["", f"## {title}", "", about, "", "| message | fields | what |", "|---|---|---|"]
@@ -214,12 +257,4 @@ def _documented(kind: type[msgspec.Struct]) -> str:
 
 def _type(hint: Any) -> str:
     text = str(hint) if get_args(hint) else getattr(hint, "__name__", str(hint))
-    for prefix in (
-        "typing.",
-        *(
-            f"dataplane.protocol.{name}."
-            for name in ("engine", "control", "join", "events", "spaces", "usage")
-        ),
-    ):
-        text = text.replace(prefix, "")
-    return text
+    return _MODULE.sub("", text)

@@ -50,22 +50,23 @@ def page(note: str) -> str:
         "",
         note,
         "",
-        "From `larder.toml` (or the file that `--config` or `LARDER_CONFIG` names), then from the environment, which "
-        "wins. Sizes may be written as `4GiB`. `larder up --print-config` and `python -m dataplane --print-config` "
-        "show what is in force. An unknown name is an error. Secrets are never printed or logged.",
+        "Settings come from `larder.toml` (or the file that `--config` or `LARDER_CONFIG` names) and from the "
+        "environment, which takes precedence. Sizes may be written as `4GiB`. `larder up --print-config` and "
+        "`python -m dataplane --print-config` show the settings in force. An unknown name is an error. Secrets are "
+        "never printed or logged.",
     ]
     lines += [
         "",
-        "## Of the command line only",
+        "## Command line only",
         "",
         "| environment | default | means |",
         "|---|---|---|",
-        f"| `{URL_VARIABLE}` | from `http_host` and `http_port` | Where the API is, such as `http://127.0.0.1:8470`; "
-        "`--url` wins. |",
-        f"| `{TOKEN_VARIABLE}` | what `larder login` keeps | The token to ask with. **Secret.** |",
-        f"| `{SETUP_VARIABLE}` | | The setup token that `larder login --setup` takes. **Secret.** |",
-        f"| `{TIMEOUT_VARIABLE}` | `60s` | How long to wait for an answer; `--timeout` wins. |",
-        f"| `{CONFIG_VARIABLE}` | `larder.toml` | The file of settings. |",
+        f"| `{URL_VARIABLE}` | from `http_host` and `http_port` | URL of the API, such as `http://127.0.0.1:8470`; "
+        "`--url` takes precedence. |",
+        f"| `{TOKEN_VARIABLE}` | the token of `larder login` | API token. **Secret.** |",
+        f"| `{SETUP_VARIABLE}` | | Setup token for `larder login --setup`. **Secret.** |",
+        f"| `{TIMEOUT_VARIABLE}` | `60s` | Time to wait for a response; `--timeout` takes precedence. |",
+        f"| `{CONFIG_VARIABLE}` | `larder.toml` | Settings file. |",
     ]
     for section, title, kind in TABLES:
         lines += ["", f"## {title}", "", "| name | environment | default | means |", "|---|---|---|---|"]

@@ -1,6 +1,5 @@
 """What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, `browser`, and asyncio for anyio."""
 
-import asyncio
 import ctypes
 import gc
 import os
@@ -8,19 +7,19 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
+import structlog
 
 from tests import require as requirement
 from tests.forked import end_servers
 from tests.golden_file import Golden
 from tests.postgres_cluster import PostgresCluster, find_binaries
+from tests.postgres_databases import Server, database_on
 from tests.run_marks import short_folder
 
 if TYPE_CHECKING:  # Playwright takes a fifth of a second to import: only who drives a browser pays it
@@ -40,6 +39,8 @@ pytest_plugins = ["tests.run_limits", "tests.run_leftovers"]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
 
 
+BROWSER_LIMIT_MS = 60_000
+"""What a page shows in milliseconds takes seconds on a busy machine."""
 MMAP_THRESHOLD = -3
 """glibc's number of the option for `mallopt`."""
 
@@ -52,10 +53,32 @@ def pytest_configure() -> None:
     # is half of its start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # A traceback with the values of all locals takes seconds to render on a busy machine, and a thread that logs one
+    # does not end in time.
+    *others, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*others, plain])
     # A shell starts what it puts in the background with interrupts ignored, and children would inherit that: tests
     # interrupt them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_pycollect_makemodule(module_path: Path) -> None:
+    if b"hypothesis" in module_path.read_bytes():
+        _examples_take_their_time()
+
+
+@cache
+def _examples_take_their_time() -> None:
+    """The time that an example takes says how busy the machine is. Not when each run of pytest begins: Hypothesis takes
+    most of a second to import."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "busy", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("busy")
 
 
 def pytest_sessionfinish() -> None:
@@ -116,20 +139,23 @@ def socket_dir() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
     """The machine's Chromium, one for each file: what runs next in this thread may need an event loop of its own."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     requirement.require(
         chromium, "chromium is not installed (Debian: apt install chromium, or name one with CHROMIUM)"
     )
+    expect.set_options(timeout=BROWSER_LIMIT_MS)
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=QUIET_CHROMIUM)
+        launched = playwright.chromium.launch(
+            executable_path=chromium, args=QUIET_CHROMIUM, timeout=2 * BROWSER_LIMIT_MS
+        )
         yield launched
         launched.close()
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Callable[[str], str]]:
+def postgres_server() -> Iterator[Server]:
     """A running PostgreSQL for the session: gives the URL of a database name."""
     given = os.environ.get("TEST_DATABASE_URL")
     if given:
@@ -148,20 +174,7 @@ def postgres_server() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: Callable[[str], str]) -> Iterator[str]:
+def postgres_url(postgres_server: Server) -> Iterator[str]:
     """`postgresql+asyncpg://…` of an empty database that only this test sees; its name is unique."""
-    database = f"larder_{uuid4().hex[:12]}"
-    _execute(postgres_server("postgres"), f"CREATE DATABASE {database}")
-    yield postgres_server(database)
-    _execute(postgres_server("postgres"), f"DROP DATABASE {database} WITH (FORCE)")
-
-
-def _execute(url: str, statement: str) -> None:
-    async def execute() -> None:
-        engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
-        async with engine.connect() as connection:
-            await connection.execute(sa.text(statement))
-        await engine.dispose()
-
-    with ThreadPoolExecutor(1) as thread:  # the test's own thread may have a running loop
-        thread.submit(asyncio.run, execute()).result()
+    with database_on(postgres_server) as name:
+        yield postgres_server(name)

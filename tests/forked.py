@@ -1,11 +1,13 @@
 """Processes of `python -m MODULE` without their imports, for tests that start hundreds.
 
-The imports are most of the CPU time of a start: 0.3 s of a data plane, 0.4 s of a command, 1.5 s of `larder up`. A fork
-server of each module has imported what it needs and forks a process for each request. The process becomes a child of
-the test's process, with the streams and the environment that were asked for, and runs the module as `__main__`.
+The imports are most of the CPU time of a start: 0.6 s of a data plane, 0.4 s of a command, 1.5 s of `larder up`. A fork
+server has imported what a group of modules needs and forks a process for each request. The process becomes a child of
+the test's process, with the streams, the descriptors and the environment that were asked for, and runs the module as
+`__main__`.
 """
 
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -15,13 +17,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 START_S = 60.0
 PRELOADED = {
-    "dataplane": ("argparse", "dataplane.compose", "dataplane.observe.log", "dataplane.recovery.fd_passing"),
+    "dataplane": (
+        "argparse",
+        "dataplane.compose",
+        "dataplane.observe.log",
+        "dataplane.recovery.fd_passing",
+        "dataplane.client",
+        "tests.dataplane.factories",
+    ),
     "app": (
         "app.asgi",
         "app.cli.support.client",
@@ -29,6 +39,14 @@ PRELOADED = {
         "app.cli.commands.machine.up",
         "app.push.joining",
         "uvloop",
+        "tests.app.prepared",
+    ),
+    "dataplane.replay": ("dataplane.replay.command", "dataplane.compose"),
+    "moto.server": (
+        "argparse",
+        "moto.moto_server.threaded_moto_server",
+        "moto.moto_server.werkzeug_app",
+        "moto.s3.urls",
     ),
     "tests.driven.roles": ("tests.driven.engines", "dataplane.compose", "dataplane.observe.log"),
     "tests.gpu.paged_engine": ("tests.gpu.machines", "dataplane.client.gpu"),
@@ -40,7 +58,24 @@ PRELOADED = {
         "dataplane.client.gpu",
     ),
 }
-"""What a module imports before it does something."""
+"""What each fork server imports before it forks."""
+SERVED = {
+    "app.demo": "app",
+    "benchmarks": "app",
+    "tests.dataplane.engine_code": "dataplane",
+    "tests.hammer.engine": "dataplane",
+    "tests.restart.support.device_plane": "tests.driven.roles",
+    "tests.restart.support.engine": "dataplane",
+    "tests.restart.support.failing": "dataplane",
+    "tests.restart.support.gateway_plane": "dataplane",
+    "tests.restart.support.killed_on_answer": "dataplane",
+    "tests.restart.support.killed_while_waiting": "dataplane",
+    "tests.restart.support.serviced": "dataplane",
+    "tests.restart.support.small_journal": "dataplane",
+    "tests.restart.support.supervised": "dataplane",
+}
+"""The fork servers of modules that have none of their own."""
+MAX_PASSED = 200
 _SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,12 +91,34 @@ class Forked(subprocess.Popen[Any]):
         args, _, preexec_fn, _, pass_fds, folder, environ = given[:7]
         p2cread, _, _, c2pwrite, _, errwrite = pipes = given[10:16]
         assert preexec_fn is None
-        assert not pass_fds
+        assert len(pass_fds) < MAX_PASSED
         streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
-        request = {"arguments": args[2:], "environ": environ, "folder": os.fspath(folder or os.getcwd())}
-        self.pid = _server(self._module).fork(request, streams)
+        request = {
+            "module": self._module,
+            "arguments": args[2:],
+            "environ": environ,
+            "folder": os.fspath(folder or os.getcwd()),
+            "numbers": [0, 1, 2, *pass_fds],
+        }
+        self.pid = _server(SERVED.get(self._module, self._module)).fork(request, [*streams, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # a private method of Popen
+
+
+def run(
+    module: str, *arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """A process, to its end."""
+    pipe = subprocess.PIPE
+    with Forked(
+        module, *arguments, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8"
+    ) as process:
+        try:
+            out, err = process.communicate(typed, timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 class _Server:
@@ -81,14 +138,14 @@ class _Server:
         self._socket = ours
         self._turn = threading.Lock()
 
-    def fork(self, request: dict[str, Any], streams: Sequence[int]) -> int:
-        """The PID of a new child of this process."""
+    def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
+        """The PID of a new child of this process, with these descriptors as its `numbers`."""
         body = json.dumps(request).encode()
         with self._turn:
             # The process that forks it ends at once: as an orphan it is given to the nearest subreaper, which we are.
             _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._socket, [len(body).to_bytes(4, "little")], list(streams))
+                socket.send_fds(self._socket, [len(body).to_bytes(4, "little")], list(fds))
                 for at in range(0, len(body), 1 << 15):
                     self._socket.send(body[at : at + (1 << 15)])
                 answer = self._socket.recv(16)
@@ -101,10 +158,10 @@ class _Server:
         """Close the connection, which ends the process."""
         self._socket.close()
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
 
 
 _servers: dict[str, _Server] = {}
@@ -128,31 +185,31 @@ def end_servers() -> None:
 def _serve(requests: socket.socket) -> dict[str, Any]:
     """Fork until the tests end; returns in each forked process."""
     while True:
-        header, streams, _, _ = socket.recv_fds(requests, 4, 3)
+        header, fds, _, _ = socket.recv_fds(requests, 4, 3 + MAX_PASSED)
         if not header:
             os._exit(0)
         size, body = int.from_bytes(header, "little"), b""
         while len(body) < size:
             body += requests.recv(1 << 16)
-        told, tell = os.pipe()
+        notified, tell = os.pipe()
         middle = os.fork()
         if not middle:
             _leave_orphan(tell)
             requests.close()
-            os.close(told)
-            for number, fd in enumerate(streams):
-                os.dup2(fd, number)
-                os.close(fd)
-            return dict(json.loads(body))
+            os.close(notified)
+            request = dict(json.loads(body))
+            _renumber(fds, request["numbers"])
+            return request
         os.waitpid(middle, 0)
-        requests.send(os.read(told, 16))
-        for fd in (told, tell, *streams):
+        requests.send(os.read(notified, 16))
+        for fd in (notified, tell, *fds):
             os.close(fd)
 
 
 def _leave_orphan(tell: int) -> None:
     """Fork once more and end; returns in the second child, when its parent has ended."""
     ended, living = os.pipe()
+    middle = os.getpid()
     pid = os.fork()
     if pid:
         os.write(tell, str(pid).encode())
@@ -161,9 +218,22 @@ def _leave_orphan(tell: int) -> None:
     os.read(ended, 1)
     os.close(ended)
     os.close(tell)
+    while os.getppid() == middle:  # its descriptors are closed before it ends
+        time.sleep(0.0005)
 
 
-def _become(module: str, request: dict[str, Any]) -> NoReturn:
+def _renumber(fds: Sequence[int], numbers: Sequence[int]) -> None:
+    """Move the descriptors to these numbers, which may be those of others of them."""
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 1 + max(numbers)) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, number in zip(moved, numbers, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+
+
+def _become(request: dict[str, Any]) -> NoReturn:
+    module = request["module"]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
@@ -184,4 +254,4 @@ if __name__ == "__main__":
     for each in PRELOADED[name]:
         import_module(each)
     gc.freeze()  # what is shared is neither looked through nor copied by each process
-    _become(name, _serve(socket.socket(fileno=int(number))))
+    _become(_serve(socket.socket(fileno=int(number))))

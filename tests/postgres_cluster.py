@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
 
 
 def find_binaries() -> Path | None:

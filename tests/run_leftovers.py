@@ -21,7 +21,7 @@ import pytest
 from tests.run_marks import SHARED_MEMORY, run_folder, run_id
 from tests.run_processes import Found, of_run
 
-ENDS_S = 10.0
+ENDS_S = float(os.environ.get("PYTEST_RUN_ENDS_S", 60))
 """Time in which processes end that the last tests asked to end."""
 OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Processes that an interpreter starts for itself and ends at its exit."""

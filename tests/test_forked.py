@@ -6,7 +6,10 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.forked import Forked
+import pytest
+
+from tests.dataplane.plane import engine_process, line
+from tests.forked import MAX_PASSED, Forked
 
 PIPE = subprocess.PIPE
 
@@ -42,5 +45,38 @@ def test_a_forked_process_is_our_child_and_its_signal_is_its_exit_code(socket_di
         assert f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{process.pid}/status").read_text()
     finally:
         process.kill()
-    assert process.wait(30) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert not Path(f"/proc/{process.pid}").exists()
+
+
+@pytest.mark.parametrize("count", [1, 3, MAX_PASSED - 1])
+def test_a_forked_process_has_the_descriptors_that_it_was_passed_under_their_numbers(count: int):
+    """Each of `count` pipes is read where the test has it, also if the fork server received another one there."""
+    pipes = [os.pipe() for _ in range(count)]
+    code = "for number in sys.argv[1:]: print(number, os.read(int(number), 9).decode())"
+    passed = [reader for reader, _ in pipes]
+    try:
+        for at, (_, writer) in enumerate(pipes):
+            os.write(writer, b"%d" % at)
+        with Forked(
+            "tests.dataplane.engine_code",
+            code,
+            *map(str, passed),
+            env={},
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            stdout=PIPE,
+            text=True,
+        ) as process:
+            out, _ = process.communicate(timeout=60)
+    finally:
+        for pair in pipes:
+            os.close(pair[0])
+            os.close(pair[1])
+    assert process.returncode == 0
+    assert out.split("\n") == [*(f"{number} {at}" for at, number in enumerate(passed)), ""]
+
+
+def test_a_forked_process_has_no_descriptor_of_the_fork_server():
+    with engine_process("tell(sorted(int(each) for each in os.listdir('/proc/self/fd')))") as process:
+        assert line(process) == "[0, 1, 2, 3]", "the streams, and the one of the listing"

@@ -22,16 +22,17 @@ SLEEPS = "[sys.executable, '-c', 'import time; time.sleep(97)']"
 
 
 def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "pytest.ini").write_text("[pytest]\nrun_timeout = 60\n")
+    (folder / "pytest.ini").write_text("[pytest]\nrun_timeout = 150\n")
     (folder / "test_small.py").write_text(HEAD + text)
     return subprocess.run(
         [sys.executable, "-m", "pytest", *PLUGINS, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_RUN_ENDS_S": "10"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=90,
+        timeout=180,
         check=False,
     )
 

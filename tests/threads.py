@@ -2,7 +2,7 @@
 
 import threading
 
-JOIN_S = 30.0
+JOIN_S = 60.0
 
 
 def join(*threads: threading.Thread) -> None:

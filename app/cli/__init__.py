@@ -9,13 +9,18 @@ import click
 
 from app import __version__
 from app.cli.support import exit_codes
-from app.observe.visible import plain
+from dataplane.base.visible import plain
 
 _COMMANDS = {
     "up": ("app.cli.commands.machine.up:up", "Start Larder: API, dashboard and data plane."),
     "down": ("app.cli.commands.machine.down:down", "Stop Larder and release its cache."),
     "restart": ("app.cli.commands.machine.restart:restart", "Replace the processes and keep the cache."),
     "status": ("app.cli.commands.views.status:status", "Show nodes, pool, tenants and pins."),
+    "why": (
+        "app.cli.commands.views.why:why",
+        "Show what is wrong with a tenant or node, and the most likely cause.",
+    ),
+    "top": ("app.cli.commands.views.top:top", "Show nodes, tenants, pins and rates, live."),
     "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
     "tenants": ("app.cli.commands.records.tenants:tenants", "Manage tenants with cached blocks or a quota."),
     "pins": ("app.cli.commands.records.pins:pins", "Manage pinned prefixes."),
@@ -44,6 +49,8 @@ _COMMANDS = {
     "invalidate": ("app.cli.commands.cache.actions:invalidate", "Make blocks unreadable at once."),
     "demote": ("app.cli.commands.cache.actions:demote", "Make blocks the first victims."),
     "verify": ("app.cli.commands.cache.actions:verify", "Verify blocks against their checksums."),
+    "move": ("app.cli.commands.cache.actions:move", "Move blocks between memory and tiers."),
+    "compress": ("app.cli.commands.cache.actions:compress", "Encode the blocks of a tier again."),
     "clear": ("app.cli.commands.cache.actions:clear", "Drop everything that is cached."),
     "export": ("app.cli.commands.documents.export:export", "Print records as a document."),
     "diff": ("app.cli.commands.documents.diff:diff", "Show what applying documents would change."),
@@ -59,7 +66,7 @@ _COMMANDS = {
     ),
     "dataplane": (
         "app.cli.commands.machine.passthrough:dataplane",
-        "Run a data plane alone; it joins a fleet by a token.",
+        "Run only a data plane, which joins a fleet with a token.",
     ),
     "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
     "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
@@ -67,7 +74,15 @@ _COMMANDS = {
         "app.cli.commands.machine.doctor:doctor",
         "Check this machine and suggest fixes.",
     ),
-    "db": ("app.cli.commands.machine.db:db", "Manage the database: upgrade, check, backup."),
+    "db": ("app.cli.commands.machine.db:db", "Manage the database: upgrade, check, back up, restore."),
+    "tiers": (
+        "app.cli.commands.records.tiers:tiers",
+        "Manage tiers; check directories of disk tiers.",
+    ),
+    "ipc": (
+        "app.cli.commands.machine.ipc:ipc",
+        "Show the queues and stores in shared memory of this user.",
+    ),
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
     "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
     "version": ("app.cli.commands.views.version:version", "Show the versions of client, server and nodes."),
@@ -77,7 +92,7 @@ _COMMANDS = {
     ),
     "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
-    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a synthetic load to look at."),
+    "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a synthetic load."),
 }
 
 
@@ -85,6 +100,7 @@ _ALIASES = {
     "quota": "quotas",
     "pin": "pins",
     "policy": "policies",
+    "tier": "tiers",
     "node": "nodes",
     "prefix": "prefixes",
     "tokenizer": "tokenizers",

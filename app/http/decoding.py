@@ -16,8 +16,8 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from app.errors import Malformed
-from app.services.base.fields import MAX_SHOWN
 from app.services.base.yielding import with_pauses
+from dataplane.base.field_errors import MAX_SHOWN
 
 PIECE_BYTES = 32 * 1024
 """Bytes of a piece of a list of numbers, which is decoded in less than a millisecond."""
@@ -119,8 +119,8 @@ def _thin(kind: Any) -> type[msgspec.Struct] | None:
 
 def _is_list_of_integers(kind: Any) -> bool:
     if get_origin(kind) is Annotated:
-        of, *said = get_args(kind)
-        free = all(each == msgspec.Meta(description=each.description) for each in said)
+        of, *metadata = get_args(kind)
+        free = all(each == msgspec.Meta(description=each.description) for each in metadata)
         return free and _is_list_of_integers(of)
     choices = (
         [each for each in get_args(kind) if each is not type(None)]

@@ -26,7 +26,7 @@ from app.http.routes.views.snapshot import INDEX_HEADER
 Json = dict[str, Any]
 API = "/api/"
 
-DESCRIPTION = """Quotas, pins, policies and the state of a KV cache. Times are Unix seconds, sizes are bytes.
+DESCRIPTION = """Quotas, pins, policies, tiers and the state of a KV cache. Times are Unix seconds, sizes are bytes.
 
 - **Authentication**: until the first token is created, requests from the same machine need none. After that, every
   request needs one.
@@ -41,6 +41,7 @@ TAGS = {
     "tenants": "Tenants with cached blocks or a quota.",
     "pins": "Manage pinned prefixes.",
     "policies": "Eviction policies, and the nodes to which they apply.",
+    "tiers": "Stores behind the memory of nodes, such as disks.",
     "prefixes": "List the most served prefixes of the last hour.",
     "blocks": "List cached blocks.",
     "actions": "Actions on cached blocks, such as look-ups and invalidation.",
@@ -48,6 +49,7 @@ TAGS = {
     "nodes": "Data planes, with their desired and observed state.",
     "pushes": "Snapshots that were sent to nodes, and the answers of the nodes.",
     "events": "Events as they happen, and stored events.",
+    "alerts": "Alerts of Alertmanager and Grafana, and the changes beside them.",
     "snapshot": "The complete state for agents and controllers, which can wait for the next state.",
     "overview": "The state that the dashboard shows.",
     "usage": "Usage of tenants per hour, and the prefill time that it saved.",
@@ -316,7 +318,10 @@ def _access(method: str, operation: Json, handler: HTTPRouteHandler) -> None:
         note = "Needs no token."
     else:
         limited = handler.opt.get("scoped", False)
-        note = f"Needs the role `{role}`" + (
+        also = handler.opt.get("also")
+        if also:
+            operation["x-also"] = also
+        note = f"Needs the role `{role}`{f' or `{also}`' if also else ''}" + (
             ", which may be limited to tenants." if limited else ", not limited to tenants."
         )
         operation["security"] = _CHANGE_SECURITY if method in _UNSAFE else _READ_SECURITY

@@ -28,6 +28,9 @@ Wait = Annotated[
         )
     ),
 ]
+DryRun = Annotated[
+    bool, QueryParameter(description="Check the change and return the record as it would be; store nothing.")
+]
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s)?", re.ASCII)
 
 

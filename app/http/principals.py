@@ -5,6 +5,7 @@ A route declares its access in `opt`:
 - `role`: the lowest role that may use it, or `anyone`; admin if not set.
 - `scoped`: callers that are limited to tenants may use it, because its handler filters what they see and change. Other
   routes refuse such callers.
+- `also`: one more role that may use it.
 - `opened_by`: a setting that opens the route to everyone.
 - `setup`: the one-time setup token may use it.
 """
@@ -78,7 +79,7 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     asks = caller()
     if asks.token_id == SETUP_ID and not handler.opt.get("setup", False):
         raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
-    if not asks.may(role):
+    if not asks.may(role) and asks.role != handler.opt.get("also"):
         raise Forbidden(f"this needs the role {role!r}, and {asks.actor!r} has the role {asks.role!r}")
     if not handler.opt.get("scoped", False):
         asks.check_whole(connection.url.path)

@@ -12,15 +12,15 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
-from app.errors import FieldError, LarderError, NotReady, TooManyRequests
+from app.errors import MAX_FAULTS, FieldError, LarderError, NotReady, TooManyRequests
 from app.http.middleware.conditional import with_head
 from app.http.middleware.negotiation import allowed
 from app.schemas.base.problems import Problem
 from app.schemas.fleet.pushes import PushStateName, TypeName
 from app.schemas.records.prefixes import By
-from app.services.base.fields import sentence
+from dataplane.base.field_errors import sentence
 from dataplane.base.units import format_size
-from dataplane.protocol.control import Algorithm, Mode, Strength, Tier
+from dataplane.protocol.control.records import Algorithm, Mode, Strength, Tier
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:larder:problem:"
@@ -36,31 +36,31 @@ class ProblemType:
 
 
 KINDS: dict[str, ProblemType] = {
-    "malformed": ProblemType(400, "The request could not be read"),
-    "foreign-origin": ProblemType(403, "The request comes from a page or a name that is not Larder's"),
+    "malformed": ProblemType(400, "The request is malformed"),
+    "foreign-origin": ProblemType(403, "The origin or host of the request is not allowed"),
     "unauthorized": ProblemType(401, "Authentication is required"),
     "forbidden": ProblemType(403, "The caller may not do this"),
     "not-found": ProblemType(404, "Not found"),
-    "method-not-allowed": ProblemType(405, "The method does not fit the resource"),
-    "not-acceptable": ProblemType(406, "The answer is of no kind that the caller takes"),
+    "method-not-allowed": ProblemType(405, "The resource does not support the method"),
+    "not-acceptable": ProblemType(406, "No representation that the client accepts"),
     "body-too-slow": ProblemType(408, "The body arrived too slowly"),
-    "floors-exceed-capacity": ProblemType(409, "The floors of all tenants are more than a node holds"),
-    "node-refused": ProblemType(409, "A node will not do what it was asked"),
+    "floors-exceed-capacity": ProblemType(409, "The sum of all floors exceeds the pool of a node"),
+    "node-refused": ProblemType(409, "A node refused the request"),
     "conflict": ProblemType(409, "Conflicts with an existing resource"),
-    "precondition-failed": ProblemType(412, "The record is in another state than expected"),
+    "precondition-failed": ProblemType(412, "The record does not match the precondition"),
     "too-large": ProblemType(413, "The body is too large"),
     "unsupported-media-type": ProblemType(415, "The body is not JSON"),
     "invalid": ProblemType(422, "One or more fields are invalid"),
-    "precondition-required": ProblemType(428, "The request must say which state of the record it knows"),
+    "precondition-required": ProblemType(428, "The request needs a precondition"),
     "too-many-requests": ProblemType(429, "Too many requests"),
     "head-too-large": ProblemType(431, "The path, the query or the headers are too large"),
-    "client-gone": ProblemType(499, "The client did not wait for the answer"),
-    "internal": ProblemType(500, "Larder failed"),
+    "client-gone": ProblemType(499, "The client closed the connection"),
+    "internal": ProblemType(500, "Internal error"),
     "store-unavailable": ProblemType(503, "The database does not answer"),
-    "too-many-connections": ProblemType(503, "There are more connections than Larder holds"),
-    "not-ready": ProblemType(503, "Not every node has what it should have"),
+    "too-many-connections": ProblemType(503, "Too many connections"),
+    "not-ready": ProblemType(503, "Some nodes are lost or out of sync"),
     "node-unreachable": ProblemType(503, "The node is not connected or does not answer"),
-    "stopping": ProblemType(503, "Larder stops"),
+    "stopping": ProblemType(503, "Larder is stopping"),
 }
 RENAMED = {"/api/v1/replicas": "/api/v1/managers"}
 """Current paths by their former names."""
@@ -92,7 +92,8 @@ def problem(
 ) -> Problem:
     """Return the problem for a code of `app.errors`."""
     kind = KINDS[code]
-    return Problem(TYPE_PREFIX + code, kind.title, kind.status, detail, path, request_id, errors or [])
+    listed = (errors or [])[:MAX_FAULTS]
+    return Problem(TYPE_PREFIX + code, kind.title, kind.status, detail, path, request_id, listed)
 
 
 def encode(body: Problem) -> bytes:
@@ -172,8 +173,8 @@ def _parameter_error(item: dict[str, Any], query: Mapping[str, str]) -> FieldErr
         name = _AS_SENT.get(key, key)
         got = f", got {query[name][:40]!r}" if name in query else ""
         return FieldError(name, f"expected one of {', '.join(_ALLOWED[key])}{got}")
-    said = str(item.get("message", "")).replace(" | null", "")  # a query parameter cannot be null
-    return FieldError(_AS_SENT.get(key, key), sentence(said))
+    message = str(item.get("message", "")).replace(" | null", "")  # a query parameter cannot be null
+    return FieldError(_AS_SENT.get(key, key), sentence(message))
 
 
 def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:

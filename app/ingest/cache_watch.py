@@ -1,4 +1,4 @@
-"""Events about caches that lost blocks: `cache.cold` for a node, `pin.emptied` for a pin on a node.
+"""Events about caches that lost blocks: `cache.started_cold` for a node, `pin.emptied` for a pin on a node.
 
 Both come from a comparison of a node's stats with its earlier ones. An event that a data plane publishes at its start
 would be lost, because the subscriber connects only after the data plane has joined. The database records which pins
@@ -8,7 +8,8 @@ hold blocks, so that this module notices a loss even if the manager restarts tog
 import asyncio
 from collections.abc import Callable
 
-from app.ingest.fleet import is_empty
+from app.ingest.fleet import holds_blocks, is_empty, unlisted_tiers
+from app.observe.catalogue.records import PinEmptied
 from app.observe.events import EventBus
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventFilters
@@ -17,14 +18,17 @@ from app.store.fleet import held_pins
 from app.store.records import pins
 from app.store.records.pins import StrongPin
 from app.store.views import events
-from dataplane.protocol.events import CacheStart, NodeStats
+from dataplane.protocol.event import name_of
+from dataplane.protocol.events import CacheStartedCold
 from dataplane.protocol.salts import shown
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.processes import CacheStart
 
 
 class CacheWatch:
     """Compares stats (`on_stats`, which never waits), and publishes and records the differences (`run`).
 
-    `keeps` returns whether this process is the one that records events of nodes.
+    `keeps` returns whether this process records the events of nodes.
     """
 
     def __init__(self, database: Database, bus: EventBus, keeps: Callable[[], bool]) -> None:
@@ -63,8 +67,9 @@ class CacheWatch:
         held = self._held.get(node, {})
         if self._generations.get(node) != applied.generation:
             return bool(held) or any(pin.strength != "soft" for pin in stats.pins)
+        listed = not unlisted_tiers(stats)
         return any(
-            is_empty(pin) if pin.name in held else pin.resident > 0 and pin.strength != "soft"
+            is_empty(pin) and listed if pin.name in held else holds_blocks(pin) and pin.strength != "soft"
             for pin in stats.pins
         )
 
@@ -95,25 +100,21 @@ class CacheWatch:
         """Publish a cold start, unless the previous manager process did."""
         known = False
         if self._keeps():
-            filters = EventFilters("cache.cold", node, since=start.at)
+            filters = EventFilters(name_of(CacheStartedCold), node, since=start.at)
             async with self._database.read() as session:
                 known = bool((await events.page(session, PageRequest(1), filters)).rows)
         self._starts[node] = start.at
         if not known:
-            self._bus.publish(
-                "cache.cold",
-                node,
-                at=start.at,
-                reason=start.reason,
-                released=start.released,
-                lost_blocks=start.lost_blocks,
-                lost_bytes=start.lost_bytes,
+            event = CacheStartedCold(
+                start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes
             )
+            self._bus.publish(event, node=node, at=start.at)
 
     def _compare(self, node: str, stats: NodeStats, strong: dict[str, StrongPin], generation: int) -> None:
         """Compare the pins of a node with the records `strong`; skip records that the node has not applied yet."""
         held = self._held.setdefault(node, {})
         reported = {pin.name: pin for pin in stats.pins}
+        unlisted = bool(unlisted_tiers(stats))
         for name in held.keys() - reported.keys():
             self._note(node, name, None)
         for name, pin in reported.items():
@@ -122,20 +123,14 @@ class CacheWatch:
                 continue
             if record is None or pin.expired:
                 self._note(node, name, None)
-            elif pin.resident > 0:
+            elif holds_blocks(pin):
                 self._note(node, name, record.keys_digest)
-            else:
+            elif not unlisted:  # otherwise, tiers may still turn out to hold them
                 lost = held.get(name) == record.keys_digest
                 self._note(node, name, None)
                 if lost:
-                    self._bus.publish(
-                        "pin.emptied",
-                        node,
-                        name=name,
-                        tenant=shown(record.tenant),
-                        strength=record.strength,
-                        blocks=pin.resolved,
-                    )
+                    event = PinEmptied(name, shown(record.tenant), record.strength, pin.resolved)
+                    self._bus.publish(event, node=node)
 
     def _note(self, node: str, pin: str, digest: str | None) -> None:
         held = self._held[node]

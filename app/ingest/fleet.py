@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.change_signal import ChangeSignal
-from dataplane.protocol.control import Fault, Observed, SnapshotType, Welcome
-from dataplane.protocol.events import GpuCopyPoolStats, NodeStats, PinStats
+from app.observe.trace import ChangeTraces
+from dataplane.protocol.control.nodes import Welcome
+from dataplane.protocol.control.snapshots import Fault, Observed, SnapshotType
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
 
 ACK_SETTLES_S = 1.0
 """Seconds after an ack for which heartbeats cannot contradict it: they may have left the node before the ack."""
@@ -65,6 +68,8 @@ class FleetNode:
     """Labels that the node reports."""
     own_labels: dict[str, str] = field(default_factory=dict)
     """Labels that operators set; they override the reported ones."""
+    snapshot_types: frozenset[str] = frozenset(("quotas", "pins", "policies"))
+    """Types of snapshots that the node's release understands."""
     draining: bool = False
     """Whether an operator wants the node to accept no new blocks."""
     applied: dict[str, deque[tuple[int, float]]] = field(default_factory=dict)
@@ -119,6 +124,7 @@ class Fleet:
     def __init__(self) -> None:
         self.nodes: dict[str, FleetNode] = {}
         self.change_signal = ChangeSignal()
+        self.change_traces = ChangeTraces()
 
     def at(self, address: Address) -> FleetNode | None:
         return next((node for node in self.nodes.values() if node.address == address), None)
@@ -134,8 +140,9 @@ class Fleet:
         """Return the sorted names of pins that should keep their blocks and hold none on any node that is not lost."""
         held: dict[str, bool] = {}
         for node in self.living():
+            unlisted = node.stats is not None and bool(unlisted_tiers(node.stats))
             for pin in node.pins.values():
-                held[pin.name] = held.get(pin.name, False) or not is_empty(pin)
+                held[pin.name] = held.get(pin.name, False) or unlisted or not is_empty(pin)
         return sorted(name for name, holds in held.items() if not holds)
 
     def connected(self) -> list[FleetNode]:
@@ -159,6 +166,7 @@ class Fleet:
         if not node.public_key:  # for a node that joined, its enrolment determines the URL
             node.events_url = message.events_url
         node.reported_labels = dict(message.labels)
+        node.snapshot_types = frozenset(message.snapshot_types)
         node.epoch = message.epoch
         node.pid = message.pid
         node.release = message.release
@@ -265,11 +273,27 @@ def keeps_gpu_copies(pools: Sequence[GpuCopyPoolStats]) -> bool:
 
 def is_empty(pin: PinStats) -> bool:
     """Return whether a pin that should keep its blocks on a node keeps none there."""
-    return pin.strength != "soft" and not pin.expired and pin.resolved > 0 and pin.resident == 0
+    return pin.strength != "soft" and not pin.expired and pin.resolved > 0 and not holds_blocks(pin)
+
+
+def holds_blocks(pin: PinStats) -> bool:
+    """Return whether a node has blocks of a pin, in the pool or in a tier."""
+    return pin.resident > 0 or any(held.blocks for held in pin.tiers.values())
+
+
+def unlisted_tiers(stats: NodeStats) -> list[str]:
+    """Return the names of the node's tiers whose contents are being read or listed, and not known completely yet. A
+    tier whose listing failed is not among them, because it is not known when that will end."""
+    return [
+        tier.name
+        for tier in stats.tiers
+        if tier.state == "opening" or (tier.listed_blocks is not None and not tier.listing_fault)
+    ]
 
 
 def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
     """Yield the conditions that keep applied records from taking effect."""
+    unlisted = unlisted_tiers(stats)
     if not stats.armed:
         yield _UNARMED
     for tenant in stats.tenants:
@@ -282,9 +306,12 @@ def _in_the_way(stats: NodeStats) -> Iterator[tuple[str, str]]:
             yield "expired", pin.name
         if pin.degraded:
             yield "degraded", pin.name
-        if is_empty(pin):
+        if is_empty(pin) and not unlisted:
             yield "empty", pin.name
         if pin.tier == "gpu" and not keeps_gpu_copies(stats.gpu_copy_pools):
             yield "no_gpu_copy_pool", pin.name
         elif pin.tier == "gpu" and pin.gpu_copies < pin.gpu_copies_wanted:
             yield "lacks_gpu_copies", pin.name
+    for tier in stats.tiers:
+        if not tier.serves:
+            yield "out_of_service", tier.name

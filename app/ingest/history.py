@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from app.schemas.views.overview import RecentRates, Series
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.stats.node import NodeStats
 
 KEPT = 3600
 RATE_S = 5.0

@@ -14,10 +14,13 @@ import zmq.asyncio
 
 from app.ingest.fleet import Fleet
 from app.ingest.rollup import Rollup
+from app.observe.catalogue.fleet import NodeClockCorrected, NodeClockSkewed
 from app.observe.events import EventBus
 from dataplane.protocol.codec import decode
 from dataplane.protocol.codes import ProtocolError
-from dataplane.protocol.events import CacheCold, Event, NodeStats, name_of
+from dataplane.protocol.event import name_of
+from dataplane.protocol.events import CacheStartedCold, Event
+from dataplane.protocol.stats.node import NodeStats
 
 Resync = Callable[[], Awaitable[None]]
 Secure = Callable[[zmq.Socket[Any]], None]
@@ -121,9 +124,11 @@ class Subscriber:
         if node is None or node.clock_is_off == bool(node.clock_offset_s):
             return
         node.clock_is_off = not node.clock_is_off
-        name = "node.clock_off" if node.clock_is_off else "node.clock_right"
-        self._log.warning(name, ahead_s=node.clock_offset_s, note="pins end by the node's own clock")
-        self._bus.publish(name, self._node, ahead_s=node.clock_offset_s)
+        event = (NodeClockSkewed if node.clock_is_off else NodeClockCorrected)(node.clock_offset_s)
+        self._log.warning(
+            name_of(event), ahead_s=node.clock_offset_s, note="pins end by the node's own clock"
+        )
+        self._bus.publish(event, node=self._node)
 
     def _missed(self, seq: int) -> bool:
         last, self._last_seq = self._last_seq, seq
@@ -146,13 +151,12 @@ class Subscriber:
                 self._bus.touch()
             return
         self._fleet.on_message(self._node, now, at)
-        if isinstance(event, CacheCold):  # `CacheWatch` takes it from the node's stats, which repeat it
+        if isinstance(
+            event, CacheStartedCold
+        ):  # `CacheWatch` takes it from the node's stats, which repeat it
             return
         if not self._rollup.add(self._node, event):
-            fields = msgspec.structs.asdict(event)
-            fields.pop("at")
-            fields.pop("node", None)
-            self._bus.publish(name_of(event), self._node, at=event.at, **fields)
+            self._bus.publish(event, node=self._node, at=event.at)
 
 
 def _without_clock(stats: NodeStats) -> tuple[object, ...]:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from app.store.usage.ledger import ReportedUsage
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
-from dataplane.protocol.usage import OTHERS, UsageCounters
+from dataplane.protocol.tiers import is_tier_name
+from dataplane.protocol.usage import OTHERS, TierUsageCounters, UsageCounters
 
 HOUR_S = 3600
 MAX_MODEL_CHARACTERS = 256
@@ -17,8 +18,8 @@ MAX_SPACE_CHARACTERS = 128
 MAX_WAITING = 1_000_000
 """Maximum number of pending reports; beyond it the oldest hours are merged into the next one."""
 _MAX = 2**63 - 1
-Account = tuple[str, str, int]
-"""Node, epoch, number of the account."""
+Account = tuple[str, str, int, str]
+"""Node, epoch, number of the account, and the name of a tier; empty for the account as a whole."""
 
 
 class PendingUsage:
@@ -40,7 +41,8 @@ class PendingUsage:
         self._seeing[node] = {}
 
     def take(self, node: str, epoch: str, accounts: Sequence[UsageCounters], now: float) -> int:
-        """Add the accounts of a reading. Return the number of accounts that were skipped because they are invalid."""
+        """Add the accounts of a reading. Return the number of accounts, and of tiers in accounts, that were skipped
+        because they are invalid."""
         hour = int(now // HOUR_S) * HOUR_S
         seen, seeing = self._seen.get(node, {}), self._seeing.setdefault(node, {})
         wrong = 0
@@ -49,13 +51,17 @@ class PendingUsage:
             if counts is None or salt is None:
                 wrong += 1
                 continue
-            key = (node, epoch, account.number)
-            seeing[key] = counts
-            if seen.get(key) != counts:
-                report = ReportedUsage(
-                    node, epoch, account.number, salt, account.model, account.space, now, counts
-                )
-                self._pending.setdefault(hour, {})[key] = report
+            of_tiers = [(name, _tier_counts(name, each)) for name, each in account.tiers.items()]
+            for tier, part in [("", counts), *of_tiers]:
+                if part is None:
+                    wrong += 1
+                    continue
+                key = (node, epoch, account.number, tier)
+                seeing[key] = part
+                if seen.get(key) != part:
+                    self._pending.setdefault(hour, {})[key] = ReportedUsage(
+                        node, epoch, account.number, salt, account.model, account.space, now, part, tier
+                    )
         self._bound()
         return wrong
 
@@ -79,7 +85,9 @@ class PendingUsage:
     def put_back(self, reports: Sequence[tuple[int, ReportedUsage]]) -> None:
         """Put back reports that could not be written. Reports that arrived meanwhile are newer and take precedence."""
         for hour, each in reports:
-            self._pending.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number), each)
+            self._pending.setdefault(hour, {}).setdefault(
+                (each.node, each.epoch, each.number, each.tier), each
+            )
 
     def forget(self) -> None:
         """Discard everything: another manager writes the ledger from now on."""
@@ -99,6 +107,7 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
         account.evicted_blocks,
         account.evicted_bytes,
         sum(account.refused.values()),
+        account.served_bytes,
     )
     numbers = (account.number, *account.refused.values(), *counts)
     if not all(0 <= number <= _MAX for number in numbers):
@@ -107,6 +116,12 @@ def _counts(account: UsageCounters) -> tuple[int, ...] | None:
         if not 0 < len(name) <= most or not name.isprintable():
             return None
     return counts
+
+
+def _tier_counts(name: str, tier: TierUsageCounters) -> tuple[int, ...] | None:
+    """Return the counters of a tier as in the ledger; None if they or its name are invalid."""
+    counts = (tier.held_kib_s, tier.served_tokens, tier.served_bytes)
+    return counts if is_tier_name(name) and all(0 <= number <= _MAX for number in counts) else None
 
 
 def _salt(account: UsageCounters) -> str | None:

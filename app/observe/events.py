@@ -1,18 +1,23 @@
-"""The event bus: reports of nodes, changes of records, answers to pushes.
+"""The event bus: reports of nodes, changes of records, results of pushes.
 
-Publishing never blocks. Each subscriber has a bounded backlog; one that does not keep up loses its oldest events, and
-the bus counts them. `touch` marks the overview as changed without publishing an event.
+Publishing never blocks. Each subscriber has a bounded backlog; one that does not keep up loses block traffic first and
+then its oldest events, and the bus counts them by name. `touch` marks the overview as changed without publishing an
+event.
 """
 
 import asyncio
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+
+from app.observe.catalogue import BLOCK_TRAFFIC, CATALOGUE, PlaneEvent
+from dataplane.protocol.event import name_of
+from dataplane.protocol.events import Event
 
 BACKLOG = 256
 RECENT = 20
@@ -22,7 +27,7 @@ class LarderEvent(msgspec.Struct, frozen=True):
     """An event."""
 
     name: str
-    """Event name, e.g. `engine.attached`, `quota.changed`, `push.nacked`."""
+    """Event name, e.g. `engine.attached`, `quota.created`, `push.nacked`."""
     at: float
     """Unix seconds."""
     seq: int
@@ -34,26 +39,55 @@ class LarderEvent(msgspec.Struct, frozen=True):
     """Who caused it, as in the audit log; empty if no request did."""
 
 
+class EventQueue:
+    """A bounded queue of events, oldest first. When it is full, it drops block traffic before other events, and counts
+    by name what it drops."""
+
+    def __init__(self, limit: int, dropped: Counter[str], *, keep_oldest: bool) -> None:
+        """`keep_oldest`: without block traffic, drop the newest event of a full queue, not the oldest."""
+        self._limit = limit
+        self._dropped = dropped
+        self._victim = -1 if keep_oldest else 0
+        self._events: deque[LarderEvent] = deque()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def push(self, event: LarderEvent) -> None:
+        self._events.append(event)
+        if len(self._events) > self._limit:
+            traffic = (at for at, each in enumerate(self._events) if each.name in BLOCK_TRAFFIC)
+            victim = next(traffic, self._victim)
+            name = self._events[victim].name
+            self._dropped[name if name in CATALOGUE else "other"] += 1
+            del self._events[victim]
+
+    def take(self, most: int | None = None) -> list[LarderEvent]:
+        """Return and remove the oldest events, at most `most`."""
+        return [self._events.popleft() for _ in range(min(len(self._events), most or len(self._events)))]
+
+    def put_back(self, events: list[LarderEvent]) -> None:
+        """Put events that `take` returned back at the front of the queue."""
+        self._events.extendleft(reversed(events))
+
+
 class Subscription:
     """The backlog of one subscriber. `closed` becomes true when the bus closes."""
 
-    def __init__(self) -> None:
-        self._backlog: deque[LarderEvent] = deque(maxlen=BACKLOG)
+    def __init__(self, dropped: Counter[str]) -> None:
+        """`dropped` counts the events that are lost, by name."""
+        self._backlog = EventQueue(BACKLOG, dropped, keep_oldest=False)
         self._signal = asyncio.Event()
-        self.dropped = 0
         self.closed = False
 
     def offer(self, event: LarderEvent | None) -> None:
         if event is not None:
-            self.dropped += len(self._backlog) == BACKLOG
-            self._backlog.append(event)
+            self._backlog.push(event)
         self._signal.set()
 
     def take(self) -> list[LarderEvent]:
         """Return and remove all events of the backlog."""
-        events = list(self._backlog)
-        self._backlog.clear()
-        return events
+        return self._backlog.take()
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait until an event arrives or the bus closes. Return False after `timeout_s` seconds without either."""
@@ -74,8 +108,9 @@ class EventBus:
         self._seq = 0
         self._closed = False
         self.version = 0
-        """Counter of events and touches: an unchanged value means an unchanged overview."""
-        self.dropped = 0
+        """Number of events and touches: as long as it is unchanged, so is the overview."""
+        self.dropped: Counter[str] = Counter()
+        """Events that slow subscribers lost, by name."""
         self.recent: deque[LarderEvent] = deque(maxlen=RECENT)
         self.ring: deque[LarderEvent] = deque(maxlen=BACKLOG)
         """Latest events, for subscribers that reconnect."""
@@ -85,16 +120,16 @@ class EventBus:
         """Callback that stores each event of this process; it must not block or raise."""
 
     def publish(
-        self, name: str, node: str = "", actor: str = "", /, *, at: float | None = None, **fields: Any
+        self, event: PlaneEvent | Event, *, node: str = "", actor: str = "", at: float | None = None
     ) -> None:
-        """Publish an event of this management plane and store it."""
-        self.keep(self._tell(name, node, actor, at, fields))
+        """Publish an event of this management plane, or one that a node sent to it, and store it."""
+        self.keep(self._deliver(name_of(event), node, actor, at, fields_of(event)))
 
     def relay(self, name: str, node: str, at: float, fields: dict[str, Any], actor: str = "") -> None:
         """Publish an event of another management plane, which stores it."""
-        self._tell(name, node, actor, at, fields)
+        self._deliver(name, node, actor, at, fields)
 
-    def _tell(
+    def _deliver(
         self, name: str, node: str, actor: str, at: float | None, fields: dict[str, Any]
     ) -> LarderEvent:
         self._seq += 1
@@ -109,8 +144,7 @@ class EventBus:
         return [event for event in self.ring if boot != self.boot or event.seq > seq]
 
     def touch(self) -> None:
-        """Mark the overview as changed. This wakes no subscriber: nodes report so often that subscribers would be awake
-        all the time."""
+        """Mark the overview as changed. Does not wake subscribers, because nodes report several times a second."""
         self.version += 1
 
     def _offer(self, event: LarderEvent) -> None:
@@ -120,14 +154,13 @@ class EventBus:
 
     @contextmanager
     def subscribe(self) -> Iterator[Subscription]:
-        subscriber = Subscription()
+        subscriber = Subscription(self.dropped)
         subscriber.closed = self._closed
         self._subscribers.add(subscriber)
         try:
             yield subscriber
         finally:
             self._subscribers.discard(subscriber)
-            self.dropped += subscriber.dropped
 
     @property
     def closed(self) -> bool:
@@ -143,3 +176,11 @@ class EventBus:
         for subscriber in self._subscribers:
             subscriber.closed = True
             subscriber.offer(None)
+
+
+def fields_of(event: PlaneEvent | Event) -> dict[str, Any]:
+    """Return the fields of an event, without its node and time, which the bus adds."""
+    fields = msgspec.structs.asdict(event)
+    fields.pop("at", None)
+    fields.pop("node", None)
+    return fields

@@ -4,7 +4,8 @@ The number of pin labels is bounded: the 50 pins of the tier `gpu` with the most
 """
 
 from app.observe.page import C, G, MetricDeclaration, MetricsPage
-from dataplane.protocol.events import NodeStats, PinStats
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pins import PinStats
 
 POOL_LABELS = 64
 PIN_LABELS = 50
@@ -12,28 +13,31 @@ OTHER = "other"
 _POOL = ("node", "device")
 POOLS = {
     "capacity_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_capacity_bytes", G, "Memory of the GPU that GPU copies may take.", _POOL
+        "larder_gpu_copy_pool_capacity_bytes", G, "Memory of the GPU that GPU copies may use.", _POOL
     ),
     "used_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_used_bytes", G, "Memory of the GPU that is taken, in whole extents.", _POOL
+        "larder_gpu_copy_pool_used_bytes", G, "Memory of the GPU that is in use, in whole extents.", _POOL
     ),
     "gpu_copies": MetricDeclaration(
         "larder_gpu_copy_pool_gpu_copies", G, "Blocks that engines may read on the GPU.", _POOL
     ),
     "gpu_copy_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_gpu_copy_bytes", G, "Bytes of these blocks.", _POOL
+        "larder_gpu_copy_pool_gpu_copy_bytes", G, "Bytes of blocks that engines may read on the GPU.", _POOL
     ),
     "wanted": MetricDeclaration(
         "larder_gpu_copy_pool_wanted_blocks",
         G,
-        "Blocks in the node's pool that pins want on the GPU, and engines there could read.",
+        "Blocks in the node's pool that pins require on the GPU and that engines there could read.",
         _POOL,
     ),
     "copying": MetricDeclaration(
         "larder_gpu_copy_pool_copying_blocks", G, "Blocks that are being copied.", _POOL
     ),
     "leaving_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_leaving_bytes", G, "Withdrawn, but still in use by an engine.", _POOL
+        "larder_gpu_copy_pool_leaving_bytes",
+        G,
+        "Bytes of withdrawn GPU copies that an engine still uses.",
+        _POOL,
     ),
     "readers": MetricDeclaration(
         "larder_gpu_copy_pool_readers", G, "Engines that have mapped the pool.", _POOL
@@ -47,7 +51,7 @@ POOLS = {
     "evicted_blocks": MetricDeclaration(
         "larder_gpu_copy_pool_evicted_blocks",
         C,
-        "GPU copies that were evicted for others, or whose pin expired.",
+        "GPU copies that were removed, to make room or because their pin expired.",
         _POOL,
     ),
     "read_blocks": MetricDeclaration(
@@ -61,24 +65,24 @@ POOLS = {
     ),
 }
 PROBLEM = MetricDeclaration(
-    "larder_gpu_copy_pool_problem", G, "1 while the pool is smaller than its capacity, or of no use.", _POOL
+    "larder_gpu_copy_pool_problem",
+    G,
+    "1 while the pool is smaller than its capacity or unusable, else 0.",
+    _POOL,
 )
 _PIN = ("node", "pin")
 PINS = {
     "gpu_copies": MetricDeclaration(
-        "larder_pin_gpu_copies", G, "GPU copies of a gpu pin's blocks, on all GPUs.", _PIN
+        "larder_pin_gpu_copies", G, "GPU copies of the blocks of a pin of the tier gpu, on all GPUs.", _PIN
     ),
     "gpu_copy_bytes": MetricDeclaration(
-        "larder_pin_gpu_copy_bytes", G, "Bytes of a gpu pin's GPU copies.", _PIN
+        "larder_pin_gpu_copy_bytes", G, "Bytes of the GPU copies of a pin of the tier gpu.", _PIN
     ),
     "gpu_copies_wanted": MetricDeclaration(
         "larder_pin_gpu_copies_wanted",
         G,
-        "GPU copies that a gpu pin would have with endless room: of each block on each GPU whose engines read it.",
+        "GPU copies that a gpu pin would have with unlimited memory: of each block on each GPU whose engines read it.",
         _PIN,
-    ),
-    "resident": MetricDeclaration(
-        "larder_pin_resident_blocks", G, "Blocks of a gpu pin in the node's pool.", _PIN
     ),
 }
 

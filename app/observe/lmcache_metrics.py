@@ -6,7 +6,8 @@ without an exact counterpart are omitted: the same name with another meaning wou
 """
 
 from app.observe.page import C, G, MetricDeclaration, MetricsPage
-from dataplane.protocol.events import GatewayOperation, GatewayStats, NodeStats
+from dataplane.protocol.stats.gateways import GatewayOperation, GatewayStats
+from dataplane.protocol.stats.node import NodeStats
 
 _L1 = ("node", "l1_tag")
 _L1_BYTES = ("node", "l1_tag", "backend")
@@ -28,19 +29,21 @@ READ = _counter("l1_read_chunks", "Chunks that clients read (LMCache's name).", 
 EVICTED = _counter("l1_evicted_chunks", "Blocks evicted (LMCache's name).", _L1)
 NO_ROOM = _counter("l1_allocation_failure_chunks", "Blocks refused (LMCache's name).", _L1)
 LOOKUPS = _counter("lookups_requests", "Look-ups (LMCache's name).")
-REQUESTED = _counter("lookup_requested_tokens", "Tokens that look-ups asked for (LMCache's name).")
+REQUESTED = _counter("lookup_requested_tokens", "Tokens that look-ups requested (LMCache's name).")
 HIT = _counter("lookup_hit_tokens", "Tokens that look-ups found (LMCache's name).")
-HIT_L1 = _counter("lookup_hit_l1_tokens", "The same: everything is in L1 (LMCache's name).")
+HIT_L1 = _counter(
+    "lookup_hit_l1_tokens", "Tokens that look-ups found in L1, which is the only tier (LMCache's name)."
+)
 LOADED = _counter("num_chunks_loaded", "Chunks that clients read (LMCache's name).")
-STORES = _counter("num_submitted_stores", "Stores that were tried (LMCache's name).", _DEVICE)
-STORED = _counter("num_finished_stores", "Stores that succeeded (LMCache's name).", _DEVICE)
-RETRIEVES = _counter("num_submitted_retrieves", "Retrievals that were tried (LMCache's name).", _DEVICE)
-RETRIEVED = _counter("num_finished_retrieves", "Retrievals that succeeded (LMCache's name).", _DEVICE)
+STORES = _counter("num_submitted_stores", "Attempted stores (LMCache's name).", _DEVICE)
+STORED = _counter("num_finished_stores", "Successful stores (LMCache's name).", _DEVICE)
+RETRIEVES = _counter("num_submitted_retrieves", "Attempted retrievals (LMCache's name).", _DEVICE)
+RETRIEVED = _counter("num_finished_retrieves", "Successful retrievals (LMCache's name).", _DEVICE)
 DROPPED = _counter("event_bus_dropped_events", "Events that the node could not publish (LMCache's name).")
 USED = _gauge("l1_memory_usage_bytes", "Bytes in use (LMCache's name).", _L1_BYTES)
 USAGE = _gauge("l1_usage_ratio", "Share of the pool in use (LMCache's name).", _L1_BYTES)
 STAGING = _gauge("l1_staging_bytes", "Bytes being written (LMCache's name).", _L1_BYTES)
-JOBS = _gauge("active_prefetch_jobs", "Look-ups under way (LMCache's name).")
+JOBS = _gauge("active_prefetch_jobs", "Look-ups in progress (LMCache's name).")
 
 
 def add(page: MetricsPage, stats: NodeStats, gateway: GatewayStats) -> None:

@@ -1,35 +1,88 @@
-"""Declarations of metrics, and the metric families of one scrape."""
+"""Declarations of metrics, and the text of one scrape.
 
-from collections.abc import Sequence
+prometheus_client writes content types, numbers and each family's HELP, TYPE and UNIT, and its types check declarations.
+This module writes the lines of samples itself: with prometheus_client's writer, a scrape of 6,000 lines (`python -m
+benchmarks scrape`) takes 70 to 90 ms of CPU time instead of 37 ms, and no other task runs meanwhile.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Literal
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Exemplar, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+from prometheus_client.validation import (
+    METRIC_LABEL_NAME_RE,
+    METRIC_NAME_RE,
+    RESERVED_METRIC_LABEL_NAME_RE,
+)
 
-G, C, H = GaugeMetricFamily, CounterMetricFamily, HistogramMetricFamily
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+from app.observe.histogram import LatencyHistogram
+
+Kind = Literal["counter", "gauge", "histogram"]
+C: Kind = "counter"
+G: Kind = "gauge"
+H: Kind = "histogram"
+TEXT = "text/plain"
+OPENMETRICS = "application/openmetrics-text"
+UNITS = ("seconds", "bytes", "blocks", "tokens", "chunks", "ratio")
+_END = "# EOF\n"
+_number: Callable[[float], str] = floatToGoString
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MetricDeclaration:
-    """A metric's name (counters without `_total`), kind, labels and help text."""
+    """A metric's name (for counters without `_total`), kind, help text and labels. If it has a unit, the name ends with
+    it."""
 
     name: str
-    kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
+    kind: Kind
     help: str
     labels: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if a scraper would reject the name or a label."""
+        self.family()
+        if not METRIC_NAME_RE.fullmatch(self.name) or self.name.endswith("_total"):
+            raise ValueError(f"{self.name!r}: expected letters, digits and `_` without `_total` at the end")
+        for label in self.labels:
+            reserved = RESERVED_METRIC_LABEL_NAME_RE.match(label) or (label == "le" and self.kind == H)
+            if reserved or not METRIC_LABEL_NAME_RE.fullmatch(label):
+                raise ValueError(f"{self.name}: {label!r} is not a valid label name")
+
+    def family(self) -> Metric:
+        """Return the family without samples."""
+        return Metric(self.name, self.help, self.kind, self.unit)
+
+    @property
+    def unit(self) -> str:
+        """The unit; empty for a number without a unit."""
+        last = self.name.rpartition("_")[2]
+        return last if last in UNITS else ""
+
+    @cached_property
+    def sample(self) -> str:
+        """Name of the sample lines of a counter or gauge."""
+        return self.name + ("_total" if self.kind == C else "")
+
 
 class MetricsPage:
-    """Families of one scrape, in the order of their first sample."""
+    """Lines of one scrape, grouped by metric in the order of the first samples."""
 
-    def __init__(self) -> None:
-        self.families: dict[str, Family] = {}
+    def __init__(self, *, openmetrics: bool = False) -> None:
+        self._openmetrics = openmetrics
+        self._lines: dict[MetricDeclaration, list[str]] = {}
+        self._rendered: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
 
     def add(self, declared: MetricDeclaration, value: float, *labels: str) -> None:
         """Add a sample of a counter or gauge."""
-        family = self._family(declared)
-        assert not isinstance(family, HistogramMetricFamily)
-        family.add_metric(labels, float(value))
+        inner = self._labels(declared.labels, labels)
+        shown = f"{declared.sample}{{{inner}}}" if inner else declared.sample
+        self._of(declared).append(f"{shown} {_number(value)}\n")
 
     def add_histogram(
         self,
@@ -38,20 +91,79 @@ class MetricsPage:
         counts: Sequence[int],
         total: float,
         *labels: str,
+        exemplars: Sequence[Exemplar | None] = (),
     ) -> None:
         """Add a histogram. `counts` has one item more than `bounds`: each counts the observations up to its bound and
-        above the previous one; the last counts those above all bounds. `total` is the sum of the observed values."""
-        family = self._family(declared)
-        assert isinstance(family, HistogramMetricFamily)
-        buckets, below = [], 0
-        for bound, count in zip([*map(str, bounds), "+Inf"], counts, strict=True):
+        above the previous one; the last counts those above all bounds. `total` is the sum of the observed values.
+        `exemplars` has one item per bucket, or is empty."""
+        lines, below, name = self._of(declared), 0, declared.name
+        inner = self._labels(declared.labels, labels)
+        first = inner + "," if inner else ""
+        for position, (bound, count) in enumerate(
+            zip([*(_number(each) for each in bounds), "+Inf"], counts, strict=True)
+        ):
             below += count
-            buckets.append((bound, float(below)))
-        family.add_metric(labels, buckets, total)
+            exemplar = exemplars[position] if exemplars and self._openmetrics else None
+            lines.append(f'{name}_bucket{{{first}le="{bound}"}} {_number(below)}{_shown(exemplar)}\n')
+        braces = f"{{{inner}}}" if inner else ""
+        lines.append(f"{name}_count{braces} {_number(below)}\n")
+        lines.append(f"{name}_sum{braces} {_number(total)}\n")
 
-    def _family(self, declared: MetricDeclaration) -> Family:
-        family = self.families.get(declared.name)
-        if family is None:
-            family = declared.kind(declared.name, declared.help, labels=declared.labels)
-            self.families[declared.name] = family
-        return family
+    def add_observed(self, declared: MetricDeclaration, observed: LatencyHistogram, *labels: str) -> None:
+        """Add a histogram of this process."""
+        self.add_histogram(
+            declared, observed.bounds, observed.counts, observed.total, *labels, exemplars=observed.exemplars
+        )
+
+    def add_page(self, other: "MetricsPage") -> None:
+        """Add the samples of another page."""
+        for declared, lines in other._lines.items():
+            self._of(declared).extend(lines)
+
+    def text(self) -> bytes:
+        """Return the page as bytes in its format."""
+        chunks = []
+        for declared, lines in self._lines.items():
+            chunks.append(_head(declared, OPENMETRICS if self._openmetrics else TEXT))
+            chunks += lines
+        if self._openmetrics:
+            chunks.append(_END)
+        return "".join(chunks).encode()
+
+    def _of(self, declared: MetricDeclaration) -> list[str]:
+        lines = self._lines.get(declared)
+        if lines is None:
+            lines = self._lines[declared] = []
+        return lines
+
+    def _labels(self, names: tuple[str, ...], values: tuple[str, ...]) -> str:
+        rendered = self._rendered.get((names, values))
+        if rendered is None:
+            pairs = sorted(zip(names, values, strict=True))
+            rendered = ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in pairs])
+            self._rendered[names, values] = rendered
+        return rendered
+
+
+@dataclass(frozen=True, eq=False)
+class OneFamily(Collector):
+    """A registry of one family, for the writers of prometheus_client."""
+
+    family: Metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.family
+
+
+@cache
+def _head(declared: MetricDeclaration, media_type: str) -> str:
+    """Return the HELP, TYPE and UNIT lines of a metric."""
+    encoder, _ = choose_encoder(media_type)
+    return encoder(OneFamily(declared.family())).decode().removesuffix(_END)
+
+
+def _shown(exemplar: Exemplar | None) -> str:
+    if exemplar is None:
+        return ""
+    labels = ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in exemplar.labels.items()])
+    return f" # {{{labels}}} {_number(exemplar.value)} {exemplar.timestamp}"

@@ -1,23 +1,32 @@
-"""Spans through the OpenTelemetry API. They have no effect unless the process runs with an OpenTelemetry SDK."""
+"""Spans of the management plane, and the traces of the changes that pushes deliver."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Sequence
 
-from opentelemetry import trace
-from opentelemetry.propagate import inject
+from dataplane.base import tracing
+from dataplane.base.tracing import span
+from dataplane.protocol.control.snapshots import SnapshotType
 
-_SCOPE = "larder.app"
+__all__ = ["ChangeTraces", "span"]
 
-
-@contextmanager
-def span(name: str, **attributes: str | int | float | bool) -> Iterator[trace.Span]:
-    """Run a block of work in a span. An exception marks the span as failed."""
-    with trace.get_tracer(_SCOPE).start_as_current_span(name, attributes=attributes) as current:
-        yield current
+MAX_CHANGES = 256
+"""Number of remembered changes of each type."""
 
 
-def traceparent() -> str:
-    """Return the current span as a W3C traceparent; empty without a span."""
-    carrier: dict[str, str] = {}
-    inject(carrier)
-    return carrier.get("traceparent", "")
+class ChangeTraces:
+    """The traces of the last changes, by type and generation: a push continues the trace of the change that it
+    delivers. Only changes of this process are known."""
+
+    def __init__(self) -> None:
+        self._known: dict[SnapshotType, deque[tuple[int, str]]] = {}
+
+    def note(self, kind: SnapshotType, generation: int) -> None:
+        """Record that the current span created this generation. Does nothing without a span."""
+        traceparent = tracing.traceparent()
+        if traceparent:
+            self._known.setdefault(kind, deque(maxlen=MAX_CHANGES)).append((generation, traceparent))
+
+    def between(self, kind: SnapshotType, after: int, newest: int) -> Sequence[str]:
+        """Return the traceparents of the changes that made the generations `after` + 1 to `newest`, oldest first."""
+        known = self._known.get(kind)
+        return [each for number, each in known if after < number <= newest] if known else ()

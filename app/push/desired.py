@@ -17,19 +17,20 @@ from app.store.base import identity
 from app.store.base.database import Database
 from app.store.records import columns, generations, pins
 from dataplane.base.labels import matches
-from dataplane.protocol.control import (
+from dataplane.protocol.control.records import (
     POLICY_IN_FORCE,
-    SNAPSHOT_TYPES,
     PinSpec,
     PolicySpec,
     QuotaSpec,
-    SnapshotType,
     Tier,
-    digest_of,
+    TierQuota,
     encode_pins,
     encode_policies,
     encode_quotas,
+    encode_tiers,
 )
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType, digest_of
+from dataplane.protocol.tiers import Compress, TierSpec
 
 FEW = 1000
 """Largest number of records that are built without a thread."""
@@ -89,11 +90,18 @@ class DesiredState:
         group = tuple(matches(labels, selector) for selector in newest.selectors)
         known = newest.built.get(group)
         if known is None:
-            body = _ENCODE[kind]([record for record in newest.records if matches(labels, record.selector)])
+            records = [record for record in newest.records if matches(labels, record.selector)]
+            body = _ENCODE[kind](records)
+            is_optional = kind == "tiers" and not records
             known = newest.built[group] = BuiltSnapshot(
-                WantedSnapshot(self.store, newest.number, digest_of(body)), body
+                WantedSnapshot(self.store, newest.number, digest_of(body), is_optional), body
             )
         return known
+
+    def names(self, kind: SnapshotType, labels: Labels) -> list[str]:
+        """Return the names of the records that a node with these labels receives, in the order of its snapshot."""
+        records = self._newest[kind].records
+        return sorted(each.spec.name for each in records if matches(labels, each.selector))
 
     def policy_for(self, labels: Labels) -> str | None:
         """Return the name of the policy that applies to a node with these labels; None for the node's defaults."""
@@ -134,13 +142,28 @@ def _pin(tier: str, **spec: Any) -> PinSpec:
     return PinSpec(**spec) if tier == "host" else PinSpec(**spec, tier=cast(Tier, tier))
 
 
-_SPECS: dict[SnapshotType, type[Any]] = {"quotas": QuotaSpec, "pins": PinSpec, "policies": PolicySpec}
+def _quota(tiers: dict[str, Any], **spec: Any) -> QuotaSpec:
+    return QuotaSpec(**spec, tiers=msgspec.convert(tiers, dict[str, TierQuota]))
+
+
+def _tier(compress: Compress, **spec: Any) -> TierSpec:
+    """Make a TierSpec that omits the default `compress`, which nodes of older releases refuse."""
+    return TierSpec(**spec) if compress == "none" else TierSpec(**spec, compress=compress)
+
+
+_SPECS: dict[SnapshotType, type[Any]] = {
+    "quotas": QuotaSpec,
+    "pins": PinSpec,
+    "policies": PolicySpec,
+    "tiers": TierSpec,
+}
 """What nodes receive of a record; each field is a column."""
+_MAKE: dict[SnapshotType, Callable[..., Any]] = {**_SPECS, "quotas": _quota, "pins": _pin, "tiers": _tier}
 
 
 async def _read(session: AsyncSession, kind: SnapshotType) -> list[_Record]:
     """Return all records of a type; made in a thread if there are many, so that the event loop is not blocked."""
-    make = _pin if kind == "pins" else _SPECS[kind]
+    make = _MAKE[kind]
     names = (*_SPECS[kind].__struct_fields__, "selector", *(["priority"] if kind == "policies" else []))
     rows = await columns.columns(session, kind, names)
 
@@ -179,4 +202,5 @@ _ENCODE: dict[SnapshotType, Callable[[Sequence[_Record]], bytes]] = {
     "quotas": lambda records: encode_quotas([record.spec for record in records]),
     "pins": lambda records: encode_pins([record.spec for record in records]),
     "policies": _encode_policies,
+    "tiers": lambda records: encode_tiers([record.spec for record in records]),
 }

@@ -75,9 +75,9 @@ class LeaderElection:
                 self._until = asked_at + LEASE_S
         except StoreUnavailable as error:
             self._held, self._until, reason = False, 0.0, error.message
-        self._tell(reason)
+        self._report(reason)
 
-    def _tell(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         if self._held and self._clock() < self._from:
             return
         if self._held == self._leading:
@@ -85,9 +85,9 @@ class LeaderElection:
         self._leading = self._held
         self.term += self._held
         if self._held:
-            self._log.info("manager.leading", term=self.term)
+            self._log.info("manager.promoted", term=self.term)
         else:
-            self._log.info("manager.following", reason=reason)
+            self._log.info("manager.demoted", reason=reason)
         self.turned(self._held, "" if self._held else reason)
 
     async def stop(self) -> None:

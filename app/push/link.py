@@ -17,39 +17,22 @@ from app.ingest.fleet import Address
 from app.push.keys import ManagerKeyPair
 from dataplane.protocol.codec import decode, encode
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import (
+from dataplane.protocol.control.lookups import ListBlocks, LookupChain
+from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlReply, ControlRequest
+from dataplane.protocol.control.moves import CancelMove, Move, ReadMove
+from dataplane.protocol.control.nodes import DescribeNode, Description, Drain, Expel, Hello, Resize, Welcome
+from dataplane.protocol.control.prefixes import ListPrefixes, PrefixKeys, Trace
+from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Demote, Invalidate
+from dataplane.protocol.control.snapshots import (
     MAX_SNAPSHOT_BYTES,
-    VERSION,
     Ack,
     Bodies,
-    Clear,
-    ClearGateway,
-    ControlRefused,
-    ControlReply,
-    ControlRequest,
-    CountBlocks,
-    Demote,
-    DescribeNode,
-    Description,
-    DigestEngine,
-    Drain,
-    Expel,
     Fault,
-    Hello,
-    Invalidate,
-    ListBlocks,
-    ListPrefixes,
-    LookupChain,
     Nack,
     NeedBodies,
-    PrefixKeys,
-    Resize,
     Snapshot,
-    Trace,
-    Verification,
-    Verify,
-    Welcome,
 )
+from dataplane.protocol.control.verification import DigestEngine, Verification, Verify
 from dataplane.protocol.usage import ReadUsage
 
 BODIES_AT_ONCE = 64
@@ -74,6 +57,9 @@ Question = (
     | ListBlocks
     | Verify
     | Verification
+    | Move
+    | ReadMove
+    | CancelMove
 )
 Fetch = Callable[[list[str]], Awaitable[dict[str, bytes]]]
 

@@ -14,7 +14,9 @@ import msgspec
 from app.errors import LarderError, NodeRefused, NodeUnreachable
 from app.ingest.fleet import Address, Fleet, FleetNode
 from app.push.link import Fetch, NoAnswer, NodeLink, NotUnderstood, Question, new_nonce
-from dataplane.protocol.control import Ack, ControlReply, Nack, Snapshot
+from dataplane.base import tracing
+from dataplane.protocol.control.messages import ControlReply
+from dataplane.protocol.control.snapshots import Ack, Nack, Snapshot
 
 R = TypeVar("R", bound=ControlReply)
 
@@ -59,8 +61,11 @@ class NodeRequests:
     async def ask(self, node: FleetNode, message: Callable[[str], Question], kind: type[R]) -> R:
         """Return the node's answer to `message(nonce)`. Raise NodeUnreachable, NodeRefused."""
         link = self.check(node)
+        request = message(new_nonce())
+        attributes = {"larder.node": node.name}
         try:
-            reply = await link.ask(message(new_nonce()), self._timeout_s)
+            with tracing.child(f"node.{request.__struct_config__.tag}", kind="client", attributes=attributes):
+                reply = await link.ask(request, self._timeout_s)
         except NoAnswer as error:
             raise NodeUnreachable(f"{node.name}: {error}") from None
         except NotUnderstood as error:

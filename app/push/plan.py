@@ -4,6 +4,7 @@
 - Only the newest generation is sent, so changes that arrived together or were missed are pushed together.
 - A refused generation is retried slowly: the answer will be the same unless the node has been upgraded.
 - Missing answers cause increasing pauses between attempts.
+- A node that never had a tier record and is to have none is sent nothing.
 - A database without any records yet (generation 0) must not wipe the state that a node got from another database.
 - A node ahead of this manager has generations that the database lost (restored from a backup): its generation must
   first be advanced beyond the node's.
@@ -12,7 +13,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dataplane.protocol.control import Observed
+from dataplane.protocol.control.snapshots import Observed
 
 Reason = Literal["joined", "change", "drift", "retry"]
 
@@ -28,6 +29,8 @@ class WantedSnapshot:
     store: str
     generation: int
     digest: str
+    is_optional: bool = False
+    """Whether a node without a snapshot of the type has nothing to apply."""
 
 
 @dataclass
@@ -80,10 +83,11 @@ class Wait:
 def holds(wanted: WantedSnapshot, observed: Observed | None) -> bool:
     """Return whether the node has applied the wanted state.
 
-    Also true if nothing was ever wanted (generation 0) and the node has state from another database.
+    Also true if the node has nothing to apply, or if nothing was ever wanted (generation 0) and it has state from
+    another database.
     """
     if observed is None:
-        return False
+        return wanted.is_optional
     if wanted.generation == 0 and observed.store != wanted.store:
         return True
     return (observed.store, observed.generation, observed.digest) == (

@@ -13,7 +13,7 @@ from enum import IntEnum, StrEnum
 
 from app.ingest.fleet import FleetNode
 from app.push.plan import WantedSnapshot, holds
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control.snapshots import SnapshotType
 
 
 class PushState(IntEnum):

@@ -6,15 +6,29 @@ a crash finds the same work. While another manager is the leader, the worker tra
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
 from app.ingest.fleet import Fleet, FleetNode, SnapshotRefusal
-from app.observe.events import EventBus
-from app.observe.trace import span, traceparent
+from app.observe.catalogue import PlaneEvent, name_of
+from app.observe.catalogue.fleet import (
+    NodeDrainEnded,
+    NodeDrainStarted,
+    NodeDrifted,
+    NodeJoined,
+    NodeResizeRefused,
+    PushAcked,
+    PushNacked,
+    PushRefused,
+    PushSent,
+    PushTimedOut,
+)
+from app.observe.events import EventBus, fields_of
+from app.observe.histogram import LatencyHistogram
+from app.observe.trace import span
 from app.push.desired import BuiltSnapshot, DesiredState
 from app.push.leader_election import CHECK_S, LeaderElection
 from app.push.ledger import Ledger
@@ -23,17 +37,9 @@ from app.push.plan import Push, PushMemory, Reason, Supersede, WantedSnapshot, p
 from app.push.states import PushEvent, PushState, advance
 from app.store.base.notify import Notification
 from app.store.fleet.pushes import PushRow
-from dataplane.protocol.control import (
-    SNAPSHOT_TYPES,
-    Ack,
-    Drain,
-    Nack,
-    Observed,
-    Resize,
-    Resized,
-    Snapshot,
-    SnapshotType,
-)
+from dataplane.base.tracing import Attribute
+from dataplane.protocol.control.nodes import Drain, Resize, Resized
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Observed, Snapshot, SnapshotType
 
 HELLO_TIMEOUT_S = 1.0
 HELLO_EVERY_S = 0.05
@@ -50,9 +56,14 @@ MIN_MOVE_S = 300.0
 
 @dataclass
 class PushCounts:
-    """Number of pushes by final state, since the process started."""
+    """Pushes since the process started."""
 
     ended: dict[str, int] = field(default_factory=dict)
+    """Number by final state."""
+    seconds: dict[str, LatencyHistogram] = field(
+        default_factory=lambda: {kind: LatencyHistogram() for kind in SNAPSHOT_TYPES}
+    )
+    """Seconds from the push to the ack, by type."""
 
 
 class Worker:
@@ -109,6 +120,8 @@ class Worker:
             wait_s = POLL_S
             pushed = False
             for kind in SNAPSHOT_TYPES:
+                if kind not in node.snapshot_types:
+                    continue  # a node of an older release
                 step_wait_s = await self._step(node, kind)
                 pushed |= step_wait_s is None
                 wait_s = min(wait_s, POLL_S if step_wait_s is None else step_wait_s)
@@ -150,7 +163,7 @@ class Worker:
         node = self._fleet.welcome(welcome, self._link.address, time.monotonic(), time.time())
         self._term = 0
         self._log.info("node.joined", node=node.name, epoch=node.epoch, pid=node.pid)
-        self._bus.publish("node.joined", node.name, epoch=node.epoch, pid=node.pid, release=node.release)
+        self._bus.publish(NodeJoined(node.epoch, node.pid, node.release), node=node.name)
         await self.resync()
         return True
 
@@ -160,7 +173,7 @@ class Worker:
         if self._link.secured:
             expected = self._fleet.at(self._link.address)
             if expected is None or expected.name != name:
-                return f"it joined as {'nobody' if expected is None else expected.name!r}"
+                return f"it joined as {'an unknown node' if expected is None else repr(expected.name)}"
         elif known is not None and known.public_key:
             return "a node of this name joined from elsewhere; give this one another name (dataplane.node)"
         return None
@@ -187,7 +200,7 @@ class Worker:
         if node.stats is not None:
             node.stats.draining = node.draining
         self._fleet.change_signal.notify()
-        self._bus.publish("node.draining" if node.draining else "node.taking", node.name)
+        self._bus.publish(NodeDrainStarted() if node.draining else NodeDrainEnded(), node=node.name)
 
     async def _keep_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> None:
         """Save pin ends that hits have moved, which only the node knows.
@@ -206,8 +219,8 @@ class Worker:
         try:
             answer = await self._link.ask(Resize(new_nonce(), wanted), self._timeout_s)
         except (NoAnswer, NotUnderstood) as error:
-            self._log.warning("node.not_resized", node=node.name, wanted_bytes=wanted, reason=str(error))
-            self._bus.publish("node.not_resized", node.name, wanted_bytes=wanted, reason=str(error))
+            self._log.warning("node.resize_refused", node=node.name, pool_bytes=wanted, reason=str(error))
+            self._bus.publish(NodeResizeRefused(wanted, str(error)), node=node.name)
             return
         if isinstance(answer, Resized):
             node.capacity_bytes = answer.capacity_bytes
@@ -253,7 +266,7 @@ class Worker:
         wanted = built.wanted
         if reason == "drift":
             self._log.warning("node.drifted", node=node.name, type=kind, generation=wanted.generation)
-            self._bus.publish("node.drifted", node.name, type=kind, generation=wanted.generation)
+            self._bus.publish(NodeDrifted(kind, wanted.generation), node=node.name)
         row = PushRow(
             type=kind,
             node=node.name,
@@ -267,26 +280,59 @@ class Worker:
             sent_at=time.time(),
             faults=[],
         )
-        with span("push", node=node.name, type=kind, generation=wanted.generation, reason=reason):
-            state = await self._deliver(node, kind, built, memory, row)
-        row.state = state.name.lower()
-        self._counts.ended[row.state] = self._counts.ended.get(row.state, 0) + 1
-        self._log.info(
-            "push.ended",
-            node=node.name,
-            type=kind,
-            generation=row.generation,
-            state=row.state,
-            reason=reason,
-            attempt=row.attempt,
-        )
-        fields = {"type": kind, "generation": row.generation, "reason": reason, "faults": row.faults}
-        event = Notification(f"push.{row.state}", time.time(), fields, node.name)
-        self._bus.publish(event.name, event.node, at=event.at, **event.fields)
-        self._ledger.record_push(node, kind, row, event)
+        self._bus.publish(PushSent(kind, wanted.generation, reason), node=node.name)
+        causes = self._causes(node, kind, wanted, memory)
+        continued = causes[-1] if causes and reason in ("change", "retry") else ""
+        links = causes[:-1] if continued else causes
+        attributes: dict[str, Attribute] = {
+            "larder.node": node.name,
+            "larder.type": kind,
+            "larder.generation": wanted.generation,
+            "larder.reason": reason,
+        }
+        with span(
+            "snapshot.push", parent=continued, links=links, kind="client", attributes=attributes
+        ) as current:
+            started = time.monotonic()
+            state = await self._deliver(node, kind, built, memory, row, current.traceparent)
+            current.set({"larder.push.state": state.name.lower()})
+            if state is PushState.ACKED:
+                self._counts.seconds[kind].observe(time.monotonic() - started)
+            else:
+                current.failed(state.name.lower())
+            row.state = state.name.lower()
+            self._counts.ended[row.state] = self._counts.ended.get(row.state, 0) + 1
+            self._log.info(
+                "push.ended",
+                node=node.name,
+                type=kind,
+                generation=row.generation,
+                state=row.state,
+                reason=reason,
+                attempt=row.attempt,
+            )
+        event = _ended(state, row)
+        notification = Notification(name_of(event), time.time(), fields_of(event), node.name)
+        self._bus.publish(event, node=node.name, at=notification.at)
+        self._ledger.record_push(node, kind, row, notification)
+
+    def _causes(
+        self, node: FleetNode, kind: SnapshotType, wanted: WantedSnapshot, memory: PushMemory
+    ) -> Sequence[str]:
+        """Return the traces of the changes that the node has not applied, oldest first."""
+        applied = memory.acked or node.observed.get(kind)
+        known = applied is not None and applied.store == wanted.store
+        after = applied.generation if applied is not None and known else wanted.generation - 1
+        return self._fleet.change_traces.between(kind, after, wanted.generation)
 
     async def _deliver(
-        self, node: FleetNode, kind: SnapshotType, built: BuiltSnapshot, memory: PushMemory, row: PushRow
+        self,
+        node: FleetNode,
+        kind: SnapshotType,
+        built: BuiltSnapshot,
+        memory: PushMemory,
+        row: PushRow,
+        traceparent: str,
     ) -> PushState:
         state = PushState.SENT
 
@@ -303,7 +349,7 @@ class Worker:
             nonce=new_nonce(),
             digest=wanted.digest,
             body=built.body,
-            traceparent=traceparent(),
+            traceparent=traceparent,
         )
         try:
             answer = await self._unless_gone(
@@ -366,3 +412,11 @@ class Worker:
         refusal = SnapshotRefusal(row.generation, row.answered_at or row.sent_at, answer.errors)
         self._fleet.nacked(node, kind, refusal, answer.observed)
         return PushEvent.NACK
+
+
+def _ended(state: PushState, row: PushRow) -> PlaneEvent:
+    """Return the event about the end of a push."""
+    if state is PushState.ACKED:
+        return PushAcked(row.type, row.generation, row.reason)
+    kinds = {PushState.NACKED: PushNacked, PushState.TIMED_OUT: PushTimedOut, PushState.REFUSED: PushRefused}
+    return kinds[state](row.type, row.generation, row.reason, row.faults)

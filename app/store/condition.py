@@ -82,8 +82,8 @@ def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
         else "EXTRACT(EPOCH FROM clock_timestamp())"
     )
     before = time.time()
-    told = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
-    ahead_s = told - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
+    database_time = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
+    ahead_s = database_time - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0
     found = DatabaseCondition(connection.dialect.name, revision, migrate.head(), ahead_s)
     if not found.at_head:
         found.faults.append(_behind(found))

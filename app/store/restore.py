@@ -5,6 +5,7 @@ force. Its generations therefore begin far above those of the backup and of the 
 """
 
 import asyncio
+import getpass
 import os
 import shutil
 import sqlite3
@@ -15,7 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import Conflict, StoreUnavailable
+from app.observe.catalogue import name_of
+from app.observe.catalogue.service import BackupRestored
+from app.observe.events import fields_of
 from app.store import condition
+from app.store.access import audit
+from app.store.access.audit import AuditRow
 from app.store.base import migrate
 from app.store.base.backup import (
     BESIDE,
@@ -26,10 +32,14 @@ from app.store.base.backup import (
     new_file,
 )
 from app.store.base.database import Database
-from dataplane.protocol.control import SNAPSHOT_TYPES
+from app.store.views import events
+from app.store.views.events import EventRow
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES
 
 GENERATIONS_AHEAD = 1_000_000
 """Generations that nodes may have applied since the backup, at most."""
+ACTOR = "local"
+"""Actor of a restore: a user of this machine."""
 _SQLITE = b"SQLite format 3\0"
 POSTGRES_STEPS = (
     f"stop every Larder on it, and run 'tar -xf FILE', 'pg_restore --clean --if-exists --single-transaction "
@@ -61,7 +71,7 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
     and StoreUnavailable if the backup cannot be used; nothing has changed then.
     """
     if target.exists() and not force:
-        raise Conflict(f"{target} is there already: --force replaces it, and keeps it beside")
+        raise Conflict(f"{target} exists: --force replaces it and renames the old file")
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with new_file(target) as part:
         keys = _unpack(source, part)
@@ -69,10 +79,11 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
         replaced = [path for path, secret in new_keys.items() if _differs(path, secret)]
         if replaced and not force:
             raise Conflict(
-                f"{replaced[0]} is another key than the backup's: --force replaces it, and keeps it beside"
+                f"{replaced[0]} differs from the key in the backup: --force replaces it and renames the old file"
             )
         from_revision = asyncio.run(_prepared(part))
         _advance(part, target)
+        asyncio.run(_record(part, str(source.absolute()), from_revision))
         suffix = f".replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
             kept = [kept for path in replaced if (kept := _set_aside(path, suffix))]
@@ -142,7 +153,9 @@ async def _prepared(part: Path) -> str:
     if verdict != "ok":
         raise StoreUnavailable(f"the database of the backup is damaged: {verdict}")
     if row is None or "store" not in tables:
-        raise StoreUnavailable("the backup is not one of Larder: its database has no schema of Larder")
+        raise StoreUnavailable(
+            "the backup is not a backup of Larder: its database does not have Larder's schema"
+        )
     if migrate.is_newer(row[0]):
         raise StoreUnavailable(f"the backup cannot be restored: {migrate.newer(row[0])}; start that release")
     database = Database(f"sqlite:///{part}")
@@ -175,7 +188,36 @@ def _advance(part: Path, target: Path) -> None:
                 "UPDATE SET generation = excluded.generation, changed_at = excluded.changed_at",
                 (str(kind), generation, time.time()),
             )
+
+
+async def _record(part: Path, source: str, from_revision: str) -> None:
+    """Record the restore in the restored database: an audit entry and an event. Raises StoreUnavailable."""
+    now = time.time()
+    event = BackupRestored(source, from_revision, migrate.head())
+    database = Database(f"sqlite:///{part}")
+    try:
+        async with database.write() as session:
+            await events.append(
+                session,
+                [EventRow(at=now, name=name_of(event), node="", actor=ACTOR, fields=fields_of(event))],
+            )
+            entry = AuditRow(
+                at=now, actor=ACTOR, action="restore", kind="backup", name=source[-256:], type="", generation=0,
+                before=None, after={**fields_of(event), "user": _user()}, request_id="",
+            )  # fmt: skip
+            await audit.append(session, [entry])
+    finally:
+        await database.close()
+    with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+
+
+def _user() -> str:
+    """Return the name of the user who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return str(os.getuid())
 
 
 def _differs(path: Path, secret: bytes) -> bool:

@@ -6,7 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.store.fleet.pushes import PushRow
-from app.store.usage.ledger import UsageRow
+from app.store.usage.ledger import TierUsageRow, UsageRow
+from app.store.views.alerts import AlertRow
 from app.store.views.events import EventRow
 
 
@@ -14,6 +15,12 @@ async def events_before(session: AsyncSession, at: float, most: int) -> int:
     """Delete events that happened before `at` (Unix seconds)."""
     oldest = sa.select(EventRow.id).where(EventRow.at < at).order_by(EventRow.at).limit(most)
     return await _delete(session, sa.delete(EventRow).where(EventRow.id.in_(oldest)))
+
+
+async def alerts_before(session: AsyncSession, at: float, most: int) -> int:
+    """Delete alerts that ended before `at` (Unix seconds)."""
+    oldest = sa.select(AlertRow.fingerprint).where(AlertRow.ended_at < at).limit(most)
+    return await _delete(session, sa.delete(AlertRow).where(AlertRow.fingerprint.in_(oldest)))
 
 
 async def pushes_beyond(session: AsyncSession, kept: int, most: int) -> int:
@@ -27,9 +34,20 @@ async def pushes_beyond(session: AsyncSession, kept: int, most: int) -> int:
 
 async def usage_before(session: AsyncSession, hour: int, most: int) -> int:
     """Delete usage of hours before `hour`. The usage marks are kept."""
-    key = UsageRow.__table__.primary_key
-    oldest = sa.select(*key).where(UsageRow.hour < hour).order_by(UsageRow.hour).limit(most)
-    return await _delete(session, sa.delete(UsageRow).where(sa.tuple_(*key).in_(oldest)))
+    return await _hours_before(session, UsageRow, hour, most)
+
+
+async def tier_usage_before(session: AsyncSession, hour: int, most: int) -> int:
+    """Delete usage of tiers of hours before `hour`."""
+    return await _hours_before(session, TierUsageRow, hour, most)
+
+
+async def _hours_before(
+    session: AsyncSession, row: type[UsageRow | TierUsageRow], hour: int, most: int
+) -> int:
+    key = row.__table__.primary_key
+    oldest = sa.select(*key).where(row.hour < hour).order_by(row.hour).limit(most)
+    return await _delete(session, sa.delete(row).where(sa.tuple_(*key).in_(oldest)))
 
 
 async def _delete(session: AsyncSession, statement: Any) -> int:

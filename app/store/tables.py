@@ -4,12 +4,13 @@ from app.store.access import audit, tokens
 from app.store.base import identity
 from app.store.base.declarative import Base
 from app.store.fleet import enrolment, held_pins, managers, nodes, pushes
-from app.store.records import ceilings, generations, pins, policies, quotas, rates, tokenizers
+from app.store.records import ceilings, generations, pins, policies, quotas, rates, tiers, tokenizers
 from app.store.usage import ledger
-from app.store.views import events
+from app.store.views import alerts, events
 
 metadata = Base.metadata
 __all__ = [
+    "alerts",
     "audit",
     "ceilings",
     "enrolment",
@@ -26,6 +27,7 @@ __all__ = [
     "pushes",
     "quotas",
     "rates",
+    "tiers",
     "tokenizers",
     "tokens",
 ]

@@ -1,13 +1,22 @@
 """Environment of a data plane: its own settings, plus the variables that any program needs to run.
 
-The data plane needs no database, token or password, and every process that can read its memory can read its
-environment.
+The data plane needs no database, token or password except the collector's credentials and the secrets of tiers, and
+every process that can read its memory can read its environment.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from dataplane.base.settings import CONFIG_VARIABLE, PREFIX, TEST_VARIABLES, Common, to_environ
+from dataplane.base import allowed_secrets
+from dataplane.base.settings import (
+    CONFIG_VARIABLE,
+    PREFIX,
+    TEST_VARIABLES,
+    Common,
+    SettingsError,
+    read_list,
+    to_environ,
+)
 
 _OWN = f"{PREFIX}DATAPLANE__"
 _NOT_ITS = frozenset({f"{PREFIX}DATABASE_URL"})
@@ -22,15 +31,34 @@ _INHERITED = re.compile(
 _SECRET = re.compile(
     r"PASS(WORD|WD|PHRASE)?(_|$)|SECRET|TOKEN|CREDENTIAL|HEADERS|(API|ACCESS|PRIVATE)_?KEY", re.IGNORECASE
 )
+_COLLECTOR_HEADERS = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
+"""The collector's credentials, without which it would accept the spans of one plane only."""
 _LOGIN = re.compile(r"://[^/?#\s]*@")
 """A URL with credentials."""
 
 
 def environ_of(environ: Mapping[str, str], common: Common | None = None) -> dict[str, str]:
-    """Return the environment of a data plane: inherited variables, and the shared settings that concern it."""
-    inherited = {name: value for name, value in environ.items() if _is_its(name, value)}
+    """Return the environment of a data plane: inherited variables, those that records of tiers may name, and the shared
+    settings that concern it."""
+    allowed = _tier_secrets(environ)
+    inherited = {
+        name: value for name, value in environ.items() if _is_its(name, value) or _is_of_tiers(name, allowed)
+    }
     shared = {} if common is None else to_environ(common)
     return {**inherited, **{name: value for name, value in shared.items() if name not in _NOT_ITS}}
+
+
+def _tier_secrets(environ: Mapping[str, str]) -> Sequence[str]:
+    """Return the setting `dataplane.tier_secrets`. The data plane reports it if it cannot be read."""
+    try:
+        allowed = read_list("dataplane", "tier_secrets", environ)
+    except SettingsError:
+        return ()
+    return allowed_secrets.DEFAULT if allowed is None else allowed
+
+
+def _is_of_tiers(name: str, allowed: Sequence[str]) -> bool:
+    return not name.startswith(PREFIX) and allowed_secrets.covers_variable(allowed, name)
 
 
 def _is_its(name: str, value: str) -> bool:
@@ -39,5 +67,7 @@ def _is_its(name: str, value: str) -> bool:
         shared = not section[1] and name.removeprefix(PREFIX).lower() in Common.__struct_fields__
         its = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
         return its and name not in _NOT_ITS
-    known = _INHERITED.fullmatch(name) is not None and _SECRET.search(name) is None
+    known = _INHERITED.fullmatch(name) is not None and (
+        _SECRET.search(name) is None or name in _COLLECTOR_HEADERS
+    )
     return known and _LOGIN.search(value) is None

@@ -111,7 +111,7 @@ class Supervisor:
         child, self._first = self._first, None
         met = False
         if child is None:
-            child = await self._meet()
+            child = await self._find_running()
             met = child is not None
         while True:
             self._child = child = child or await self._start()
@@ -193,13 +193,13 @@ class Supervisor:
 
     def _on_message(self, child: NodeProcess) -> None:
         receiver = child.receiver
-        goes_on = receiver.read()
+        receives_more = receiver.read()
         if receiver.complete and self._served_at is None:
             self._served_at = time.monotonic()
             self._serving.set()
             if self._with_standby and self._standby is None:
                 asyncio.get_running_loop().create_task(self._prepare(), name="standby")
-        if not goes_on:
+        if not receives_more:
             asyncio.get_running_loop().remove_reader(receiver.connection.fileno())
             # The data plane may be alive, and have dropped a slow supervisor or failed to send all memory.
             pause_s = 0.0 if receiver.complete else HOLD_AGAIN_S
@@ -240,14 +240,14 @@ class Supervisor:
 
     # ---- adopting a running data plane
 
-    async def _meet(self) -> NodeProcess | None:
+    async def _find_running(self) -> NodeProcess | None:
         """Return the running data plane of the state directory, after it has sent its memory; None if there is none."""
         logged_at = time.monotonic()
         child: NodeProcess | None = None
         while self._engine_socket and self._state_dir is not None and _is_locked(self._state_dir):
             child = child or adopt(self._engine_socket, self._store)
             if child is not None:
-                goes_on = child.receiver.read()
+                receives_more = child.receiver.read()
                 refused = child.receiver.refused
                 if child.receiver.complete:
                     return child
@@ -255,7 +255,7 @@ class Supervisor:
                     self._log.warning("dataplane.replaced", pid=child.pid, reason=refused.message)
                     child.signal(signal.SIGTERM)
                     await self._end(child, REPLACED_S)
-                if refused is not None or not goes_on:
+                if refused is not None or not receives_more:
                     child.close()
                     child = None
             if time.monotonic() - logged_at >= SILENT_S:

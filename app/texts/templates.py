@@ -85,8 +85,8 @@ def _refuse(message: Any) -> NoReturn:
     raise TemplateError(str(message))
 
 
-def _now(form: str) -> str:
-    return datetime.now().astimezone().strftime(form)
+def _now(time_format: str) -> str:
+    return datetime.now().astimezone().strftime(time_format)
 
 
 def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:

@@ -1,5 +1,5 @@
-"""What the benchmarks of a GPU run on: its runtime, or the twin on host memory, pool memory that is registered with it,
-and a loop of matrix products that stands for decoding."""
+"""What the benchmarks of a GPU run on: its runtime, or the emulated device on host memory, pool memory that is
+registered with it, and a loop of matrix products that stands for decoding."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle
 from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, map_shared, unmap
 
 WAIT_S = 60.0
-BATCH_BYTES, TWIN_BATCH_BYTES = 512 * MiB, 64 * MiB
+BATCH_BYTES, EMULATED_BATCH_BYTES = 512 * MiB, 64 * MiB
 PRODUCT_SIZE = 8192
-"""Of the matrices on a GPU; the twin has a smaller one."""
+"""Of the matrices on a GPU; the emulated device has a smaller one."""
 
 
-def runtime_of(*, twin: bool) -> DeviceRuntime:
+def runtime_of(*, emulated: bool) -> DeviceRuntime:
     """RuntimeError where there is none."""
-    if twin:
+    if emulated:
         return EmulatedDevice(device_bytes=8 << 30)
     try:
         return find()
     except DeviceError as error:
-        raise RuntimeError(f"{error}; or measure the twin with --twin") from None
+        raise RuntimeError(f"{error}; or measure the emulated device with --emulated") from None
 
 
 @contextmanager
@@ -70,8 +70,8 @@ def foreign_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[OpenedMemory
         line = process.stdout.readline()
         if not line:
             raise RuntimeError("the process that was to export memory ended")
-        told = json.loads(line)
-        opened = runtime.open(Handle(bytes.fromhex(told["body"]), 0, nbytes, told["uuid"]))
+        message = json.loads(line)
+        opened = runtime.open(Handle(bytes.fromhex(message["body"]), 0, nbytes, message["uuid"]))
         try:
             yield opened
         finally:
@@ -144,7 +144,7 @@ def meanwhile(action: Callable[[], object]) -> Iterator[None]:
 
 def _export(kind: str, nbytes: int) -> None:
     """The other process: export some memory, and keep it until the input ends."""
-    runtime = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "twin" else find()
+    runtime = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "emulated" else find()
     device = runtime.devices()[0]
     address = runtime.allocate(device, nbytes)
     handle = runtime.export(address, nbytes)

@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
-from benchmarks.gpu.device import BATCH_BYTES, TWIN_BATCH_BYTES
+from benchmarks.gpu.device import BATCH_BYTES, EMULATED_BATCH_BYTES
 from benchmarks.gpu.pages import (
     BLOCKS_PER_CHUNK,
     LAYERS,
     PAGES,
     TOKENS_PER_BLOCK,
     blocks_in,
-    form_of,
     shuffled,
+    tensor_group,
 )
 from benchmarks.gpu.plane import WAIT_S, plane_with_gpu_copies
 from benchmarks.harness.result import Result, at_least, at_most
@@ -37,10 +37,10 @@ def run(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result
 
 
 def _page(setting: Setting, runtime: DeviceRuntime, device: Device, page: int) -> list[Result]:
-    batch = TWIN_BATCH_BYTES if setting.twin else BATCH_BYTES
+    batch = EMULATED_BATCH_BYTES if setting.emulated else BATCH_BYTES
     blocks = blocks_in(page, batch)
     chunks = blocks // BLOCKS_PER_CHUNK
-    form = form_of(page, blocks)
+    form = tensor_group(page, blocks)
     with ExitStack() as stack:
         plane = stack.enter_context(plane_with_gpu_copies(runtime, 3 * batch, 2 * batch))
         memory = runtime.allocate(device, batch)
@@ -81,7 +81,11 @@ def _page(setting: Setting, runtime: DeviceRuntime, device: Device, page: int) -
     label = f"gpu_copy_{page >> 10}KiB"
     return [
         at_least(
-            f"{label}_times", rates[0] / rates[1], "of pool", None if setting.twin else MIN_TIMES, rates[1]
+            f"{label}_times",
+            rates[0] / rates[1],
+            "of pool",
+            None if setting.emulated else MIN_TIMES,
+            rates[1],
         ),
         at_least(label, rates[0], "GB/s", None, rates[1]),
         at_least(f"{label}_pool", rates[1], "GB/s", None),

@@ -2,8 +2,8 @@
 beside a copy for each page; the same from another process's memory; what copying costs the engine; loads from GPU
 copies on the device.
 
-Blocks lie in shuffled order, layers apart, keys and values apart, as engines have them. `--twin` measures the twin: it
-shows that everything runs, and its figures are those of this machine's memory, of no GPU.
+Blocks lie in shuffled order, layers apart, keys and values apart, as engines have them. `--emulated` measures the
+emulated device: it shows that everything runs, and its figures are those of this machine's memory, of no GPU.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.gpu import gpu_copies
 from benchmarks.gpu.device import (
     BATCH_BYTES,
-    TWIN_BATCH_BYTES,
+    EMULATED_BATCH_BYTES,
     Products,
     foreign_memory,
     meanwhile,
@@ -29,8 +29,8 @@ from benchmarks.gpu.pages import (
     PAGES,
     TOKENS_PER_BLOCK,
     blocks_in,
-    form_of,
     shuffled,
+    tensor_group,
 )
 from benchmarks.harness.result import Result, at_least, at_most
 from benchmarks.harness.setting import Setting
@@ -43,16 +43,16 @@ from dataplane.devices.runtime import Device, DeviceRuntime
 
 TARGET = 0.9
 MAX_SLOWER = 1.03
-PRODUCTS, TWIN_PRODUCTS = 300, 10
+PRODUCTS, EMULATED_PRODUCTS = 300, 10
 DIRECTIONS = {"out": False, "in": True}
 
 
 def run(setting: Setting) -> list[Result]:
     """All of it. RuntimeError without a GPU."""
-    runtime = runtime_of(twin=setting.twin)
+    runtime = runtime_of(emulated=setting.emulated)
     device = runtime.devices()[0]
-    setting.device = device.name if runtime.name == "cuda" else "none: the twin, on host memory"
-    batch = TWIN_BATCH_BYTES if setting.twin else BATCH_BYTES
+    setting.device = device.name if runtime.name == "cuda" else "none: the emulated device, on host memory"
+    batch = EMULATED_BATCH_BYTES if setting.emulated else BATCH_BYTES
     results: list[Result] = []
     with ExitStack() as stack:
         pool = stack.enter_context(pool_memory(runtime, batch))
@@ -90,7 +90,7 @@ class _Bench:
 
     def __init__(self, setting: Setting, lane: CopyLane, pool: PinnedMemory, batch: int) -> None:
         self.rounds = setting.effort.rounds
-        self.target = None if setting.twin else TARGET
+        self.target = None if setting.emulated else TARGET
         """Targets are those of GPUs."""
         self.lane = lane
         self.pool = pool
@@ -139,10 +139,10 @@ def _contiguous(memory: int, batch: int) -> Runs:
 def _runs(page: int, batch: int, memory: int) -> Runs:
     """All chunks of a batch."""
     blocks = blocks_in(page, batch)
-    form = form_of(page, blocks)
+    form = tensor_group(page, blocks)
     at = np.arange(blocks, dtype=np.int64)
     places = at % BLOCKS_PER_CHUNK, at // BLOCKS_PER_CHUNK * form.chunk_bytes
-    return form.runs(shuffled(blocks), base=memory, places=places)
+    return form.runs(shuffled(blocks), base=memory, in_chunks=places)
 
 
 def _paged(
@@ -166,9 +166,11 @@ def _slowed(
 ) -> list[Result]:
     """How much longer matrix products take while pages are copied."""
     products = Products(runtime, device)
-    count = TWIN_PRODUCTS if setting.twin else PRODUCTS
+    count = EMULATED_PRODUCTS if setting.emulated else PRODUCTS
     runs = _runs(PAGES[0], bench.batch, memory)
-    target = None if setting.twin else MAX_SLOWER  # the twin copies with the processor that multiplies
+    target = (
+        None if setting.emulated else MAX_SLOWER
+    )  # the emulated device copies with the processor that multiplies
     results = []
     products.time_s(count)
     for name, to_device in DIRECTIONS.items():
@@ -191,7 +193,7 @@ def _engine_side(setting: Setting, runtime: DeviceRuntime, device: Device) -> li
     """Store and load of a paged cache through a data plane of its own, until they are committed and let go."""
     page, chunks = PAGES[1], 2
     blocks = chunks * BLOCKS_PER_CHUNK
-    form = form_of(page, blocks)
+    form = tensor_group(page, blocks)
     nbytes = form.chunk_bytes * chunks
     memory = runtime.allocate(device, nbytes)
     rates: dict[str, list[float]] = {"store": [], "load": []}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dataplane.devices.paged import GroupForm, Planes
+from dataplane.devices.paged import Planes, TensorGroup
 
 PAGES = (16 << 10, 32 << 10, 64 << 10)
 LAYERS = 32
@@ -13,11 +13,11 @@ BLOCKS_PER_CHUNK = 16
 TOKENS_PER_BLOCK = 16
 
 
-def form_of(page: int, blocks: int) -> GroupForm:
+def tensor_group(page: int, blocks: int) -> TensorGroup:
     """Of pages of so many bytes."""
     plane = blocks * page
     tensors = [Planes((2 * layer * plane, (2 * layer + 1) * plane), page, page) for layer in range(LAYERS)]
-    return GroupForm(blocks, TOKENS_PER_BLOCK, BLOCKS_PER_CHUNK, tuple(tensors))
+    return TensorGroup(blocks, TOKENS_PER_BLOCK, BLOCKS_PER_CHUNK, tuple(tensors))
 
 
 def blocks_in(page: int, batch: int) -> int:

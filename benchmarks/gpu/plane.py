@@ -1,4 +1,5 @@
-"""A data plane that keeps GPU copies on the device that is measured, CUDA's or the twin's, and what it is told."""
+"""A data plane that keeps GPU copies on the device that is measured, CUDA's or the emulated device's, and what it is
+told."""
 
 from __future__ import annotations
 
@@ -20,18 +21,11 @@ from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
 from dataplane.devices.find import find
 from dataplane.devices.runtime import DeviceRuntime
 from dataplane.protocol import codec
-from dataplane.protocol.control import (
-    Bodies,
-    ControlReply,
-    DescribeNode,
-    Description,
-    NeedBodies,
-    PinSpec,
-    Snapshot,
-    digest_of,
-    encode_pins,
-)
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.control.messages import ControlReply
+from dataplane.protocol.control.nodes import DescribeNode, Description
+from dataplane.protocol.control.records import PinSpec, encode_pins
+from dataplane.protocol.control.snapshots import Bodies, NeedBodies, Snapshot, digest_of
+from dataplane.protocol.stats.node import NodeStats
 
 WAIT_S = 60.0
 LOOK_S = 0.02
@@ -130,9 +124,9 @@ def _serve(kind: str) -> None:
     from dataplane.observe.log import configure
     from dataplane.settings import load
 
-    twin = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "twin" else None
+    emulated = EmulatedDevice([DEFAULT_UUID], 8 << 30) if kind == "emulated" else None
     log = configure()
-    made = DataPlane(load(), find_devices=find if twin is None else lambda: twin)
+    made = DataPlane(load(), find_devices=find if emulated is None else lambda: emulated)
     signal.signal(signal.SIGTERM, lambda *_: made.stop())
     made.run()
     log.close()

@@ -37,10 +37,10 @@ QUICK = Effort(runs=1, samples=50, rounds=3, pool_bytes=128 * MiB)
 class Setting:
     """Shared by the benchmarks of one run."""
 
-    def __init__(self, effort: Effort, *, twin: bool = False) -> None:
+    def __init__(self, effort: Effort, *, emulated: bool = False) -> None:
         self.effort = effort
-        self.twin = twin
-        """Devices are measured on their twin."""
+        self.emulated = emulated
+        """Devices are measured on the emulated device."""
         self.device = ""
         """The device that was measured."""
         self.memcpy_gbps: list[float] = []

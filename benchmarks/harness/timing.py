@@ -5,6 +5,9 @@ from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+RESAMPLES = 2_000
 
 
 def time_ns(action: Callable[[], object], times: int) -> list[int]:
@@ -22,6 +25,14 @@ def once_ns(action: Callable[[], object]) -> int:
     start = perf_counter_ns()
     action()
     return perf_counter_ns() - start
+
+
+def interval(samples: ArrayLike) -> tuple[float, float]:
+    """95 % of the medians of samples that are drawn from these with replacement."""
+    every = np.asarray(samples)
+    drawn = np.random.default_rng(1).choice(every, (RESAMPLES, len(every)))
+    low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
+    return float(low), float(high)
 
 
 class Latency:

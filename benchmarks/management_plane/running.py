@@ -1,5 +1,6 @@
 """`larder up` of our own, with its data plane, in a folder that goes away, for benchmarks of the management plane."""
 
+import math
 import os
 import signal
 import socket
@@ -7,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+
+from benchmarks.harness.instructions import InstructionCounter
 
 READY_S = 60.0
 LOOK_S = 0.02
@@ -26,12 +29,12 @@ class Running:
     token = ""
     """An operator's, as `larder tokens create` makes it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.port = int(taken.getsockname()[1])
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-        environ = {
+        self.environ = {
             **inherited,
             "LARDER_STATE_DIR": str(folder / "state"),
             "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
@@ -42,10 +45,12 @@ class Running:
             "LARDER_APP__AUTH": "required",
             "LARDER_APP__ADMIN_TOKEN": _SETTINGS_TOKEN,
             "LARDER_APP__LOG_LEVEL": "warning",
+            **settings,
         }
         with (folder / "log").open("wb") as log:
             command = [sys.executable, "-m", "app", "up"]
-            self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log)
+        self._instructions = InstructionCounter.of(self.process.pid)
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=READY_S)
 
     def until_ready(self) -> None:
@@ -74,18 +79,28 @@ class Running:
         )
         return str(made.raise_for_status().json()["token"])
 
-    def memory_bytes(self) -> int:
-        """Memory of the management plane's process alone, without what it shares."""
-        text = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text()
+    def data_plane_pid(self) -> int:
+        return int(self.http.get("/api/v1/nodes").json()["items"][0]["pid"])
+
+    def memory_bytes(self, pid: int = 0) -> int:
+        """Memory of the management plane's process, or of the one with this pid, without what it shares."""
+        text = Path(f"/proc/{pid or self.process.pid}/smaps_rollup").read_text()
         return 1024 * sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_"))
 
-    def cpu_s(self) -> float:
-        """Processor time that the management plane's process has used; its data plane is another one."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+    def cpu_s(self, *, data_plane: bool = False) -> float:
+        """Processor time that the process of the management plane, or the one of its data plane, has used."""
+        pid = self.data_plane_pid() if data_plane else self.process.pid
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def instructions(self) -> float:
+        """Return the instructions of both planes since the start; nan where they cannot be counted."""
+        return float(self._instructions.read()) if self._instructions else math.nan
 
     def stop(self) -> None:
         self.http.close()
+        if self._instructions:
+            self._instructions.close()
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(20)
@@ -95,10 +110,10 @@ class Running:
 
 
 @contextmanager
-def running() -> Iterator[Running]:
-    """Started, ready, and stopped at the end."""
+def running(**settings: str) -> Iterator[Running]:
+    """Started with these variables, ready, and stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as folder:
-        server = Running(Path(folder))
+        server = Running(Path(folder), settings)
         try:
             server.until_ready()
             yield server

@@ -34,8 +34,8 @@ def _burst(peer: Peer, effort: Effort) -> tuple[int, float]:
     requests = effort.pool_bytes * 3 // 2 // (BATCH * CHUNK_BYTES)
     dropped, full_s, full_since = 0, 0.0, 0.0
     for number in range(requests):
-        taken, told = _store(peer, number)
-        if told:
+        taken, stored = _store(peer, number)
+        if stored:
             dropped += BATCH - taken
         now = perf_counter()
         if taken == 0:
@@ -58,8 +58,8 @@ def _store(peer: Peer, name: int) -> tuple[int, bool]:
     request = peer.next_request()
     slots = peer.wire.ask(PREPARE_STORE, key.of(request), peer.instance)["context"].get("slots")
     if slots:
-        told = bool(peer.wire.ask(COMMIT_STORE, key.of(request), peer.instance, NO_BYTES))
+        stored = bool(peer.wire.ask(COMMIT_STORE, key.of(request), peer.instance, NO_BYTES))
     else:
-        told = slots is not None
+        stored = slots is not None
     peer.wire.ask(END_SESSION, named(request))
-    return len(slots or ()), told
+    return len(slots or ()), stored

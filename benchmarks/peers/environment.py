@@ -50,6 +50,25 @@ VLLM = Peer(
     + "import lmcache; from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
     sees="lmcache",
 )
+CONNECTOR = Peer(
+    "vllm-larder",
+    1,
+    _CPU_TORCH + "import msgspec, numpy, xxhash; import vllm.distributed.kv_transfer.kv_connector.v1.base",
+    sees="vllm",
+)
+"""vLLM with what Larder's own connector needs; Larder itself is imported from this repository."""
+VLLM_TESTS = Peer("vllm-tests", 4, "import multiprocess, pytest, tblib, vllm, xxhash", sees="vllm-larder")
+"""vLLM with Larder's needs and what vLLM's own tests import; `benchmarks.peers.vllm_tests` runs them."""
+SGLANG = Peer(
+    "sglang",
+    1100,
+    _CPU_TORCH
+    + "import importlib.util, triton, msgspec, numpy, xxhash; "
+    + "assert importlib.util.find_spec('sglang.srt.mem_cache.storage')",
+    sees="lmcache",
+)
+"""SGLang's storage of its hierarchical cache, with what it imports on CPU: not enough for a whole engine. Larder itself
+is imported from this repository."""
 RELEASES = {
     release: Peer(
         f"lmcache-{release}",
@@ -63,7 +82,7 @@ RELEASES = {
     for release in ("0.5.0", "0.5.3", "0.5.4", "0.5.5")
 }
 """Older releases of LMCache, each before the packages of vLLM and of the newest LMCache on the path."""
-PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, *RELEASES.values())}
+PEERS = {peer.name: peer for peer in (LMCACHE, VLLM, CONNECTOR, VLLM_TESTS, SGLANG, *RELEASES.values())}
 
 QUIET = {
     "LMCACHE_TRACK_USAGE": "false",

@@ -3,6 +3,18 @@
 import os
 import queue
 import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol
+
+MORE_S = 1.0
+
+
+class More(Protocol):
+    """A source of additional lines."""
+
+    def __call__(self, *, ends: bool) -> Iterable[str]: ...
 
 
 class LogWriter:
@@ -12,9 +24,12 @@ class LogWriter:
     The reader of the log (a pipe, a stopped terminal) must not be able to block pushes, answers or a clean shutdown.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, more: More | None = None) -> None:
+        """Write to a descriptor. `more` returns additional lines; it is called about once a second, and with `ends` set
+        before the writer closes."""
         self.dropped = 0
         self._descriptor = descriptor
+        self._more = more
         self._lines: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
@@ -38,10 +53,28 @@ class LogWriter:
         self._thread.join(timeout=0.5)
 
     def _run(self) -> None:
-        while (text := self._lines.get()) is not None:
-            data = text.encode(errors="replace")
-            try:
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-            except OSError:  # the reader of the log is gone
-                self.dropped += 1
+        wait_s = None if self._more is None else MORE_S
+        polled_at = time.monotonic()
+        while True:
+            text: str | None = ""
+            with suppress(queue.Empty):
+                text = self._lines.get(timeout=wait_s)
+            if text is None:
+                self._write_more(ends=True)
+                return
+            self._write(text)
+            if time.monotonic() - polled_at >= MORE_S:
+                self._write_more(ends=False)
+                polled_at = time.monotonic()
+
+    def _write_more(self, *, ends: bool) -> None:
+        for text in () if self._more is None else self._more(ends=ends):
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        data = text.encode(errors="replace")
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:  # the reader of the log is gone
+            self.dropped += 1

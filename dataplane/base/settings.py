@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_origin
 
 import msgspec
 
-from dataplane.base.error_path import split_path
+from dataplane.base.field_errors import described
 from dataplane.base.units import parse_size
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -67,6 +67,8 @@ class Common(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tr
     """ZeroMQ endpoint of the control socket; default ipc under the state directory."""
     events_url: str = ""
     """ZeroMQ endpoint of the events; default ipc under the state directory."""
+    kv_events_url: str = ""
+    """ZeroMQ endpoint of the KV events for routers; default none."""
     database_url: str = ""
     """SQLAlchemy URL; default SQLite under the state directory."""
     state_dir: str = ""
@@ -96,28 +98,25 @@ def read(
     Raises SettingsError.
     """
     environ = os.environ if environ is None else environ
-    tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
-    variables: dict[str, str] = {}
-    for name, text in environ.items():
-        if not name.startswith(PREFIX) or name in _NO_SETTINGS or name.startswith(TEST_VARIABLES):
-            continue
-        path = name.removeprefix(PREFIX).lower().split("__")
-        if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):
-            raise SettingsError(f"{name}: unknown setting")
-        if len(path) == 2:
-            table = tree.setdefault(path[0], {})
-            if not isinstance(table, dict):
-                raise SettingsError(f"{path[0]}: expected a table in {source}")
-            table[path[1]] = text
-        else:
-            tree[path[0]] = text
-        variables[".".join(path)] = name
+    tree, origin = _read_sources(config, environ)
     own = tree.get(section, {})
     shared = {name: value for name, value in tree.items() if name not in SECTIONS}
-    origin = _Origin(source, variables)
     common = with_defaults(_convert(shared, Common, "", origin), environ)
     _check_sockets(common)
     return common, _convert(own, kind, f"{section}.", origin)
+
+
+def read_list(section: str, name: str, environ: Mapping[str, str]) -> list[str] | None:
+    """Return one setting of a section that is a list of texts; None if it is not set or not such a list.
+
+    For a process that needs one setting of another process, which checks its settings itself. Raises SettingsError.
+    """
+    tree, _ = _read_sources(None, environ)
+    table = tree.get(section)
+    value = table.get(name) if isinstance(table, dict) else None
+    if isinstance(value, str):
+        return _parts(value)
+    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
 
 
 class _Origin(msgspec.Struct, frozen=True):
@@ -201,6 +200,29 @@ def default_pool_bytes(free_bytes: int) -> int:
     return min(1 << 30, free_bytes // 2)
 
 
+def _read_sources(
+    config: str | os.PathLike[str] | None, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], "_Origin"]:
+    """Return the settings of the file, overridden by the environment, before conversion. Raises SettingsError."""
+    tree, source = _read_file(config or environ.get(CONFIG_VARIABLE) or None)
+    variables: dict[str, str] = {}
+    for name, text in environ.items():
+        if not name.startswith(PREFIX) or name in _NO_SETTINGS or name.startswith(TEST_VARIABLES):
+            continue
+        path = name.removeprefix(PREFIX).lower().split("__")
+        if len(path) > 2 or (len(path) == 2 and path[0] not in SECTIONS):
+            raise SettingsError(f"{name}: unknown setting")
+        if len(path) == 2:
+            table = tree.setdefault(path[0], {})
+            if not isinstance(table, dict):
+                raise SettingsError(f"{path[0]}: expected a table in {source}")
+            table[path[1]] = text
+        else:
+            tree[path[0]] = text
+        variables[".".join(path)] = name
+    return tree, _Origin(source, variables)
+
+
 def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str]:
     path = Path(config) if config else Path("larder.toml")
     if not config and not path.exists():
@@ -212,6 +234,10 @@ def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], s
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _pairs(text: str, name: str) -> dict[str, str]:
@@ -242,7 +268,7 @@ def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) 
         if not isinstance(text, str):
             continue
         if get_origin(field.type) is list:  # lists and tables come as text from the environment only
-            values[field.name] = [part.strip() for part in text.split(",") if part.strip()]
+            values[field.name] = _parts(text)
         elif get_origin(field.type) is dict:
             values[field.name] = _pairs(text, origin.of(prefix + field.name))
     unknown = values.keys() - set(kind.__struct_fields__)
@@ -254,5 +280,5 @@ def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) 
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        path, message = split_path(str(error))
+        path, message = described(str(error), kind)
         raise SettingsError(f"{origin.of((prefix + path).rstrip('.'))}: {message}") from None

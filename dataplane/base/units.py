@@ -31,7 +31,9 @@ _FACTORS = {
     "eib": 1 << 60,
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_PATTERN = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_PATTERN = re.compile(
+    r"\s*((?:[0-9]{1,3}(?:,[0-9]{3}){1,12}|[0-9]{1,40})(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*", re.ASCII
+)
 
 MAX_SIZE_BYTES = 1 << 60
 """Sizes above this (1 EiB) are treated as mistakes."""
@@ -51,7 +53,8 @@ def parse_size(value: int | str) -> int:
         if match is None or match[2].lower() not in _FACTORS:
             raise ValueError(f"expected a size such as '4GiB', '512MiB' or '1073741824', got {value[:40]!r}")
         factor = _FACTORS[match[2].lower()]
-        size = int(match[1]) * factor if "." not in match[1] else int(float(match[1]) * factor)
+        number = match[1].replace(",", "")
+        size = int(number) * factor if "." not in number else int(float(number) * factor)
     if not 0 <= size <= MAX_SIZE_BYTES:
         raise ValueError(f"expected a size between 0 and 1 EiB, got {size}")
     return size
@@ -62,7 +65,7 @@ def format_size(size_bytes: float) -> str:
     size = float(size_bytes)
     for unit in _UNITS[:-1]:
         if round(abs(size)) < 1024:
-            return f"{_rounded(size) if unit != 'B' else round(size)} {unit}"
+            return f"{_rounded(size) if unit != 'B' else f'{round(size):,}'} {unit}"
         size /= 1024
     return f"{_rounded(size)} {_UNITS[-1]}"
 
@@ -79,5 +82,6 @@ def format_exact_size(size_bytes: int) -> str:
 
 
 def _rounded(size: float) -> str:
-    """Format a number with three significant digits or as a whole number, never in scientific notation."""
-    return f"{size:.0f}" if abs(size) >= 100 else f"{size:.3g}"
+    """Format a number with three significant digits or as a whole number with separators, never in scientific
+    notation."""
+    return f"{size:,.0f}" if abs(size) >= 100 else f"{size:.3g}"

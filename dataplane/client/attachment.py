@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from bisect import bisect_left
 from collections import deque
 from contextlib import suppress
+from time import perf_counter_ns
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from dataplane.protocol.layout import (
     HOT_OFFSET,
     HOT_SPACE_SEGMENT,
     I64,
+    OPERATION_BOUNDS_NS,
+    OPERATION_WORDS,
     RING_COUNT_BITS,
     RING_COUNT_MASK,
     RING_KIND_SHIFT,
@@ -86,6 +90,8 @@ class Attachment:
         self._drops: deque[I64] = deque()
         self._held = 0
         self._dropped = 0
+        self._operations = [([0] * OPERATION_WORDS, words.data) for words in self.area.operations]
+        """For each operation, what this process has written into the words of the area, and these words."""
         self._beyond = np.uint64(self.index.max_blocks)
         _worlds.add(self)
 
@@ -225,6 +231,17 @@ class Attachment:
                     self._held -= len(descriptors)
             finally:
                 self._lock.release()
+
+    # ---- durations
+
+    def count(self, operation: int, started: int) -> None:
+        """Count an operation that began at `started` (nanoseconds of `perf_counter_ns`). The caller holds the client's
+        lock."""
+        took = perf_counter_ns() - started
+        counts, cells = self._operations[operation]
+        at = bisect_left(OPERATION_BOUNDS_NS, took)
+        counts[at] = cells[at] = counts[at] + 1
+        counts[-1] = cells[-1] = counts[-1] + took
 
     # ---- the access ring
 

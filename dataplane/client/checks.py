@@ -54,14 +54,14 @@ def reserved(keys: int) -> Check:
     """Return a check that `Reserved` has one outcome, segment and offset for each key."""
 
     def check(answer: wire.EngineReply) -> None:
-        said = _of(wire.Reserved, answer)
-        if said is None:
+        reply = _of(wire.Reserved, answer)
+        if reply is None:
             return
-        lengths = len(said.outcomes), len(said.segments), len(said.offsets)
+        lengths = len(reply.outcomes), len(reply.segments), len(reply.offsets)
         if lengths != (keys, 4 * keys, 8 * keys):
             raise fault(f"reserved: outcomes, segments and offsets of {lengths} bytes for {keys} keys")
-        if said.reservation < 0 or (not said.reservation and ReserveOutcome.WRITE in said.outcomes):
-            raise fault(f"reserved: blocks to write in reservation {said.reservation}")
+        if reply.reservation < 0 or (not reply.reservation and ReserveOutcome.WRITE in reply.outcomes):
+            raise fault(f"reserved: blocks to write in reservation {reply.reservation}")
 
     return check
 
@@ -87,12 +87,12 @@ def leased(keys: int, max_blocks: int) -> Check:
     """Return a check that `Leased` has at most as many blocks as were requested, all of them in the index."""
 
     def check(answer: wire.EngineReply) -> None:
-        said = _of(wire.Leased, answer)
-        if said is None:
+        reply = _of(wire.Leased, answer)
+        if reply is None:
             return
-        if len(said.descriptors) % 4 or len(said.descriptors) > 4 * keys:
-            raise fault(f"leased: {len(said.descriptors)} bytes of descriptors for {keys} keys")
-        if len(said.descriptors) and int(descriptors_of(said).max()) >= max_blocks:
+        if len(reply.descriptors) % 4 or len(reply.descriptors) > 4 * keys:
+            raise fault(f"leased: {len(reply.descriptors)} bytes of descriptors for {keys} keys")
+        if len(reply.descriptors) and int(descriptors_of(reply).max()) >= max_blocks:
             raise fault(f"leased: a descriptor beyond the {max_blocks} of the index")
 
     return check
@@ -105,16 +105,16 @@ def descriptors_of(answer: wire.Leased) -> I64:
 
 def committed(answer: wire.EngineReply) -> None:
     """Check that the count in `BlocksCommitted` is possible."""
-    said = _of(wire.BlocksCommitted, answer)
-    if said is not None and not 0 <= said.blocks <= wire.MAX_KEYS_PER_REQUEST:
-        raise fault(f"committed: {said.blocks} blocks")
+    reply = _of(wire.BlocksCommitted, answer)
+    if reply is not None and not 0 <= reply.blocks <= wire.MAX_KEYS_PER_REQUEST:
+        raise fault(f"committed: {reply.blocks} blocks")
 
 
 def reported(answer: wire.EngineReply) -> None:
     """Check that the count in `Reported` is possible."""
-    said = _of(wire.Reported, answer)
-    if said is not None and not 0 <= said.dropped <= wire.MAX_KEYS_PER_REQUEST:
-        raise fault(f"reported: {said.dropped} blocks")
+    reply = _of(wire.Reported, answer)
+    if reply is not None and not 0 <= reply.dropped <= wire.MAX_KEYS_PER_REQUEST:
+        raise fault(f"reported: {reply.dropped} blocks")
 
 
 def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
@@ -126,13 +126,17 @@ def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
             raise fault(f"granted segment {grant.segment}")
 
 
-def gpu_copies_mapped(answer: wire.GpuCopiesMapped, asked: Collection[int], fds: int, *, table: bool) -> None:
+def gpu_copies_mapped(
+    answer: wire.GpuCopiesMapped, requested: Collection[int], fds: int, *, table: bool
+) -> None:
     """Check that a table came only if requested, and that granted extents were requested and are plausible."""
     if fds != table:
         raise fault(f"GPU copies mapped: expected {int(table)} file descriptors, got {fds}")
     numbers = [grant.extent for grant in answer.grants]
-    if len(numbers) != len(set(numbers)) or not set(numbers) <= set(asked):
-        raise fault(f"GPU copies mapped: extents {numbers[:16]} where {sorted(asked)[:16]} were asked for")
+    if len(numbers) != len(set(numbers)) or not set(numbers) <= set(requested):
+        raise fault(
+            f"GPU copies mapped: extents {numbers[:16]} where {sorted(requested)[:16]} were asked for"
+        )
     for grant in answer.grants:
         if len(grant.handle) != wire.HANDLE_BYTES:
             raise fault(f"GPU copies mapped: a handle of {len(grant.handle)} bytes")

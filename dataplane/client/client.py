@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
+from math import inf
 from pathlib import Path
+from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.base.tracing import NO_SPAN, Span
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
-from dataplane.client.driven import CacheTensor, Copy, DrivenCopies
+from dataplane.client.driven import CacheTensor, Copy, DrivenCopies, HostPool
 from dataplane.client.gpu_copies import GpuCopies
 from dataplane.client.integrity import VERIFY, IntegrityChecks, Verify
 from dataplane.client.leases import Corrupt, Lease
 from dataplane.client.link import ClientEvent, EngineLink
 from dataplane.client.memory import SharedMapping
 from dataplane.client.reservations import CommitResult, Reservation
+from dataplane.client.tiers import ClientTiers, TierHits, check_wait
 from dataplane.devices.runtime import Device, DeviceEvent, DeviceRuntime
 from dataplane.protocol import barrier
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome, code_of
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, tenant_fingerprint
-from dataplane.protocol.layout import HOT_WORDS, I64, U64, pack_keys
+from dataplane.protocol.layout import ACQUIRE, COMMIT, HOT_WORDS, I64, LOOKUP, RESERVE, U64, pack_keys
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_BLOCK_BYTES, Space, check_space
 
@@ -52,6 +58,7 @@ def attach(
     on_event: Callable[[ClientEvent], None] | None = None,
     checksums: bool = True,
     verify: Verify = "off",
+    traces: bool | None = None,
 ) -> Client:
     """Return a client of the data plane that listens on the engine socket `path`.
 
@@ -66,6 +73,9 @@ def attach(
     checksums an acquire verifies before it returns the lease: none ("off"), one of 64 at random ("sample"), or all
     ("always"). Blocks that survived a crash of the data plane are always verified once. A corrupt block counts as a
     miss.
+
+    With `traces`, calls are OpenTelemetry spans, and so is the data plane's work for them; by default, if this process
+    has set a tracer provider by now. It needs the package opentelemetry-api.
 
     Raises ValueError for wrong arguments, AttachRefused when the data plane refuses the engine, and
     `barrier.UnsupportedMachine` on machines other than x86-64. A missing data plane raises nothing: every look-up
@@ -93,8 +103,24 @@ def attach(
             f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces"
         )
     link = EngineLink(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
+    client = _client_type(traces)(link, len(requests), checksums=checksums, verify=verify)
     link.attach()
-    return Client(link, len(requests), checksums=checksums, verify=verify)
+    client.map_tiers(timeout_s)
+    return client
+
+
+def _client_type(traces: bool | None) -> type[Client]:
+    """Return the class of a new client. Raise ValueError if it should trace and cannot."""
+    api = sys.modules.get("opentelemetry.trace")
+    if traces is None:
+        traces = api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
+    if not traces:
+        return Client
+    try:
+        from dataplane.client.traced import TracedClient
+    except ImportError as error:
+        raise ValueError(f"traces: expected the package opentelemetry-api to be installed: {error}") from None
+    return TracedClient
 
 
 def _log_event(event: ClientEvent) -> None:
@@ -113,6 +139,7 @@ class Client:
         self._lock = threading.RLock()
         self._closed = False
         self._driven = DrivenCopies(link, self._lock)
+        self._tiers = ClientTiers(link, link.spaces)
         self._reservations: weakref.WeakSet[Reservation] = weakref.WeakSet()
         self._gpu_copies: dict[str, GpuCopies] = {}
         """GPU copies by device UUID. Entries stay: a cache that was dropped without `close` has open extents."""
@@ -134,13 +161,20 @@ class Client:
         """Epoch (start number) of the data plane that wrote the readable memory; 0 if there is none."""
         return self._link.world.epoch if self._link.world is not None else 0
 
+    def request(self, traceparent: str = "", name: str = "larder.request") -> AbstractContextManager[Span]:
+        """Run the calls of one request in a span, which continues the trace of `traceparent` (W3C), or else of the
+        current OpenTelemetry context. Does nothing if the client does not trace."""
+        return NO_SPAN
+
     # ---- reading
 
-    def lookup(self, keys: Keys, *, tenant: str = "") -> int:
+    def lookup(self, keys: Keys, *, tenant: str = "", counted: bool = True) -> int:
         """Return how many leading blocks of a chain are cached in every space of this client. Sends no message.
 
-        The answer guarantees nothing: only `acquire` keeps blocks from eviction.
+        The blocks may be evicted at any time: only `acquire` and `hold` prevent that. To look a request up again, set
+        `counted` to False; the look-up then does not count in the tenant's hit ratio.
         """
+        started = perf_counter_ns()
         words = pack_keys(keys)
         with self._lock:
             world = self._world()
@@ -149,8 +183,68 @@ class Client:
             hits = len(words)
             for number in world.spaces:
                 hits = world.hits(words[:hits], number) if hits else 0
-            world.note_lookup(_fingerprint(tenant), len(words), hits)
+            if counted:
+                world.note_lookup(_fingerprint(tenant), len(words), hits)
+            world.count(LOOKUP, started)
             return hits
+
+    def lookup_tiers(self, keys: Keys, *, tenant: str = "", counted: bool = True) -> TierHits:
+        """Look up a chain in memory, as `lookup` does, and what is missing there in the tiers behind it. Sends no
+        message for that.
+
+        A block that a tier seems to hold may turn out to be missing when it is loaded.
+        """
+        started = perf_counter_ns()
+        words = pack_keys(keys)
+        with self._lock:
+            world = self._world()
+            if world is None:
+                return TierHits(0, 0, 0.0)
+            ready = [world.hits(words, number) for number in world.spaces]
+            hits = min(ready)
+            if counted:
+                world.note_lookup(_fingerprint(tenant), len(words), hits)
+            missing = hits < len(words)
+            coming, estimate_s, unknown = self._tiers.look(words, ready) if missing else (0, 0.0, 0)
+            world.count(LOOKUP, started)
+        return TierHits(hits, coming, estimate_s, unknown)
+
+    def prefetch(self, keys: Keys, *, wait_s: float = 5.0) -> bool:
+        """Ask for the blocks of a chain that tiers hold and memory does not, in every space of this client, and return
+        without waiting. A later look-up finds the blocks that were loaded. Loads that have not begun after `wait_s`
+        seconds are cancelled.
+
+        Returns False if the request could not be sent: there is no data plane, it has no tiers, or an answer is
+        outstanding. Raises ValueError for wrong arguments.
+        """
+        check_wait(wait_s)
+        words = pack_keys(keys)
+        if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
+            raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
+        with self._lock:
+            world = self._world()
+            return world is not None and self._tiers.prefetch(words, world.spaces, wait_s)
+
+    def hold(self, keys: Keys) -> Lease:
+        """Lease the leading blocks of a chain that are cached in every space of this client, without reading them.
+
+        Unlike `acquire`, this method neither maps the blocks nor reports that they are used. It is for a process that
+        decides which blocks another process of its engine group reads. The lease has a length, but its blocks cannot be
+        read. If the kernel has membarrier, this method sends no message.
+        """
+        words = pack_keys(keys)
+        lease = self._new_lease()
+        with self._lock:
+            world = self._world()
+            if world is None:
+                return lease
+            for number in world.spaces:
+                descriptors, rows = (
+                    world.hold(words, number) if world.membarrier else self._ask_hold(world, words, number)
+                )
+                lease.add(world, descriptors, rows, {})
+                words = words[: len(descriptors)]
+        return lease
 
     def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "") -> Lease:
         """Lease the leading cached blocks of a chain, in all spaces of this client or in the one at position `space`.
@@ -158,10 +252,11 @@ class Client:
         `len(lease)` may be less than a look-up returned, and may be 0. Sends no message unless a segment has to be
         mapped for the first time.
         """
+        started = perf_counter_ns()
         words = pack_keys(keys)
         if space is not None:
             self._check_position(space)
-        lease = Lease()
+        lease = self._new_lease()
         with self._lock:
             world = self._world()
             if world is None:
@@ -171,7 +266,12 @@ class Client:
                     break
         if self._integrity.wanted(world):
             self._examine(lease)
+        with self._lock:
+            world.count(ACQUIRE, started)
         return lease
+
+    def _new_lease(self) -> Lease:
+        return Lease()
 
     def _examine(self, lease: Lease) -> None:
         """Verify leased blocks against their checksums. Truncate the lease at a corrupt block, and report the block."""
@@ -231,13 +331,34 @@ class Client:
 
     # ---- writing
 
-    def reserve(self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0) -> Reservation:
+    @property
+    def hint_max_s(self) -> float:
+        """Longest `ttl_s` and `pin_s` that `reserve` can ask for, in seconds; 0 if the data plane takes no hints."""
+        return self._link.hint_max_s
+
+    def reserve(
+        self,
+        keys: Keys,
+        nbytes: int,
+        *,
+        tenant: str = "",
+        space: int = 0,
+        ttl_s: float = 0.0,
+        pin_s: float = 0.0,
+    ) -> Reservation:
         """Request room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
 
         Pass the whole chain of the request, ancestors first: blocks that are already cached are touched too, so that
         ancestors outlive their descendants. Takes one round trip. Raises ValueError for wrong arguments; every other
         failure is reported as an outcome.
+
+        `ttl_s` and `pin_s` are hints in seconds, 0 for none; longer ones than `hint_max_s` are shortened. The data
+        plane drops the blocks that are stored now after `ttl_s` without use. For `pin_s`, it evicts the chain's blocks,
+        also those that are cached already, after the tenant's other blocks.
         """
+        started = perf_counter_ns()
+        if not (0 <= ttl_s < inf and 0 <= pin_s < inf):
+            raise ValueError(f"expected ttl_s and pin_s of 0 or more seconds, got {ttl_s} and {pin_s}")
         words = pack_keys(keys)
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
@@ -248,16 +369,21 @@ class Client:
             _check_salt(tenant)
         except ProtocolError as error:
             raise ValueError(f"tenant: {error.message}") from None
-        reservation = Reservation(len(words), nbytes, self._commit, self._abort, checksums=self._checksums)
+        reservation = self._new_reservation(len(words), nbytes)
         self._reservations.add(reservation)
         with self._lock:
             world = self._world()
             if world is None:
                 return reservation
-            answer = self._link.ask(
-                lambda number: wire.Reserve(number, world.spaces[space], tenant, words.tobytes(), nbytes),
-                checks.reserved(len(words)),
-            )
+            hinted = (ttl_s or pin_s) and self._link.hint_max_s
+
+            def request(number: int) -> wire.Reserve:
+                common = (number, world.spaces[space], tenant, words.tobytes(), nbytes)
+                if hinted:
+                    return wire.HintedReserve(*common, ttl_s=float(ttl_s), pin_s=float(pin_s))
+                return wire.Reserve(*common)
+
+            answer = self._link.ask(request, checks.reserved(len(words)))
             if isinstance(answer, wire.Reserved):
                 self._grant(reservation, world, answer)
             elif isinstance(answer, wire.Refused):
@@ -265,7 +391,11 @@ class Client:
                 self._tell_refused("reserve", answer)
             elif isinstance(answer, Code):
                 reservation.refuse(answer)
+            world.count(RESERVE, started)
         return reservation
+
+    def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
+        return Reservation(keys, nbytes, self._commit, self._abort, checksums=self._checksums)
 
     def _grant(self, reservation: Reservation, world: Attachment, answer: wire.Reserved) -> None:
         numbers = memoryview(answer.segments).cast("I")
@@ -282,7 +412,13 @@ class Client:
             self._link.protocol_failed(error.message)
 
     def _commit(
-        self, world: Attachment, reservation: int, slots: bytes, checksums: bytes, outcomes: bytes
+        self,
+        world: Attachment,
+        reservation: int,
+        slots: bytes,
+        checksums: bytes,
+        outcomes: bytes,
+        started: int,
     ) -> CommitResult:
         with self._lock:
             if self._link.world is not world:  # data plane is gone; the next one numbers differently
@@ -290,6 +426,7 @@ class Client:
             answer = self._link.ask(
                 lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed
             )
+            world.count(COMMIT, started)
             if isinstance(answer, wire.BlocksCommitted):
                 return CommitResult(answer.blocks, None, outcomes)
             if isinstance(answer, wire.Refused):
@@ -330,6 +467,17 @@ class Client:
         """
         self._check_position(space)
         return self._driven.register(tensors, space, tokens_per_block, chunk_tokens)
+
+    def register_host_pool(self, pool: HostPool, *, space: int = 0) -> Code | None:
+        """Register pages of this process's host memory, as `register_cache` does with tensors on a device.
+
+        A block of the space is one page: its pieces, one after another. `store_from` and `load_into` then take page
+        numbers, and no events. Waits at most until the client's timeout. Returns None on success, otherwise the code of
+        the refusal: UNSUPPORTED for a data plane of another uid or of an older release. Raises ValueError or OSError
+        for wrong arguments.
+        """
+        self._check_position(space)
+        return self._driven.register_host_pool(pool, space)
 
     def unregister_cache(self, *, space: int = 0) -> None:
         """Stop copying for a space. Wait for running copies, at most the time-out."""
@@ -400,6 +548,25 @@ class Client:
             ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field})
         )
 
+    # ---- keeping the connection
+
+    def map_tiers(self, timeout_s: float) -> None:
+        """Wait for the directory of tiers for at most `timeout_s` seconds. `attach` calls this; after a reconnection,
+        `maintain` and look-ups ask for the directory without waiting."""
+        with self._lock:
+            self._tiers.map(timeout_s)
+
+    def maintain(self) -> None:
+        """Detect a lost connection and continue to establish a new one, without waiting. Ask a new data plane for the
+        directory of its tiers.
+
+        Every other call looks after the connection too. Call this method periodically if the client may be idle for
+        long and must be attached when it is needed.
+        """
+        with self._lock:
+            if self._world() is not None:
+                self._tiers.refresh()
+
     # ---- closing
 
     def _check_position(self, space: int) -> None:
@@ -410,6 +577,8 @@ class Client:
         if self._closed:
             return None
         self._link.maintain()
+        if not self._link.attached:
+            self._tiers.release()
         return self._link.world
 
     def close(self) -> None:
@@ -428,12 +597,14 @@ class Client:
                 answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
                 if isinstance(answer, wire.Detached):
                     self._driven.left()
+            self._driven.close()
             self._link.close()
 
     def abandon(self) -> None:
         """Forget everything without sending a message. For a forked child: the parent owns the connection."""
         self._closed = True
         self._lock = threading.RLock()
+        self._driven.close()
         self._link.close()
 
     def __enter__(self) -> Client:

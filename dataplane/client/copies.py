@@ -74,6 +74,23 @@ def copy_summed(
     return sums
 
 
+def copy_pieces_summed(target: npt.NDArray[np.uint8], sources: list[int], sizes: list[int]) -> bytes:
+    """Copy pieces of memory, one after another, into a block. Return the block's checksum."""
+    state = Checksum()
+    address, begin, end = target.ctypes.data, 0, 0
+    for source, nbytes in zip(sources, sizes, strict=True):
+        at = 0
+        while at < nbytes:
+            part = min(nbytes - at, PIECE_BYTES - (end - begin))
+            ctypes.memmove(address + end, source + at, part)
+            at, end = at + part, end + part
+            if end - begin == PIECE_BYTES:
+                state.update(target[begin:end])
+                begin = end
+    state.update(target[begin:end])
+    return state.digest()
+
+
 def _copy_summed(target: int, address: int, source: memoryview) -> bytes:
     state = Checksum()
     for at in range(0, len(source), PIECE_BYTES):

@@ -95,7 +95,7 @@ class DeviceStore(_Copy):
     def __init__(self, cache: PagedMemory, reservation: Reservation, blocks: Sequence[int]) -> None:
         super().__init__(cache)
         self._reservation = reservation
-        per_chunk = cache.form.blocks_per_chunk
+        per_chunk = cache.group.blocks_per_chunk
         self._arrays = [reservation.array(at) for at in reservation.writable]
         """Arrays that keep the memory alive, even if another thread ends the reservation."""
         places = _Places()
@@ -162,7 +162,7 @@ class DeviceLoad(_Copy):
         super().__init__(cache)
         self._lease = lease
         self._arrived: list[DeviceEvent] = []
-        per_chunk = cache.form.blocks_per_chunk
+        per_chunk = cache.group.blocks_per_chunk
         last = first + len(blocks) - 1
         chunks = range(first // per_chunk, last // per_chunk + 1) if len(blocks) else range(0)
         self._arrays = [lease.array(chunk, space) for chunk in chunks]

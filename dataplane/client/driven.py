@@ -19,6 +19,7 @@ confirms it.
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
@@ -27,13 +28,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.link import ClientEvent, EngineLink
 from dataplane.client.peer import Process
-from dataplane.devices.chunks import Tensor, TensorsRefused, form_of, layout_of
+from dataplane.devices.chunks import Tensor, TensorsRefused, layout_of, tensor_group
 from dataplane.devices.paged import block_axis
 from dataplane.devices.runtime import DeviceEvent, DeviceRuntime, Handle
 from dataplane.protocol import engine as wire
@@ -67,7 +69,7 @@ class CacheTensor:
     """Strides in elements."""
 
     @property
-    def _form(self) -> Tensor:
+    def _tensor(self) -> Tensor:
         return Tensor(self.dtype, self.shape, self.stride)
 
 
@@ -79,12 +81,12 @@ def exported(
     Raises DeviceError for memory that cannot be exported (expandable segments; the message says what to set), and
     ValueError for an invalid tensor.
     """
-    form = Tensor(dtype, tuple(shape), tuple(stride))
+    tensor = Tensor(dtype, tuple(shape), tuple(stride))
     try:
-        form_of([form], 1, 1)
+        tensor_group([tensor], 1, 1)
     except TensorsRefused as error:
         raise ValueError(error.message) from None
-    return CacheTensor(runtime.export(address, form.nbytes), dtype, tuple(shape), tuple(stride))
+    return CacheTensor(runtime.export(address, tensor.nbytes), dtype, tuple(shape), tuple(stride))
 
 
 def exported_tensors(runtime: DeviceRuntime, tensors: Sequence[torch.Tensor]) -> list[CacheTensor]:
@@ -99,12 +101,24 @@ def chunk_layout(
     tensors: Sequence[CacheTensor], *, tokens_per_block: int, chunk_tokens: int = DEFAULT_CHUNK_TOKENS
 ) -> tuple[str, int]:
     """Return `Space.layout` and `Space.block_bytes` for these tensors. Raise ValueError."""
-    forms = [tensor._form for tensor in tensors]
+    described_tensors = [tensor._tensor for tensor in tensors]
     try:
-        form = form_of(forms, tokens_per_block, chunk_tokens)
+        group = tensor_group(described_tensors, tokens_per_block, chunk_tokens)
     except TensorsRefused as error:
         raise ValueError(f"{error.field}: {error.message}") from None
-    return layout_of(forms, form), form.chunk_bytes
+    return layout_of(described_tensors, group), group.chunk_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HostPool:
+    """Pages of the engine's host memory, in memfds whose bytes are all allocated."""
+
+    fds: Sequence[int]
+    """File descriptors of the memfds. They are duplicated, so the caller may close its own."""
+    pieces: Sequence[wire.HostPiece]
+    """Pieces of a page, in the order of a block's bytes."""
+    pages: int
+    """Number of pages, which are the blocks of `store_from` and `load_into`, one for each key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +164,14 @@ class Copy:
             self._driven.look()
         return self.ended is not None
 
+    def abandon(self) -> None:
+        """Give up a store: if it has not ended, it is never published, and the engine may change its blocks.
+
+        Disconnects from the data plane, which then publishes nothing for this connection, even if it hangs now and
+        continues later. A load cannot be given up, because the data plane may still write.
+        """
+        self._driven.abandon(self)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until the copy has ended; return False on time-out. Other threads can use the client meanwhile."""
         deadline = time.monotonic() + timeout_s
@@ -165,12 +187,20 @@ class Copy:
 class _Registered:
     """A cache with all that is needed to register it again."""
 
-    message: wire.RegisterCache
+    message: wire.RegisterCache | wire.RegisterHostPool
     blocks: int
     blocks_per_chunk: int
+    fds: tuple[int, ...] = ()
+    """Duplicates of the file descriptors of a host pool."""
     number: int = 0
     attachment: int = 0
     """Attachment of the client in which `number` is valid."""
+
+    def close(self) -> None:
+        """Close the file descriptors."""
+        fds, self.fds = self.fds, ()
+        for fd in fds:
+            os.close(fd)
 
 
 class DrivenCopies:
@@ -194,9 +224,9 @@ class DrivenCopies:
         self, tensors: Sequence[CacheTensor], space: int, tokens_per_block: int, chunk_tokens: int
     ) -> Code | None:
         """Implement `Client.register_cache`."""
-        forms = [tensor._form for tensor in tensors]
+        described_tensors = [tensor._tensor for tensor in tensors]
         try:
-            form = form_of(forms, tokens_per_block, chunk_tokens)
+            group = tensor_group(described_tensors, tokens_per_block, chunk_tokens)
         except TensorsRefused as error:
             raise ValueError(f"{error.field}: {error.message}") from None
         devices = sorted({tensor.handle.device_uuid for tensor in tensors})
@@ -223,14 +253,35 @@ class DrivenCopies:
         with self._lock:
             self.unregister(space)
             blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
-            self._caches[space] = _Registered(message, blocks, form.blocks_per_chunk)
-            ready = self._ready(space, REGISTER_S)
-            return ready if isinstance(ready, Code) else None
+            return self._register(space, _Registered(message, blocks, group.blocks_per_chunk), REGISTER_S)
+
+    def register_host_pool(self, pool: HostPool, space: int) -> Code | None:
+        """Implement `Client.register_host_pool`."""
+        sizes = [os.fstat(fd).st_size for fd in pool.fds]
+        if not 1 <= len(sizes) <= wire.MAX_HOST_FILES:
+            raise ValueError(f"fds: expected 1 to {wire.MAX_HOST_FILES} memfds, got {len(sizes)}")
+        if not 1 <= pool.pages <= MAX_BLOCK_NUMBER:
+            raise ValueError(f"pages: expected 1 to {MAX_BLOCK_NUMBER}, got {pool.pages}")
+        message = wire.RegisterHostPool(0, 0, sizes, list(pool.pieces), pool.pages)
+        if len(encode(message)) > wire.MAX_DATAGRAM_BYTES - 32:
+            raise ValueError(f"pieces: {len(pool.pieces)} are too many for one message")
+        with self._lock:
+            self.unregister(space)
+            known = _Registered(message, pool.pages, 1)
+            known.fds = tuple(os.dup(fd) for fd in pool.fds)
+            return self._register(space, known, 0.0)
+
+    def _register(self, space: int, known: _Registered, timeout_s: float) -> Code | None:
+        self._caches[space] = known
+        ready = self._ready(space, timeout_s)
+        return ready if isinstance(ready, Code) else None
 
     def unregister(self, space: int) -> None:
         """Implement `Client.unregister_cache`."""
         with self._lock:
             known = self._caches.pop(space, None)
+            if known is not None:
+                known.close()
             if known is not None and known.number and known.attachment == self._link.attachments:
                 number = known.number
                 self._link.ask(
@@ -251,22 +302,22 @@ class DrivenCopies:
         if known.number and known.attachment == self._link.attachments:
             return known
         attachment, number, message = self._link.attachments, world.spaces[space], known.message
+        if known.fds and not self._link.host_pools:
+            return Code.UNSUPPORTED
 
-        def make(at: int) -> wire.RegisterCache:
+        def make(at: int) -> wire.RegisterCache | wire.RegisterHostPool:
             self._registering = {
-                each: asked for each, asked in self._registering.items() if asked[1] == attachment
+                each: sent for each, sent in self._registering.items() if sent[1] == attachment
             }
             self._registering[at] = known, attachment
-            return wire.RegisterCache(
-                at, number, message.device, message.allocations, message.tensors, message.tokens_per_block
-            )
+            return msgspec.structs.replace(message, id=at, space=number)
 
-        answer = self._link.ask(make, checks.answers(wire.CacheRegistered), timeout_s)
+        answer = self._link.ask(make, checks.answers(wire.CacheRegistered), timeout_s, known.fds)
         if isinstance(answer, Code):
             return answer
         self.hear(answer)
         if isinstance(answer, wire.Refused):
-            self._tell("register_refused", answer)
+            self._report("register_refused", answer)
             return code_of(answer.code)
         if not known.number:
             self._link.protocol_failed("registered a cache of other blocks")
@@ -284,7 +335,7 @@ class DrivenCopies:
             if copy.attachment < attachment:
                 self._end(request, 0, Code.UNAVAILABLE, "the connection was lost")
 
-    def _tell(self, what: str, answer: wire.Refused) -> None:
+    def _report(self, what: str, answer: wire.Refused) -> None:
         self._link.tell(ClientEvent(what, answer.message, {"code": answer.code, "field": answer.field}))
 
     # ---- copies
@@ -301,7 +352,7 @@ class DrivenCopies:
         checksums: bool,
     ) -> Copy:
         """Implement `Client.store_from`."""
-        packed, handle = self._asked(keys, blocks, event, space, whole=True)
+        packed, handle = self._packed(keys, blocks, event, space, whole=True)
         return self._begin(
             space,
             len(keys),
@@ -320,7 +371,7 @@ class DrivenCopies:
         skip_blocks: int,
     ) -> Copy:
         """Implement `Client.load_into`."""
-        packed, handle = self._asked(keys, blocks, event, space, whole=False)
+        packed, handle = self._packed(keys, blocks, event, space, whole=False)
         if not 0 <= skip_blocks <= len(blocks):
             raise ValueError(f"expected skip_blocks from 0 to {len(blocks)}, got {skip_blocks}")
         return self._begin(
@@ -330,7 +381,7 @@ class DrivenCopies:
             _load_begun(len(keys)),
         )
 
-    def _asked(
+    def _packed(
         self,
         keys: U64,
         blocks: Sequence[int] | npt.NDArray[np.integer],
@@ -383,21 +434,21 @@ class DrivenCopies:
                 copy.refuse(ready)
                 return copy
             copy.attachment, copy.plane = self._link.attachments, self._link.plane
-            asked: list[int] = []
+            sent: list[int] = []
 
             def request(at: int) -> wire.StoreFrom | wire.LoadInto:
-                asked.append(at)
+                sent.append(at)
                 self._under_way[at] = copy
                 return make(at, ready.number)
 
             answer = self._link.ask(request, check)
             if isinstance(answer, Code):
-                if not asked:  # the request was not sent
+                if not sent:  # the request was not sent
                     copy.refuse(answer)
             else:
                 self.hear(answer)
                 if isinstance(answer, wire.Refused):
-                    self._tell("copy_refused", answer)
+                    self._report("copy_refused", answer)
         return copy
 
     def hear(self, answer: wire.EngineReply) -> bool:
@@ -409,10 +460,10 @@ class DrivenCopies:
             return True
         if answer.id not in self._under_way:
             return False
-        self._hear(answer.id, answer)
+        self._on_answer(answer.id, answer)
         return True
 
-    def _hear(self, request: int, answer: wire.EngineReply) -> None:
+    def _on_answer(self, request: int, answer: wire.EngineReply) -> None:
         copy = self._under_way[request]
         if isinstance(answer, wire.StoreBegun):
             if len(answer.outcomes) == len(copy.outcomes):
@@ -449,6 +500,16 @@ class DrivenCopies:
                 for space in list(self._caches)[:1]:
                     self._ready(space, 0.0)
 
+    def abandon(self, copy: Copy) -> None:
+        """Implement `Copy.abandon`."""
+        with self._lock:
+            self._link.hear()
+            requests = [request for request, each in self._under_way.items() if each is copy]
+            if requests and self._link.attached and copy.attachment == self._link.attachments:
+                self._link.disconnect("a store did not end in time")
+            for request in requests:
+                self._end(request, 0, Code.TIMEOUT, "the store did not end in time")
+
     def pause(self, seconds: float) -> None:
         """Wait until an answer arrives, at most `seconds`."""
         fd = self._link.fileno()
@@ -457,8 +518,14 @@ class DrivenCopies:
             waiting.register(fd, select.POLLIN)
         waiting.poll(1000 * seconds)
 
+    def close(self) -> None:
+        """Close the file descriptors of host pools."""
+        for known in self._caches.values():
+            known.close()
+        self._caches.clear()
+
     def left(self) -> None:
-        """End all copies: the data plane has confirmed that nothing runs for this process any more."""
+        """End all copies: the data plane has confirmed that nothing runs for this process."""
         for request in list(self._under_way):
             self._end(request, 0, Code.UNAVAILABLE, "the client was closed")
 

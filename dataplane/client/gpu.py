@@ -54,11 +54,11 @@ class PagedCache(PagedMemory):
         """Return a cache of CUDA tensors, one per layer. Raise DeviceError without CUDA, or ValueError."""
         import torch
 
-        places = {tensor.device for tensor in tensors}
-        if len(places) != 1 or next(iter(places)).type != "cuda":
-            raise ValueError(f"expected tensors of one CUDA device, got {sorted(map(str, places))}")
+        devices = {tensor.device for tensor in tensors}
+        if len(devices) != 1 or next(iter(devices)).type != "cuda":
+            raise ValueError(f"expected tensors of one CUDA device, got {sorted(map(str, devices))}")
         runtime = runtime or find()
-        uuid = str(torch.cuda.get_device_properties(next(iter(places))).uuid)
+        uuid = str(torch.cuda.get_device_properties(next(iter(devices))).uuid)
         try:
             planes = [
                 planes_of(tuple(tensor.shape), tensor.stride(), tensor.element_size()) for tensor in tensors
@@ -91,10 +91,10 @@ class PagedCache(PagedMemory):
     def store(self, reservation: Reservation, blocks: Sequence[int]) -> DeviceStore:
         """Begin to fill a reservation: key `i` takes the `i`-th chunk of `blocks`. Raise ValueError."""
         count = len(reservation.outcomes)
-        self._check(blocks, count * self.form.blocks_per_chunk)
-        if len(blocks) < count * self.form.blocks_per_chunk:
+        self._check(blocks, count * self.group.blocks_per_chunk)
+        if len(blocks) < count * self.group.blocks_per_chunk:
             raise ValueError(
-                f"expected {count * self.form.blocks_per_chunk} blocks of {count} chunks, got {len(blocks)}"
+                f"expected {count * self.group.blocks_per_chunk} blocks of {count} chunks, got {len(blocks)}"
             )
         self.begin()
         try:
@@ -119,7 +119,7 @@ class PagedCache(PagedMemory):
         """
         if first < 0:
             raise ValueError(f"expected a position, got first={first}")
-        self._check(blocks, len(lease) * self.form.blocks_per_chunk - first)
+        self._check(blocks, len(lease) * self.group.blocks_per_chunk - first)
         self.begin()
         try:
             return DeviceLoad(self, lease, blocks, first, space, after)
@@ -132,5 +132,5 @@ class PagedCache(PagedMemory):
             raise ValueError("the paged cache is closed")
         if len(blocks) > most:
             raise ValueError(f"expected at most {max(0, most)} blocks, got {len(blocks)}")
-        if len(blocks) and not 0 <= min(blocks) <= max(blocks) < self.form.blocks:
-            raise ValueError(f"expected blocks from 0 to {self.form.blocks - 1}")
+        if len(blocks) and not 0 <= min(blocks) <= max(blocks) < self.group.blocks:
+            raise ValueError(f"expected blocks from 0 to {self.group.blocks - 1}")

@@ -131,7 +131,7 @@ class GpuCopies:
         """Fault in the data plane's messages about GPU copies that the link has not been informed of yet."""
         self._failed = False
         """Whether such a fault occurred in this attachment."""
-        self._told = ""
+        self._reported = ""
         self._caches = 0
         self._reading = 0
         self._ended = False
@@ -254,10 +254,10 @@ class GpuCopies:
                 self._not_before = now + RETRY_S if self._asked or self._failed else 0.0
                 self._attachment, self._asked, self._failed = self._link.attachments, 0, False
                 for question in self._unheard.values():  # the data plane may not have received it
-                    self._owe(question.closed + question.extents)
+                    self._queue_closing(question.closed + question.extents)
                 self._unheard.clear()
             if self._asked and now >= self._asked_until:
-                self._owe(self._unheard[self._asked].closed)
+                self._queue_closing(self._unheard[self._asked].closed)
                 self._asked = 0
             due = self._side is None and not self._asked and self._caches and not self._ended
             if due and self._link.attached and now >= self._not_before:
@@ -287,7 +287,7 @@ class GpuCopies:
             uuid = self._device.uuid
             number = self._link.post(
                 lambda number: wire.MapGpuCopies(number, uuid, extents, closed, table),
-                partial(self._hear, identity, extents, table=table),
+                partial(self._on_answer, identity, extents, table=table),
             )
             if not number:
                 return
@@ -295,7 +295,7 @@ class GpuCopies:
             self._asked, self._unheard[number] = number, _Question(extents, closed)
             self._closed = [each for each in self._closed if each not in closed]
 
-    def _hear(
+    def _on_answer(
         self,
         identity: tuple[int, int],
         extents: list[int],
@@ -328,16 +328,16 @@ class GpuCopies:
             lasting = code in _LASTING
             self._not_before = float("inf") if lasting else time.monotonic() + RETRY_S
             if current:  # otherwise they were put back when the question was given up
-                self._owe(question.closed)
+                self._queue_closing(question.closed)
             if not lasting:
-                self._tell(f"GPU copies are refused, the pool is read instead: {answer.said.message}")
+                self._report(f"GPU copies are refused, the pool is read instead: {answer.said.message}")
             return
         if self._side is None and self._caches and not self._ended:
             self._side = answer.side
         granted = {grant.extent: grant for grant in answer.said.grants if grant.extent in question.extents}
         side = self._side
         if side is None:
-            self._owe(granted)
+            self._queue_closing(granted)
             return
         side.grants |= granted
         side.changes = -1  # a granted extent may have been given up since
@@ -384,13 +384,13 @@ class GpuCopies:
         try:
             opened = self._runtime.open(Handle(grant.handle, grant.offset, grant.nbytes, self._device.uuid))
         except DeviceError as error:
-            self._tell(f"an extent of GPU copies could not be opened, the pool is read instead: {error}")
+            self._report(f"an extent of GPU copies could not be opened, the pool is read instead: {error}")
             with self._lock:
                 side.waiting[number] = time.monotonic() + RETRY_S
                 side.opening.discard(number)
                 self._opened.notify_all()
                 if plane == self._plane:
-                    self._owe([number])  # skipped while it is granted, and so may be retried
+                    self._queue_closing([number])  # skipped while it is granted, and so may be retried
             return
         extent = OpenExtent(number, plane, opened, grant.offset, grant.nbytes)
         end = grant.offset + grant.nbytes
@@ -429,26 +429,26 @@ class GpuCopies:
                 if not extent.users:
                     self._aside.submit(partial(self._close, extent))
             elif number not in side.opening:  # otherwise it is closed as soon as it is open
-                self._owe([number])
+                self._queue_closing([number])
 
     def _close(self, extent: OpenExtent) -> None:
         """Close an extent. Runs on the extent thread."""
         try:
             extent.close()
         except DeviceError as error:
-            self._tell(f"an extent of GPU copies could not be closed: {error}")
+            self._report(f"an extent of GPU copies could not be closed: {error}")
         with self._lock:
             if extent.plane == self._plane:
-                self._owe([extent.number])
+                self._queue_closing([extent.number])
                 self._tell_closed()
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         """Log a warning, once for consecutive repetitions."""
-        if text != self._told:
-            self._told = text
+        if text != self._reported:
+            self._reported = text
             _log.warning("larder.gpu %s", text)
 
-    def _owe(self, numbers: Iterable[int]) -> None:
+    def _queue_closing(self, numbers: Iterable[int]) -> None:
         """Queue a report that these extents are closed here. Skip those that were granted again meanwhile."""
         granted = () if self._side is None else self._side.grants
         self._closed += [each for each in numbers if each not in granted and each not in self._closed]
@@ -464,7 +464,7 @@ class GpuCopies:
             self._release(side, list(side.grants))
             self._opened.notify_all()
         for question in self._unheard.values():  # extents granted by it are not opened
-            self._owe(question.extents)
+            self._queue_closing(question.extents)
             question.extents = []
 
     def _finish(self) -> None:
@@ -475,7 +475,7 @@ class GpuCopies:
         with self._lock:
             self._end()
         if not self._aside.join(CLOSE_S):
-            self._tell(
+            self._report(
                 f"extents of GPU copies are not closed after {CLOSE_S:g} s: the device does not answer"
             )
         with self._client_lock, self._lock:

@@ -81,10 +81,10 @@ class IntegrityChecks:
         world: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
     ) -> int:
         """Return the position of the first block that does not match its checksum, or their number if all match."""
-        said = world.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
+        stored = world.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
         views = {number: segment.view() for number, segment in segments.items()}
         for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
-            expected = said[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + 1)]
+            expected = stored[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + 1)]
             if expected != NONE and expected != checksum(views[place >> 32][offset : offset + nbytes]):
                 return at
         return len(rows)

@@ -172,6 +172,30 @@ class Lease:
         del keep, hold, segments
         return total
 
+    def copy_pieces_to(self, targets: I64, sizes: I64, first: int = 0, space: int = 0) -> int:
+        """Copy blocks from position `first` on into pieces of memory, which the caller keeps alive.
+
+        Row `i` of `targets` [blocks, pieces] has the addresses of the pieces of block `first + i`; the `sizes` [pieces]
+        add up to a block. Stops before a block of another size, and at the end of the lease. Returns the number of
+        copied blocks. Threads may copy different blocks at once.
+        """
+        if self._rows and not self._hold:
+            raise ValueError("the lease was released")
+        end = min(self._length, first + len(targets))
+        if end <= first:
+            return 0
+        rows = self._rows[space][first:end].astype(np.int64)
+        other = np.flatnonzero(rows[:, HOT_NBYTES] != sizes.sum())
+        rows = rows[: other[0]] if len(other) else rows
+        hold, segments = self._hold[space], self._segments[space]
+        if not hold.world.alive:
+            raise ValueError("the lease is the parent's: a forked child maps nothing of it")
+        starts = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
+        sources = starts[:, None] + np.cumsum(sizes) - sizes
+        copy(targets[: len(rows)].reshape(-1), sources.reshape(-1), np.tile(sizes, len(rows)))
+        del hold, segments
+        return len(rows)
+
     def release(self) -> None:
         """Release the lease. Views that are still in use keep their blocks until they are collected."""
         self._hold = []

@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from dataplane.protocol.codes import Code, ProtocolError, code_of
 from dataplane.protocol.engine import (
     MAX_FDS_PER_DATAGRAM,
     MAX_KEYS_PER_REQUEST,
+    TRACEABLE,
     VERSION,
     Abort,
     Attach,
@@ -34,6 +35,7 @@ from dataplane.protocol.engine import (
     Reserved,
     SegmentsMapped,
     SpaceRequest,
+    Traced,
 )
 from dataplane.protocol.layout import LayoutError
 
@@ -105,7 +107,7 @@ class EngineLink:
         self._path = path
         self._group = group
         self._engine = engine
-        self._spaces = spaces
+        self.spaces = spaces
         self._timeout_s = timeout_s
         self._spin_s = spin_s
         self.tell = tell
@@ -127,6 +129,16 @@ class EngineLink:
         self._unreachable = ""
         self._check_at = 0.0
         self._membarrier = barrier.register()
+        self.traceparent: Callable[[], str] | None = None
+        """Returns the current span as a W3C traceparent; None if the client does not trace."""
+        self._traces = False
+        """Whether requests carry the current span: the data plane makes spans, too."""
+        self.hint_max_s = 0.0
+        """Longest duration of hints that the data plane accepts, in seconds; 0 if it accepts none."""
+        self.tiers = False
+        """Whether the data plane has tiers behind memory."""
+        self.host_pools = False
+        """Whether the data plane accepts host pools of this process."""
 
     @property
     def waiting(self) -> bool:
@@ -160,7 +172,7 @@ class EngineLink:
             connection.setblocking(False)
             connection.connect(self._path)
             request = Attach(
-                self._take_id(), VERSION, self._group, self._spaces, self._engine, self._membarrier
+                self._take_id(), VERSION, self._group, self.spaces, self._engine, self._membarrier
             )
             if self.world is not None and self._memory:
                 request.resume, request.resume_memory = self.world.client, self._memory
@@ -217,7 +229,7 @@ class EngineLink:
 
     def _enter(self, answer: Attached, fds: list[int]) -> None:
         try:
-            checks.attached(answer, len(self._spaces))
+            checks.attached(answer, len(self.spaces))
             if answer.resumed:
                 self._resume(answer, fds)
                 return
@@ -255,6 +267,10 @@ class EngineLink:
     def _attached(self, answer: Attached) -> None:
         self.attached = True
         self.attachments += 1
+        self._traces = answer.traces and self.traceparent is not None
+        self.hint_max_s = answer.hint_max_s
+        self.tiers = answer.tiers
+        self.host_pools = answer.host_pools
         if not self._faulty:
             self._retry_s = FIRST_RETRY_S
         self._unanswered.clear()
@@ -263,6 +279,8 @@ class EngineLink:
 
     def _drop(self, reason: str) -> None:
         if self._socket is not None:
+            with suppress(OSError):  # a forked child may have the socket too
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
         was, self.attached = self.attached, False
@@ -288,6 +306,10 @@ class EngineLink:
         self.tell(ClientEvent("fault", fault))
         self._drop(fault)
 
+    def disconnect(self, reason: str) -> None:
+        """End the connection, so that the data plane publishes no store that it still copies. Attach again later."""
+        self._drop(reason)
+
     def _later(self) -> None:
         now = time.monotonic()
         if now < self._eager_until and not self._faulty:
@@ -299,9 +321,13 @@ class EngineLink:
     # ---- requests
 
     def ask(
-        self, make: Callable[[int], EngineRequest], check: checks.Check, timeout_s: float = 0.0
+        self,
+        make: Callable[[int], EngineRequest],
+        check: checks.Check,
+        timeout_s: float = 0.0,
+        fds: Sequence[int] = (),
     ) -> EngineReply | Code:
-        """Send a request and wait for its answer; return a Code if there is none.
+        """Send a request, with file descriptors, and wait for its answer; return a Code if there is none.
 
         Waits at most the time-out, or `timeout_s` if that is longer. `check` raises ProtocolError if the answer does
         not match the request.
@@ -320,7 +346,12 @@ class EngineLink:
             request = make(number)
             if isinstance(request, (Commit, Abort)):  # the process no longer writes to this reservation
                 self._writing.discard(request.reservation)
-            self._socket.send(encode(request))
+            if self._traces:
+                request = self._traced(request)
+            if fds:
+                socket.send_fds(self._socket, [encode(request)], fds)
+            else:
+                self._socket.send(encode(request))
             answer = self._answer(number, deadline)
             check(answer)
             if isinstance(answer, Reserved) and answer.reservation:
@@ -338,6 +369,13 @@ class EngineLink:
         self._faulty = False
         self._retry_s = FIRST_RETRY_S
         return answer
+
+    def _traced(self, request: EngineRequest) -> EngineRequest:
+        """Return the request with the current span, if that is sampled and the request can carry it."""
+        current = "" if self.traceparent is None else self.traceparent()
+        if isinstance(request, TRACEABLE) and current.endswith("1"):
+            return Traced(request.id, current, request)
+        return request
 
     def post(self, make: Callable[[int], EngineRequest], hear: Hear) -> int:
         """Send a request without waiting. Return its number, or 0 if it could not be sent now.

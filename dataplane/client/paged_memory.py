@@ -13,7 +13,7 @@ from dataplane.client.gpu_copies import GpuCopies, GpuCopy
 from dataplane.client.leases import Lease
 from dataplane.client.memory import SharedMapping
 from dataplane.devices.copying import CopyLane, methods_for
-from dataplane.devices.paged import GroupForm, Planes, Runs
+from dataplane.devices.paged import Planes, Runs, TensorGroup
 from dataplane.devices.pinning import PinnedMemory, Staging
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime
 
@@ -58,7 +58,7 @@ class PagedMemory:
             raise ValueError(f"expected an address for each tensor, got {len(bases)} for {len(tensors)}")
         if tokens_per_block < 1 or chunk_tokens % tokens_per_block:
             raise ValueError(f"expected blocks whose tokens divide {chunk_tokens}, got {tokens_per_block}")
-        self.form = GroupForm(blocks, tokens_per_block, chunk_tokens // tokens_per_block, tuple(tensors))
+        self.group = TensorGroup(blocks, tokens_per_block, chunk_tokens // tokens_per_block, tuple(tensors))
         self.runtime = runtime
         self.device = device
         self._client = client
@@ -83,7 +83,7 @@ class PagedMemory:
     @property
     def chunk_bytes(self) -> int:
         """Bytes to reserve for a chunk."""
-        return self.form.chunk_bytes
+        return self.group.chunk_bytes
 
     @property
     def staged(self) -> bool:
@@ -111,7 +111,7 @@ class PagedMemory:
 
     def enqueue(
         self,
-        places: Sequence[BlockSource],
+        sources: Sequence[BlockSource],
         tensors: slice,
         *,
         to_device: bool,
@@ -121,18 +121,21 @@ class PagedMemory:
         with self._lock:
             if after is not None:
                 self._lane.stream.wait(after)
-            for place in places:
-                runs = self.form.runs(
-                    place.numbers, bases=self._bases, tensors=tensors, places=(place.positions, place.begins)
+            for source in sources:
+                runs = self.group.runs(
+                    source.numbers,
+                    bases=self._bases,
+                    tensors=tensors,
+                    in_chunks=(source.positions, source.begins),
                 )
-                if isinstance(place.memory, OpenExtent):
-                    self._lane.copy(runs, place.memory.address, to_device=to_device, within=True)
+                if isinstance(source.memory, OpenExtent):
+                    self._lane.copy(runs, source.memory.address, to_device=to_device, within=True)
                     continue
-                if self._staging is None and self._pinned(place.memory, runs, to_device=to_device):
+                if self._staging is None and self._pinned(source.memory, runs, to_device=to_device):
                     continue
                 if self._staging is None:
                     self._staging = Staging(self.runtime)
-                self._lane.copy_staged(runs, self._staging, place.memory.address, to_device=to_device)
+                self._lane.copy_staged(runs, self._staging, source.memory.address, to_device=to_device)
 
     def _pinned(self, memory: SharedMapping, runs: Runs, *, to_device: bool) -> bool:
         known = self._pins.get(memory.address)
@@ -173,7 +176,7 @@ class PagedMemory:
         self.release(extents)
 
     def release(self, extents: Collection[OpenExtent]) -> None:
-        """Record that nothing reads any more from these extents, which `find` returned."""
+        """Record that reading from these extents, which `find` returned, has ended."""
         if self._gpu_copies is not None and extents:
             self._gpu_copies.done(extents)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from types import TracebackType
 
 import numpy as np
@@ -12,11 +13,19 @@ import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
-from dataplane.client.copies import Buffer, address_of, addresses, copy, copy_summed
+from dataplane.client.copies import (
+    Buffer,
+    address_of,
+    addresses,
+    copy,
+    copy_pieces_summed,
+    copy_summed,
+)
 from dataplane.client.memory import BlockWindow, SharedMapping
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ReserveOutcome, code_of
 from dataplane.protocol.engine import CHECKSUM_BYTES, Reserved
+from dataplane.protocol.layout import I64
 
 _WRITE = int(ReserveOutcome.WRITE)
 _NOT_REFUSED = frozenset(int(outcome) for outcome in ReserveOutcome)
@@ -81,7 +90,7 @@ class Reservation:
         self,
         keys: int,
         nbytes: int,
-        commit: Callable[[Attachment, int, bytes, bytes, bytes], CommitResult],
+        commit: Callable[[Attachment, int, bytes, bytes, bytes, int], CommitResult],
         abort: Callable[[Attachment, int], None],
         *,
         checksums: bool,
@@ -106,14 +115,14 @@ class Reservation:
         """Apply the data plane's answer, whose segments are mapped. Raise ProtocolError if a place is invalid."""
         segments = memoryview(answer.segments).cast("I").tolist()
         offsets = memoryview(answer.offsets).cast("Q").tolist()
-        places: dict[int, list[int]] = {}
+        offsets_by_segment: dict[int, list[int]] = {}
         for code, number, offset in zip(answer.outcomes, segments, offsets, strict=True):
             if code == _WRITE:
-                places.setdefault(number, []).append(offset)
-        checks.places(world.segments, places, self.nbytes)
-        self._mapped = {number: world.segments[number] for number in places}
+                offsets_by_segment.setdefault(number, []).append(offset)
+        checks.places(world.segments, offsets_by_segment, self.nbytes)
+        self._mapped = {number: world.segments[number] for number in offsets_by_segment}
         for number, memory in self._mapped.items():
-            memory.prepare(places[number], self.nbytes)
+            memory.prepare(offsets_by_segment[number], self.nbytes)
         self._world = world
         self._codes = answer.outcomes
         self._segments = segments
@@ -192,6 +201,26 @@ class Reservation:
         del keep, mapped
         return len(at) * self.nbytes
 
+    def copy_pieces_from(self, sources: I64, sizes: I64, first: int = 0) -> None:
+        """Fill the writable blocks from position `first` on from pieces of memory, which the caller keeps alive.
+
+        Row `i` of `sources` [keys, pieces] has the addresses of the pieces of block `first + i`; the `sizes` [pieces]
+        add up to a block. Threads may fill different blocks at once. Does nothing if nothing is reserved.
+        """
+        if self._ended:
+            raise ValueError("the reservation has ended")
+        if sizes.sum() != self.nbytes:
+            raise ValueError(f"expected pieces of {self.nbytes} bytes together, got {sizes.sum()}")
+        if not self._open:
+            return
+        at = np.flatnonzero(self.outcomes[first : first + len(sources)] == _WRITE)
+        for position, pieces in zip((at + first).tolist(), sources[at], strict=True):
+            window = self._window(position)
+            if self._checksums:
+                self._sums[position] = copy_pieces_summed(window, pieces.tolist(), sizes.tolist())
+            else:
+                copy(window.ctypes.data + np.cumsum(sizes) - sizes, pieces, sizes)
+
     def commit(
         self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None
     ) -> CommitResult:
@@ -201,6 +230,7 @@ class Reservation:
         are computed from the bytes, unless the client was attached without checksums. Do not write to the views
         afterwards. Raises ValueError for wrong arguments; the reservation then stays open.
         """
+        started = perf_counter_ns()
         if positions is not None or checksums is not None:
             self._check(positions, checksums)
         if positions is not None and not len(positions):
@@ -212,7 +242,7 @@ class Reservation:
         if ended is None:
             return CommitResult(0, outcomes=self._codes)
         slots = b"" if positions is None else np.array(positions, np.uint32).tobytes()
-        return self._commit(*ended, slots, b"".join(checksums or ()), self._codes)
+        return self._commit(*ended, slots, b"".join(checksums or ()), self._codes, started)
 
     def _sum(self, positions: Sequence[int]) -> list[bytes]:
         return [

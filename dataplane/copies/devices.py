@@ -53,7 +53,7 @@ class Devices:
         self._pinned: dict[int, PinnedMemory] = {}
         self._methods: dict[str, Methods] = {}
         self._users = 0
-        self._told = False
+        self._warned = False
         self._ends = ThreadPoolExecutor(1, "device-end")
         self._ending: Future[None] | None = None
         """Cleanup that started when the last user left."""
@@ -67,7 +67,7 @@ class Devices:
         return self._find()
 
     def failed(self, error: DeviceError) -> None:
-        """Note a failed call; after a lasting error no device can be used any more."""
+        """Note a failed call; after a lasting error no device can be used."""
         if error.lasting and self._broken is None:
             self._broken = error.with_traceback(None)
             log.error("device.lost", error=str(error), effect="engines of GPUs are refused from here on")
@@ -148,8 +148,8 @@ class Devices:
 
     def staging(self, refused: DeviceError) -> None:
         """Log, only once, that memory could not be registered."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             log.warning(
                 "device.pool_not_pinned",
                 reason=str(refused),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
-from dataplane.core.engines.rings import RingReader
+from dataplane.core.engines.engines import Engine
+from dataplane.core.engines.operations import OperationTotals
 from dataplane.core.tenants.tenant import wrapped
 from dataplane.protocol.codes import Code
 
@@ -13,8 +15,9 @@ from dataplane.protocol.codes import Code
 class Counts:
     """Counts since the process started."""
 
-    events_dropped: int = 0
-    """Events dropped because the queue was full."""
+    dropped_events: Counter[str] = field(default_factory=Counter)
+    """Events dropped because a queue was full, by name."""
+    operations: OperationTotals = field(default_factory=OperationTotals)
     refused_blocks: dict[str, int] = field(default_factory=dict)
     """Refused blocks by the name of the reason."""
     ring_dropped: int = 0
@@ -27,7 +30,13 @@ class Counts:
         name = code.name.lower()
         self.refused_blocks[name] = self.refused_blocks.get(name, 0) + blocks
 
-    def ring_gone(self, ring: RingReader) -> None:
-        """Keep the counts of a ring whose engine is removed."""
-        self.ring_dropped = wrapped(self.ring_dropped + ring.dropped)
-        self.ring_entries_rejected = wrapped(self.ring_entries_rejected + ring.invalid)
+    def read_operations(self, engine: Engine, now: float) -> None:
+        """Count the operations that an engine has completed. Counts that it cannot have reached are rejected."""
+        if not engine.expelled and not engine.operations.drain(self.operations, now):
+            engine.ring.invalid += 1
+
+    def engine_gone(self, engine: Engine, now: float) -> None:
+        """Keep the counts of an engine that is removed."""
+        self.read_operations(engine, now)
+        self.ring_dropped = wrapped(self.ring_dropped + engine.ring.dropped)
+        self.ring_entries_rejected = wrapped(self.ring_entries_rejected + engine.ring.invalid)

@@ -33,7 +33,7 @@ class DrivenCore:
         return self.node.pool.spaces.by_number[number]
 
     def give_up(self, client: int, reservation: int, now: float) -> None:
-        """Abort a reservation to which no copy writes any more."""
+        """Abort a reservation to which no copy writes."""
         engine = self.node.engines.get(client)
         if engine is not None:  # also one that lost its connection: only this process was writing
             self.node.pool.usage.pass_to(now)

@@ -104,25 +104,25 @@ class InProcess:
         tenant: str,
         now: float,
         *,
-        asked: bool,
+        is_lookup: bool,
         used: bool = True,
         most: int | None = None,
     ) -> LeasedChain:
         """Lease the leading READY blocks of a chain, at most `most`, in the engine's own area. Raise ProtocolError.
 
-        With `asked`, the call counts as a look-up of the tenant. With `used`, the leased blocks count as used at once;
-        otherwise call `use` later.
+        With `is_lookup`, the call counts as a look-up of the tenant. With `used`, the leased blocks count as used at
+        once; otherwise call `use` later.
         """
         engine = self._attached(client)
         declared = self.node.pool.spaces.by_number.get(space)
         if declared is None or declared.gateway != engine.gateway:
             raise ProtocolError(
-                Code.UNKNOWN_SPACE, f"space {space} is none of the {engine.gateway} gateway", "space"
+                Code.UNKNOWN_SPACE, f"space {space} does not belong to the {engine.gateway} gateway", "space"
             )
         words = check_keys(keys)
         found = self._leading(words if most is None else words[: max(0, most)], space)
         _raise(engine, found.numbers)
-        if asked:
+        if is_lookup:
             self.looked_up(tenant, space, len(words), len(found.numbers), now)
         if used and found.numbers:
             self._note(engine, found.numbers, found.controls, now)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dataplane.core.blocks.blocks import BlockTable
+from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs
@@ -51,36 +51,40 @@ from dataplane.core.operator.verifying import Verifications
 from dataplane.core.pool.pool import Pool
 from dataplane.core.pool.sweeps import Kind, SweepStart
 from dataplane.core.tenants.eviction_queues import MakePolicy
+from dataplane.core.tiering.moves import ADD_TIER, Moves
+from dataplane.core.tiering.tiering import Tiering
+from dataplane.core.tiering.tombstones import tombstone_of
 from dataplane.policies.lru import Lru
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import (
-    MAX_TRACE_PART_BYTES,
-    CachedBlock,
-    CountBlocks,
-    ListBlocks,
-    LookupChain,
-    Prefix,
-    Scope,
-    SpaceHits,
-)
+from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, LookupChain, SpaceHits
+from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES, Prefix
+from dataplane.protocol.control.scopes import CountBlocks, Scope
 from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, LeaseRequest, Report, Reserve
+from dataplane.protocol.event import name_of
 from dataplane.protocol.events import (
     AdmissionChanged,
-    CacheStart,
     EngineAttached,
     EngineDetached,
-    EngineGone,
+    EngineReleased,
     Event,
-    GatewayStats,
-    IdJournalFilling,
+    IdJournalNearlyFilled,
     PinDegraded,
-    SweepDone,
+    SweepEnded,
 )
 from dataplane.protocol.layout import AreaMemory, IndexMemory
+from dataplane.protocol.salts import shown
+from dataplane.protocol.spaces import TIER_GATEWAY
+from dataplane.protocol.stats.gateways import GatewayStats
+from dataplane.protocol.stats.ipc import IpcStats
+from dataplane.protocol.stats.kv_events import KvEventStats
+from dataplane.protocol.stats.processes import CacheStart, ProcessStats
+from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.usage import UsageCounters
 
 MAX_ENGINE_CHARACTERS = 128
 MAX_WAITING_EVENTS = 100_000
+MAX_WAITING_BLOCK_EVENTS = 90_000
 ID_JOURNAL_WARNS, ID_JOURNAL_RESTS = 0.8, 0.7
 """Fractions of the id journal's capacity. An event is published when use reaches the first; another one is published
 only after use has fallen below the second."""
@@ -106,6 +110,8 @@ class NodeOptions:
     """Page size in bytes; a segment is a whole number of pages."""
     named_bytes: int = 0
     """Size in bytes of the named segment, which the spaces of gateways share; 0 for no named segment."""
+    hint_max_s: float = 0.0
+    """Longest duration of hints of requests, in seconds; 0: hints have no effect."""
 
 
 class Node:
@@ -137,6 +143,7 @@ class Node:
             options.pin_budget_ratio,
             self.emit,
         )
+        self.pool.hints.max_s = options.hint_max_s
         self.room = Reclaimer(self.pool)
         self.pool.usage.pass_to(now)
         self.storing = StoreService(self.pool, self.room, options.reservation_ttl_s, self.counts.refused)
@@ -148,6 +155,8 @@ class Node:
         self.expulsions = Expulsions(self.pool, self.engines, self.emit)
         self.admitted_managers: list[str] = []
         """Public keys of the managers that may connect; reported in the statistics."""
+        self.tiering: Tiering | None = None
+        """Tiers behind memory, or None without any."""
         self.adopted_blocks = 0
         """Number of blocks that this process took over at its start."""
         self.cache_start = CacheStart()
@@ -155,7 +164,7 @@ class Node:
         self.prefixes = PrefixSketches()
         self.accesses = AccessTrace(now, options.trace_blocks)
         self.uses = AccessReports(self.pool, self.engines, self.prefixes, self.accesses)
-        self.storing.on_asked = self.uses.asked
+        self.storing.on_store_request = self.uses.store_requested
         self._gate_closed = False
         self._id_journal_fills = False
         table = self.pool.table
@@ -167,13 +176,29 @@ class Node:
         self._settle_at = now
         self.gateway_stats: Callable[[float], GatewayStats | None] = lambda now: None
         """Callback that returns the statistics of this node's gateway, or None without a gateway."""
+        self.spans_dropped: Callable[[], int] = int
+        """Callback that returns the number of spans that this process did not export."""
+        self.tier_stats: Callable[[], list[TierStats]] = list
+        """Callback that returns the statistics of the tiers."""
+        self.when_recorded: Callable[[Callable[[], None]], None] = lambda call: call()
+        """Calls back when all invalidations so far are recorded for tiers, at once or later."""
+        self.kv_event_stats: Callable[[], KvEventStats | None] = lambda: None
+        """Callback that returns the counters of the publisher of KV events, or None without one."""
+        self.process_stats: Callable[[], ProcessStats | None] = lambda: None
+        """Callback that returns the resource usage of this process, or None if it is not measured."""
+        self.ipc_stats: Callable[[], IpcStats | None] = lambda: None
+        """Callback that returns the latest sample of queues and stores in shared memory; None before the first."""
+
+    def use_tiers(self, tiering: Tiering) -> None:
+        """Use the tiers of `tiering`, which may change later. Call it once."""
+        self.tiering = self.pool.tiers = tiering
 
     # ---- events
 
     def emit(self, event: Event) -> None:
-        """Queue an event for the event bus. Drop and count it when the queue is full."""
-        if len(self._events) >= MAX_WAITING_EVENTS:
-            self.counts.events_dropped += 1
+        """Queue an event for the event bus. Drop and count it when the queue is full; block traffic first."""
+        if len(self._events) >= (MAX_WAITING_BLOCK_EVENTS if event.per_block else MAX_WAITING_EVENTS):
+            self.counts.dropped_events[name_of(event)] += 1
             return
         self._events.append(event)
 
@@ -202,7 +227,7 @@ class Node:
         if before is not None:
             return self._resume(before, message, now)
         self.expulsions.check(pid, started)
-        if self.storing.draining:
+        if self.storing.draining and gateway != TIER_GATEWAY:
             raise ProtocolError(
                 Code.DRAINING, "the node is draining and accepts no new engines; attach to another node"
             )
@@ -273,6 +298,8 @@ class Node:
             return
         self.uses.drain(engine, now)
         engine.connected = False
+        if self.tiering is not None:
+            self.tiering.loads.engine_gone(client)
         engine.waits_for = {
             other.client for other in self.engines.values() if other.group == engine.group and other.alive
         }
@@ -289,7 +316,7 @@ class Node:
         for number in [*engine.reservations, *engine.expired]:
             self.storing.abort(engine, number, now)
         engine.connected = False
-        self.emit(EngineDetached(now, client, engine.pid, engine.group, "say_detached", 0))
+        self.emit(EngineDetached(now, client, engine.pid, engine.group, "client detached", 0))
         self._forget(engine, now)
 
     def process_gone(self, client: int, now: float) -> None:
@@ -313,6 +340,7 @@ class Node:
                 self._forget(engine, now)
 
     def _forget(self, engine: Engine, now: float) -> None:
+        self.counts.engine_gone(engine, now)
         blocks, size = self.storing.release_all(engine)
         self.pool.table.names.append(EngineEnd(engine.client))
         self._leases.remove(engine.client)
@@ -321,12 +349,11 @@ class Node:
         self.accesses.forget(engine.client)
         self._memory.retire_area(engine.client)
         del self.engines[engine.client]
-        self.counts.ring_gone(engine.ring)
         for other in list(self.engines.values()):
             if engine.client in other.waits_for:
                 other.waits_for.discard(engine.client)
                 self._reap(other, now)
-        self.emit(EngineGone(now, engine.client, engine.pid, engine.group, blocks, size))
+        self.emit(EngineReleased(now, engine.client, engine.pid, engine.group, blocks, size))
 
     # ---- requests of engines
 
@@ -397,8 +424,10 @@ class Node:
                 self.storing.expire(engine, now)
         self.intent.expire_pins(now)
         for sweep in self.pool.sweeps.step():
-            self.emit(SweepDone(now, sweep.number, sweep.kind, sweep.blocks))
+            self.emit(SweepEnded(now, sweep.number, sweep.kind, sweep.blocks))
         self.verifying.step(now)
+        self.pool.table.names.compact_some()
+        self.pool.end_hints(now)
         self.pool.reap(now)
         policy = self.intent.policy
         if policy.high_watermark < 1.0:
@@ -407,9 +436,11 @@ class Node:
             self._settle_at = now + SETTLE_INTERVAL_S
             self._settle(now)
         self.pool.promote_pins(now)
+        if self.tiering is not None:
+            self.tiering.tick(now)
         self.gpu_copies.step(now)
         for pin in self.pool.pins.take_degraded():
-            self.emit(PinDegraded(now, pin.name, pin.degraded))
+            self.emit(PinDegraded(now, pin.name, shown(pin.tenant), pin.degraded))
 
     def _settle(self, now: float) -> None:
         """Do the periodic work that does not have to run at every tick."""
@@ -433,15 +464,37 @@ class Node:
             return
         if used >= ID_JOURNAL_WARNS * capacity and not self._id_journal_fills:
             self._id_journal_fills = True
-            self.emit(IdJournalFilling(now, used, capacity))
+            self.emit(IdJournalNearlyFilled(now, used, capacity))
         elif used < ID_JOURNAL_RESTS * capacity:
             self._id_journal_fills = False
 
     # ---- operator actions
 
     def invalidate(self, scope: Scope, now: float) -> SweepStart:
-        """Make the blocks of a scope unreadable from now on. Raise ProtocolError."""
-        return scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
+        """Make the blocks of a scope unreadable from now on. Acknowledge it after `when_recorded`. Raise
+        ProtocolError."""
+        begun = scopes.sweep(self.pool, "invalidate", scope, self._open_reservations(), now)
+        if self.tiering is not None:
+            self.tiering.invalidate(tombstone_of(self.pool, scope, begun.before))
+        return begun
+
+    def move(self, message: Move, now: float) -> MoveState:
+        """Start to move blocks between memory and tiers. Raise ProtocolError."""
+        return self._moves(message.tier).start(message, now)
+
+    def move_state(self, number: int) -> MoveState:
+        """Return the state of a move. Raise ProtocolError."""
+        return self._moves("").state(number)
+
+    def cancel_move(self, number: int) -> MoveState:
+        """Cancel a move, and return its state. Raise ProtocolError."""
+        return self._moves("").cancel(number)
+
+    def _moves(self, tier: str) -> Moves:
+        if self.tiering is None:
+            message = f"this node has no tiers. {ADD_TIER}"
+            raise ProtocolError(Code.UNKNOWN_TIER, message, "tier" if tier else "number")
+        return self.tiering.moves
 
     def drain(self, *, on: bool) -> None:
         """Refuse new engines and blocks, or accept them again. Existing engines and blocks are served as before."""
@@ -452,17 +505,28 @@ class Node:
         return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
 
     def clear(self, now: float, *, permanent: bool) -> SweepStart:
-        """Make every block unreadable from now on. Spare blocks under permanent pins unless `permanent` is set."""
-        return scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
+        """Make every block unreadable from now on. Spare blocks under permanent pins unless `permanent` is set.
+        Acknowledge it after `when_recorded`."""
+        begun = scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
+        if self.tiering is not None:
+            spared = () if permanent else self.pool.pins.permanent
+            self.tiering.invalidate(tombstone_of(self.pool, Scope(), begun.before, spared))
+        return begun
 
     def clear_gateway(self, gateway: str, now: float, *, force: bool) -> SweepStart:
         """Make every block of a gateway's spaces unreadable from now on. Without `force`, keep blocks that are leased
-        or being written."""
-        if force:
-            return scopes.clear_gateway(self.pool, gateway, (), self._open_reservations(), now)
-        held = self._leases.held_by_any(self.pool.table.space_of)
-        spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
-        return scopes.clear_gateway(self.pool, gateway, spared, (), now)
+        or being written. Acknowledge it after `when_recorded`."""
+        reservations = self._open_reservations() if force else ()
+        spared: list[Block] = []
+        if not force:
+            held = self._leases.held_by_any(self.pool.table.space_of)
+            spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
+        begun = scopes.clear_gateway(self.pool, gateway, spared, reservations, now)
+        if self.tiering is not None:
+            kept = [*spared, *self.pool.pins.permanent]
+            tombstone = tombstone_of(self.pool, Scope(), begun.before, kept)
+            self.tiering.invalidate(tombstone.within(self.pool, gateway))
+        return begun
 
     def count(self, message: CountBlocks) -> tuple[int, int]:
         """Return the number of blocks and bytes that a sweep would cover. Raise ProtocolError."""

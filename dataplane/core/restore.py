@@ -138,7 +138,7 @@ def restore(node: Node, kept: SurvivingMemory, now: float) -> Restored:
     stamp = pool.table.memory.cold[:, COLD_STORED_AT].max()
     if stamp > _LAST_STAMP:
         raise Contradiction(f"a block was stored at {int(stamp)} ns")
-    pool.sweeps.go_on_after(int(stamp))
+    pool.sweeps.continue_after(int(stamp))
     rows = _Rows(pool.table, kept)
     restored.lost_blocks = rows.drop_unsound()
     # A tenant number without blocks may belong to a salt that has since got another number.

@@ -42,6 +42,11 @@ class Spaces:
                     f"{field_name}.{name}",
                 )
 
+    def of_identity(self, identity: str) -> Space | None:
+        """Return the space with this identity (32 hex digits); None if no engine has attached it."""
+        number = self._numbers.get(identity)
+        return None if number is None else self.by_number[number]
+
     def known(self, space: Space) -> int | None:
         """Return the space's number, or None when it has none."""
         return self._numbers.get(space.identity())

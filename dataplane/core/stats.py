@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from dataplane.core.node import Node
-from dataplane.protocol.events import NodeStats, ObservedDigest, PolicyStats
+from dataplane.protocol.stats.node import NodeStats, ObservedDigest
+from dataplane.protocol.stats.pool import PolicyStats
 
 
 def node_stats(node: Node, now: float) -> NodeStats:
     """Return the statistics that a heartbeat carries."""
     pool, counts = node.pool, node.counts
+    for engine in node.engines.values():
+        counts.read_operations(engine, now)
     rings = [engine.ring for engine in node.engines.values()]
     pool.totals.ring_dropped = counts.ring_dropped + sum(ring.dropped for ring in rings)
     pool.totals.ring_entries_rejected = counts.ring_entries_rejected + sum(ring.invalid for ring in rings)
-    pool.totals.events_dropped = counts.events_dropped
+    pool.totals.events_dropped = counts.dropped_events.total()
     tenants, others = pool.tenants.stats(now)
     leased = pool.leases.leased(pool.table.space_of)
     node.gpu_copies.count()
+    directory = None if node.tiering is None else node.tiering.directory
     return NodeStats(
         at=now,
         node=node.options.name,
@@ -43,10 +49,23 @@ def node_stats(node: Node, now: float) -> NodeStats:
         spaces=pool.space_stats(),
         sweeps=pool.sweeps.stats(len(pool.doomed)),
         gateway=node.gateway_stats(now),
+        tiers=node.tier_stats(),
+        tier_directory_blocks=0 if directory is None else directory.listed(),
+        tier_directory_unlisted=0 if directory is None else directory.unlisted(),
+        kv_events=node.kv_event_stats(),
         gpu_copy_pools=node.gpu_copies.stats(),
         gpu_copy_pool_bytes=node.gpu_copies.capacity_bytes,
         id_journal_bytes=pool.table.names.used_bytes,
         id_journal_capacity_bytes=pool.table.names.capacity_bytes,
+        otel_spans_dropped=node.spans_dropped(),
+        operations=counts.operations.stats(),
+        evicted={reason: replace(each) for reason, each in pool.evicted.items()},
+        evicted_idle=pool.evicted_idle.stats(),
+        block_lifetime=pool.lifetimes.stats(),
+        reuse_gap=pool.reuse_gaps.stats(),
+        events_dropped=dict(counts.dropped_events),
+        process=node.process_stats(),
+        ipc=node.ipc_stats(),
     )
 
 

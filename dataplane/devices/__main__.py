@@ -1,7 +1,7 @@
 """`python -m dataplane.devices`: check this machine's GPUs, and print one JSON line per check.
 
-`larder doctor` shows the result. `--twin` checks the emulated device instead. Exit codes: 0 if checks ran, 1 if there
-is no device.
+`larder doctor` shows the result. `--emulated` checks the emulated device instead. Exit codes: 0 if checks ran, 1 if
+there is no device.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m dataplane.devices", description="Look at this machine's GPUs."
     )
-    parser.add_argument("--twin", action="store_true", help="look at the twin on host memory")
+    parser.add_argument("--emulated", action="store_true", help="look at the emulated device on host memory")
     parser.add_argument("--export", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        runtime = EmulatedDevice() if options.twin else find()
+        runtime = EmulatedDevice() if options.emulated else find()
         if options.export:
             export(runtime)
             return 0
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
             "-m",
             "dataplane.devices",
             "--export",
-            *(["--twin"] if options.twin else []),
+            *(["--emulated"] if options.emulated else []),
         ]
         for seen in examine(runtime, command):
             _say(seen)

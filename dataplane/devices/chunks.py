@@ -1,7 +1,7 @@
-"""Form of a chunk of an engine's tensors, as both sides of the engine socket compute it.
+"""Layout of a chunk of an engine's tensors, which both sides of the engine socket compute.
 
 The bytes of a chunk depend on how the tensors lie in memory. A space whose bytes come from tensors therefore has a
-layout string that identifies their form. All engines of a space copy chunks of the same form, whichever process copies,
+layout string that identifies it. All engines of a space copy chunks of the same layout, whichever process copies,
 also after a restart.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from types import MappingProxyType
 
-from dataplane.devices import dtypes
-from dataplane.devices.paged import GroupForm, LayoutRefused, Planes, block_axis, planes_of
+from dataplane.base import dtypes
+from dataplane.devices.paged import LayoutRefused, Planes, TensorGroup, block_axis, planes_of
 from dataplane.protocol.engine import MAX_CACHE_TENSORS, MAX_DIMENSIONS
 
 MAX_NUMBER = 1 << 50
@@ -63,7 +63,7 @@ class Tensor:
         return self.item_bytes * (last + 1)
 
 
-def form_of(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens: int) -> GroupForm:
+def tensor_group(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens: int) -> TensorGroup:
     """Return tensors that share block numbers as runs of bytes. Raise TensorsRefused."""
     if not 1 <= len(tensors) <= MAX_CACHE_TENSORS:
         raise TensorsRefused(f"expected 1 to {MAX_CACHE_TENSORS} tensors, got {len(tensors)}", "tensors")
@@ -86,7 +86,7 @@ def form_of(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens: int)
             "tensors",
         )
     blocks = min(tensor.shape[block_axis(tensor.shape)] for tensor in tensors)
-    return GroupForm(blocks, tokens_per_block, per_chunk, tuple(made))
+    return TensorGroup(blocks, tokens_per_block, per_chunk, tuple(made))
 
 
 def _planes(tensor: Tensor, field: str) -> Planes:
@@ -117,8 +117,8 @@ def _planes(tensor: Tensor, field: str) -> Planes:
         raise TensorsRefused(str(error), f"{field}.stride") from None
 
 
-def layout_of(tensors: Sequence[Tensor], form: GroupForm) -> str:
-    """Return `Space.layout` for chunks of this form: a hash of dtypes, sizes and order of a block's contents, per
+def layout_of(tensors: Sequence[Tensor], group: TensorGroup) -> str:
+    """Return `Space.layout` for chunks of this group: a hash of dtypes, sizes and order of a block's contents, per
     tensor.
 
     The number of blocks and their place in memory are not part of it; each engine chooses them freely.
@@ -131,7 +131,7 @@ def layout_of(tensors: Sequence[Tensor], form: GroupForm) -> str:
             planes.nbytes,
             list(planes.order),
         )
-        for tensor, planes in zip(tensors, form.tensors, strict=True)
+        for tensor, planes in zip(tensors, group.tensors, strict=True)
     ]
-    text = repr((form.tokens_per_block, form.blocks_per_chunk, parts))
+    text = repr((group.tokens_per_block, group.blocks_per_chunk, parts))
     return PREFIX + sha256(text.encode()).hexdigest()[:32]

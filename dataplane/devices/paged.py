@@ -60,7 +60,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class GroupForm:
+class TensorGroup:
     """Tensors that share block numbers."""
 
     blocks: int
@@ -85,8 +85,8 @@ class GroupForm:
         starts = np.array([start for each in self.tensors for start in each.starts], np.int64)
         steps = np.repeat(np.array([each.step for each in self.tensors], np.int64), counts)
         sizes = np.repeat(np.array([each.nbytes for each in self.tensors], np.int64), counts)
-        places = np.concatenate(([0], np.cumsum(sizes * self.blocks_per_chunk)[:-1]))
-        return starts, steps, sizes, places
+        starts_in_chunk = np.concatenate(([0], np.cumsum(sizes * self.blocks_per_chunk)[:-1]))
+        return starts, steps, sizes, starts_in_chunk
 
     def page_bytes(self) -> int:
         """Return the bytes of the largest run of one block."""
@@ -100,13 +100,13 @@ class GroupForm:
         base: int = 0,
         bases: Sequence[int] | None = None,
         tensors: slice = slice(None),
-        places: tuple[I64, I64] | None = None,
+        in_chunks: tuple[I64, I64] | None = None,
     ) -> Runs:
         """Return the copies for some blocks of a chunk: those from position `first` on, with block numbers `numbers`.
 
         `base` is added to every device address; `bases` has one base per tensor. `tensors` selects some of the tensors.
-        `places` has the position of each block in its own chunk, and the start of that chunk, so that one call covers
-        blocks of many chunks. Runs that are adjacent on both sides are joined.
+        `in_chunks` has the position of each block in its own chunk, and the start of that chunk, so that one call
+        covers blocks of many chunks. Runs that are adjacent on both sides are joined.
         """
         low, high, _ = tensors.indices(len(self.tensors))
         planes = slice(self._first_plane[low], self._first_plane[max(low, high)])
@@ -115,10 +115,10 @@ class GroupForm:
             counts = [len(each.starts) for each in self.tensors[low:high]]
             starts = starts + np.repeat(np.array(bases[low:high], np.int64), counts)
         wanted = np.asarray(numbers, np.int64)
-        if places is None:
+        if in_chunks is None:
             positions, begins = np.arange(first, first + len(wanted), dtype=np.int64), np.zeros(1, np.int64)
         else:
-            positions, begins = places
+            positions, begins = in_chunks
         device = base + starts[:, None] + steps[:, None] * wanted[None, :]
         chunk = offsets[:, None] + sizes[:, None] * positions[None, :] + begins[None, :]
         spread = np.broadcast_to(sizes[:, None], device.shape)

@@ -29,7 +29,7 @@ DOCKER_MEMLOCK = "ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, or --ul
 
 
 class SeenDevice(msgspec.Struct):
-    """Result of one check. `fix` tells the user what to do; empty if nothing is needed."""
+    """Result of one check. `fix` says what the user can do; empty if nothing is needed."""
 
     name: str
     state: str
@@ -99,11 +99,11 @@ def _rates(runtime: DeviceRuntime, device: Device) -> str:
         stack.callback(stream.close)
         rates = [_gbps(stream, *ends) for ends in ((memory, host), (host, memory))]
         read_only = PinnedMemory(runtime, _mapped(stack, fd, writable=False), TRIAL_BYTES, read_only=True)
-        told = (
+        staging = (
             "" if read_only.cover(0, TRIAL_BYTES) else f"; read-only memory is staged ({read_only.refused})"
         )
         read_only.close()
-    return f"{rates[0]:.1f} GB/s from host memory, {rates[1]:.1f} GB/s to it{told}"
+    return f"{rates[0]:.1f} GB/s from host memory, {rates[1]:.1f} GB/s to it{staging}"
 
 
 def _mapped(stack: ExitStack, fd: int, *, writable: bool) -> int:

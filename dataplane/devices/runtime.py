@@ -133,7 +133,7 @@ class DeviceRuntime(Protocol):
 
     @property
     def name(self) -> str:
-        """`cuda` or `twin` (the emulated device)."""
+        """`cuda` or `emulated` (the emulated device)."""
 
     def devices(self) -> Sequence[Device]: ...
 

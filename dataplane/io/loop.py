@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import select
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
+
+from dataplane.base.process_figures import LATENCY_BOUNDS_S
+from dataplane.protocol.stats.histogram import Histogram
 
 _POLLIN = int(zmq.POLLIN)
 """A plain integer, because `&` with the enumeration costs a microsecond."""
@@ -35,6 +39,8 @@ class Loop:
         self._asked_at = 0.0
         self._unfinished = False
         self._stopped = False
+        self.lag = Histogram(list(LATENCY_BOUNDS_S), [0] * (len(LATENCY_BOUNDS_S) + 1), 0.0)
+        """Seconds by which timers were late."""
 
     def register(self, fd: int, on_readable: Callable[[], None]) -> None:
         self._readers[fd] = on_readable
@@ -92,7 +98,12 @@ class Loop:
                 if events & _POLLIN and on_readable():
                     self._unfinished = True
             now = time.monotonic()
-        for timer in [timer for timer in self._timers if timer.due <= now]:
+        ready = [timer for timer in self._timers if timer.due <= now]
+        if ready:
+            late = now - min(timer.due for timer in ready)
+            self.lag.counts[bisect_left(LATENCY_BOUNDS_S, late)] += 1
+            self.lag.total += late
+        for timer in ready:
             if timer.interval_s:
                 timer.due = now + timer.interval_s
             else:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from dataplane.memory.pages import available_bytes, huge_bytes_available
 from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.checksums import Checksum
-from dataplane.protocol.events import PoolStats
 from dataplane.protocol.layout import (
     DEFAULT_RING_ENTRIES,
     H_MEMORY,
@@ -23,6 +22,7 @@ from dataplane.protocol.layout import (
     area_bytes,
     index_bytes,
 )
+from dataplane.protocol.stats.pool import PoolStats
 
 if TYPE_CHECKING:
     from dataplane.memory.inherited import InheritedMemory

@@ -363,7 +363,7 @@ def free_bytes(folder: Path = FOLDER, inherited: Iterable[Inode] = ()) -> int:
 
 
 def discard(file: SharedFile, folder: Path = FOLDER) -> None:
-    """Remove the name of a predecessor's file that is not wanted any more, and close the file."""
+    """Remove the name of a predecessor's file that is no longer needed, and close the file."""
     header = Header.read(file.fd)
     if header is not None:
         NamedFile(file, header, folder).remove()

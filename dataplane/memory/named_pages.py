@@ -283,9 +283,9 @@ class NamedPages:
             if failure is None:
                 self._failing = False
                 continue
-            told, self._failing = self._failing, True
+            was_failing, self._failing = self._failing, True
             self._paused_until = time.monotonic() + RETRY_S
-            if not told:
+            if not was_failing:
                 self.on_failure(failure)
 
     def _take_ahead(self, at: int) -> OSError | None:

@@ -151,7 +151,7 @@ class Prefault:
             self._changed.notify_all()
 
     def cancel(self, segment: int) -> None:
-        """Forget a segment. On return the thread does not touch it any more, except to finish one piece."""
+        """Forget a segment. On return the thread no longer touches it, except to finish one piece."""
         with self._changed:
             self._waiting.pop(segment, None)
             task = self._given.pop(segment, None)
@@ -189,9 +189,13 @@ class Prefault:
 
     def _leave(self, task: PrefaultTask) -> bool:
         """Make the thread leave a task. Return False if its piece takes longer than LEAVE_S."""
-        if self._current is task:
-            self._current = None
-        return self._changed.wait_for(lambda: not task.busy, LEAVE_S)
+
+        def left() -> bool:
+            if self._current is task:  # also if the thread chose it again while this call waited
+                self._current = None
+            return not task.busy
+
+        return self._changed.wait_for(left, LEAVE_S)
 
     def _give_up(self, task: PrefaultTask) -> None:
         """Close the resources of a task, now or at the end of its piece. The caller closes the file of a segment."""
@@ -323,12 +327,12 @@ class Prefault:
     def _failed(self, name: str, error: OSError, task: PrefaultTask | None = None) -> None:
         """Handle a refusal of the machine: release the spare, and pause allocation for a while."""
         with self._changed:
-            told, self._failing = self._failing, True
+            was_failing, self._failing = self._failing, True
             self._paused_until = time.monotonic() + RETRY_S
             if task is not None and task.segment == 0 and task in self._spares:
                 self._spares.remove(task)
                 if task.pages is not None:
                     task.pages.close()
                 task.file.close()
-        if not told:
+        if not was_failing:
             self._on_failure(name, error)

@@ -80,7 +80,8 @@ class SharedFile:
 
     def map(self) -> mmap.mmap:
         """Return a read-write mapping."""
-        return mmap.mmap(self.fd, self.nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        return mmap.mmap(self.fd, self.nbytes, mmap.MAP_SHARED, protection, offset=self.base)
 
     def punch(self) -> None:
         """Give the pages back to the machine now, even if processes still map them."""

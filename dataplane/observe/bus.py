@@ -1,16 +1,26 @@
-"""Event bus: delivers events to subscribers; bounded, never blocks, and counts dropped events."""
+"""Event bus: delivers events to subscribers; bounded, never blocks, and counts dropped events by name.
+
+Block traffic beyond a rate is summed up over a second, and dropped before all other events when the queue is full.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from math import inf
 
 import structlog
 
+from dataplane.protocol.event import name_of
+from dataplane.protocol.event_sums import BLOCK_TRAFFIC, EventSums
 from dataplane.protocol.events import Event
 
 Subscriber = Callable[[Event], None]
 MAX_QUEUED = 65_536
+RESERVED = 8_192
+"""Number of queue entries that block traffic may not use."""
+SUM_S = 1.0
+MAX_SUMS = 4_096
 
 log = structlog.stdlib.get_logger()
 
@@ -19,10 +29,17 @@ class EventFanout:
     """Queues events, up to a limit, until `deliver`. An exception of a subscriber is counted, and delivery
     continues."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_events_per_s: float = inf) -> None:
+        """Further events of block traffic within a second are summed up by tenant and reason."""
+        self._block_events_per_s = block_events_per_s
         self._queue: deque[Event] = deque()
+        self._sums = EventSums()
+        self._window_ends = -inf
+        self._passed = 0
+        """Events of block traffic that were queued individually in this window."""
         self._subscribers: list[Subscriber] = []
-        self.dropped = 0
+        self.dropped: Counter[str] = Counter()
+        """Dropped events by name."""
         self.subscriber_errors = 0
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -31,13 +48,23 @@ class EventFanout:
     def publish(self, events: Iterable[Event]) -> None:
         """Queue events; events beyond the limit are dropped and counted."""
         for event in events:
-            if len(self._queue) >= MAX_QUEUED:
-                self.dropped += 1
-            else:
-                self._queue.append(event)
+            if not isinstance(event, BLOCK_TRAFFIC):
+                self._add(event, MAX_QUEUED)
+                continue
+            if event.at >= self._window_ends:
+                self._end_window(event.at)
+            if self._passed < self._block_events_per_s:
+                self._passed += 1
+                self._add(event, MAX_QUEUED - RESERVED)
+                continue
+            self._sums.add(event)
+            if len(self._sums) >= MAX_SUMS:
+                self._add_sums()
 
-    def deliver(self) -> None:
-        """Deliver every queued event to every subscriber."""
+    def deliver(self, now: float = inf) -> None:
+        """Deliver every queued event to every subscriber, and the sums of a window that has ended."""
+        if self._sums and now >= self._window_ends:
+            self._add_sums()
         while self._queue:
             event = self._queue.popleft()
             for subscriber in self._subscribers:
@@ -46,3 +73,17 @@ class EventFanout:
                 except Exception:
                     self.subscriber_errors += 1
                     log.exception("bus.subscriber_failed", event_name=type(event).__name__)
+
+    def _end_window(self, now: float) -> None:
+        self._add_sums()
+        self._window_ends, self._passed = now + SUM_S, 0
+
+    def _add_sums(self) -> None:
+        for _, event in self._sums.take():
+            self._add(event, MAX_QUEUED - RESERVED)
+
+    def _add(self, event: Event, limit: int) -> None:
+        if len(self._queue) >= limit:
+            self.dropped[name_of(event)] += 1
+        else:
+            self._queue.append(event)

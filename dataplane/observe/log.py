@@ -1,32 +1,33 @@
-"""Structured log: static event names with fields, as columns on a terminal and as JSON otherwise."""
+"""Events of the data plane in its log."""
 
 from __future__ import annotations
-
-import sys
 
 import msgspec
 import structlog
 
-from dataplane.base.log_writer import LogWriter
+from dataplane.base import tracing
+from dataplane.base.log import configure
+from dataplane.protocol.event import name_of
 from dataplane.protocol.events import (
-    BlockCorrupt,
-    CacheCold,
+    BlockCorrupted,
+    CacheStartedCold,
     EngineAttached,
     EngineDetached,
     EngineExpelled,
-    EngineGone,
     EngineKilled,
     EngineReadmitted,
     EngineRefused,
+    EngineReleased,
     Event,
     GatewayNameLost,
     GatewayNameRestored,
+    GpuCopyPoolCreated,
     GpuCopyPoolFailed,
-    GpuCopyPoolMade,
-    IdJournalFilling,
+    IdJournalNearlyFilled,
     MemoryAdopted,
+    MoveEnded,
     NodeStarted,
-    NodeStopping,
+    NodeStopped,
     PinDegraded,
     PinExpired,
     ReservationExpired,
@@ -34,13 +35,14 @@ from dataplane.protocol.events import (
     SegmentRetired,
     SnapshotApplied,
     SnapshotRefused,
-    VerifyDone,
-    name_of,
+    VerificationEnded,
 )
 
+__all__ = ["configure", "log_event"]
+
 WARNINGS = (
-    BlockCorrupt,
-    CacheCold,
+    BlockCorrupted,
+    CacheStartedCold,
     EngineRefused,
     EngineExpelled,
     EngineKilled,
@@ -48,47 +50,28 @@ WARNINGS = (
     ReservationExpired,
     PinDegraded,
     GpuCopyPoolFailed,
-    IdJournalFilling,
+    IdJournalNearlyFilled,
     GatewayNameLost,
 )
 NOTICES = (
     NodeStarted,
     MemoryAdopted,
-    NodeStopping,
+    NodeStopped,
     EngineAttached,
     EngineDetached,
-    EngineGone,
+    EngineReleased,
     EngineReadmitted,
     SnapshotApplied,
     SegmentCreated,
     SegmentRetired,
     PinExpired,
-    GpuCopyPoolMade,
+    GpuCopyPoolCreated,
     GatewayNameRestored,
-    VerifyDone,
+    VerificationEnded,
+    MoveEnded,
 )
 
 log = structlog.stdlib.get_logger()
-
-
-def configure() -> LogWriter:
-    """Configure structlog for this process to write to standard error. The caller closes the returned writer at the
-    end."""
-    writer = LogWriter(sys.stderr.fileno())
-    renderer: structlog.typing.Processor
-    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        logger_factory=structlog.WriteLoggerFactory(writer),  # type: ignore[arg-type]  # it only writes and flushes
-        cache_logger_on_first_use=True,
-    )
-    return writer
 
 
 def log_event(event: Event) -> None:
@@ -96,4 +79,10 @@ def log_event(event: Event) -> None:
     if isinstance(event, WARNINGS):
         log.warning(name_of(event), **msgspec.structs.asdict(event))
     elif isinstance(event, NOTICES):
-        log.info(name_of(event), **msgspec.structs.asdict(event))
+        log.info(name_of(event), **msgspec.structs.asdict(event), **_cause(event))
+
+
+def _cause(event: Event) -> dict[str, str]:
+    """Return the ids of the span that caused an event, if it has one."""
+    current = event.traceparent if isinstance(event, SnapshotApplied) else ""
+    return tracing.ids_of(current) if tracing.on() else {}

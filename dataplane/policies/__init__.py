@@ -6,7 +6,7 @@ A descriptor number identifies a block only while the block is in the order, and
 stays with its key, so policies that remember evicted blocks (ghosts) store fingerprints.
 
 To add a policy, implement the protocol in a new module here, register it in `registry.POLICIES`, and add its name to
-`Algorithm` and `ALGORITHMS` of `dataplane.protocol.control`. Test it in `tests/eviction`, and describe it in
+`Algorithm` and `ALGORITHMS` of `dataplane.protocol.control.records`. Test it in `tests/eviction`, and describe it in
 `docs/reference/eviction.md`.
 """
 

@@ -25,6 +25,10 @@ class Lru:
     def refresh(self, block: int, now: float) -> None:
         self._order.move_to_end(block)
 
+    def put_first(self, block: int) -> None:
+        """Make a block the next victim."""
+        self._order.move_to_end(block, last=False)
+
     def evict(self, block: int, now: float) -> None:
         del self._order[block]
 

@@ -22,4 +22,4 @@ POLICIES: Mapping[str, Callable[[], EvictionPolicy]] = {
     "fifo": Fifo,
     "noop": Noop,
 }
-"""Policy constructors by the names in `protocol.control.ALGORITHMS`."""
+"""Policy constructors by the names in `protocol.control.records.ALGORITHMS`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dataplane.base.error_path import split_path
+from dataplane.base.field_errors import described
 from dataplane.protocol.codes import Code, ProtocolError
 
 _encoder = msgspec.msgpack.Encoder()
@@ -25,5 +25,5 @@ def decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes | bytearray | memo
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        path, message = split_path(str(error))
+        path, message = described(str(error))
         raise ProtocolError(Code.MALFORMED, message, path) from None

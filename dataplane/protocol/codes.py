@@ -21,10 +21,10 @@ class Code(IntEnum):
     MALFORMED = 1, "The datagram is not a message of this protocol; nothing was done."
     VERSION_MISMATCH = 2, "The peer speaks another protocol version."
     NOT_ATTACHED = 3, "The request needs an attached engine; attach first."
-    ALREADY_ATTACHED = 4, "This connection attached before; open another one."
-    NOT_ALLOWED = 5, "The peer's uid is not on the allow-list of the engine socket, or it may not do this."
+    ALREADY_ATTACHED = 4, "This connection is already attached; open another one."
+    NOT_ALLOWED = 5, "The peer's uid is not on the allow-list of the engine socket, or lacks permission."
     TOO_MANY_CLIENTS = 6, "The data plane serves its maximum number of attached engines."
-    UNSUPPORTED = 7, "This data plane cannot do what was asked on this machine."
+    UNSUPPORTED = 7, "This data plane does not support the request on this machine."
     EXPELLED = (
         8,
         "An operator expelled this process; it may not attach until the operator readmits it or it is started again.",
@@ -48,7 +48,10 @@ class Code(IntEnum):
         27,
         "The tensors of a registered cache must lie in its memory and fit the space's layout and block size.",
     )
-    BAD_BLOCKS = 28, "Block numbers must be the registered cache's, as many for each key as a chunk has."
+    BAD_BLOCKS = (
+        28,
+        "Block numbers must exist in the registered cache, with as many for each key as a chunk has blocks.",
+    )
     BAD_EVENT = 29, "An event is a handle of 64 bytes, or empty."
 
     # The request is well formed but contradicts the state.
@@ -63,7 +66,7 @@ class Code(IntEnum):
         44,
         "The reservation's deadline passed; its blocks were quarantined and nothing was published.",
     )
-    UNKNOWN_SEGMENT = 45, "The segment does not exist or is not of a space of this engine."
+    UNKNOWN_SEGMENT = 45, "The segment does not exist or belongs to a space that this engine did not attach."
     INVALIDATED = (
         46,
         "An operator invalidated these blocks while they were being written; nothing was published.",
@@ -99,7 +102,7 @@ class Code(IntEnum):
 
     TOO_MANY_TENANTS = (
         71,
-        "The journal that a restart reads has no room for another tenant until some tenant has no blocks.",
+        "The id journal has no room for another tenant until one of its tenants has no blocks.",
     )
 
     # Used only by the client library; never on the wire.
@@ -112,14 +115,23 @@ class Code(IntEnum):
     STALE_GENERATION = 102, "A newer generation of this type was already applied."
     DUPLICATE = 103, "Two records of the snapshot have the same name."
     UNKNOWN_BODY = 104, "A requested body was not sent."
-    TOO_MANY = 105, "The snapshot has more records than this data plane takes."
+    TOO_MANY = (
+        105,
+        "The snapshot has more records than this data plane takes, or too many moves are under way.",
+    )
     UNKNOWN_PREFIX = 106, "No hot prefix has this label now; list the prefixes again."
     BAD_SCOPE = 107, "A scope must name a tenant, a model, a space or keys."
     CANNOT_RESIZE = 108, "The pool can only grow, and only into memory that the machine has."
     UNKNOWN_VERIFICATION = (
         109,
-        "No verification has this number, or its result is no longer kept; begin another one.",
+        "No verification has this number, or its result was discarded; start another one.",
     )
+
+    UNKNOWN_TIER = (
+        113,
+        "No tier with this name is open on the node. The message names the open tiers; `larder tiers set` adds one.",
+    )
+    UNKNOWN_MOVE = 114, "No move has this number, or its result was discarded; start another one."
 
     # Expelling an engine.
     UNKNOWN_ENGINE = 110, "No engine with this client number is known; list the engines of the node again."

@@ -22,6 +22,8 @@ HANDLE_BYTES = 64
 MAX_CACHE_TENSORS = 1024
 MAX_CACHE_ALLOCATIONS = 1024
 MAX_DIMENSIONS = 8
+MAX_HOST_FILES = 4
+"""Files of one host pool, and file descriptors that an engine may attach to one request."""
 
 
 class SpaceRequest(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -71,6 +73,17 @@ class Reserve(msgspec.Struct, tag="reserve", array_like=True, forbid_unknown_fie
     """The key before the first one, 32 bytes, if `keys` does not start the chain."""
 
 
+class HintedReserve(Reserve, tag="reserve_hinted", array_like=True, forbid_unknown_fields=True):
+    """A reservation with hints of the request that stores the blocks. Sent only to a data plane whose
+    `Attached.hint_max_s` is not 0; answered like `Reserve`."""
+
+    ttl_s: float = 0.0
+    """Drop the blocks that are stored now after this time without use; 0 for never."""
+    pin_s: float = 0.0
+    """Evict the blocks of `keys`, also those stored before, after other blocks of the tenant for this time; 0 for
+    none."""
+
+
 class Commit(msgspec.Struct, tag="commit", array_like=True, forbid_unknown_fields=True):
     """Publish blocks of a reservation; slots that are not named are aborted."""
 
@@ -116,7 +129,7 @@ class Map(msgspec.Struct, tag="map", array_like=True, forbid_unknown_fields=True
 
 
 class Detach(msgspec.Struct, tag="detach", array_like=True, forbid_unknown_fields=True):
-    """Detach: the engine holds no lease, writes no block and maps no memory any more."""
+    """Detach: the engine no longer holds leases, writes blocks or maps memory."""
 
     id: int
 
@@ -164,10 +177,36 @@ class RegisterCache(msgspec.Struct, tag="register_cache", array_like=True, forbi
 
 
 class UnregisterCache(msgspec.Struct, tag="unregister_cache", array_like=True, forbid_unknown_fields=True):
-    """End a registration. Answered when its copies have ended and its memory is closed."""
+    """End a registration of either kind. Answered when its copies have ended and its memory is closed."""
 
     id: int
     cache: int
+
+
+class HostPiece(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """One piece of every page of a host pool. Page `i` has it at `start + i * step` bytes of its file."""
+
+    file: int
+    """Index in `RegisterHostPool.files`."""
+    start: int
+    step: int
+    nbytes: int
+
+
+class RegisterHostPool(msgspec.Struct, tag="register_host_pool", array_like=True, forbid_unknown_fields=True):
+    """Let the data plane copy from and to pages of the engine's host memory, which lies in memfds. Their file
+    descriptors are attached. Sent only to a data plane whose `Attached.host_pools` is set, and answered like
+    `RegisterCache`; a page has the part of a block there, and a chunk is one page."""
+
+    id: int
+    space: int
+    """Number from `Attached.spaces`. Its `block_bytes` are those of a page."""
+    files: list[int]
+    """Size in bytes of each attached file."""
+    pieces: list[HostPiece]
+    """Pieces of a page, in the order of a block's bytes."""
+    pages: int
+    """Number of pages."""
 
 
 class StoreFrom(msgspec.Struct, tag="store_from", array_like=True, forbid_unknown_fields=True):
@@ -220,9 +259,45 @@ class MapGpuCopies(msgspec.Struct, tag="map_gpu_copies", array_like=True, forbid
     """Send the fd of the table with the answer."""
 
 
+class MapTiers(msgspec.Struct, tag="map_tiers", array_like=True, forbid_unknown_fields=True):
+    """Ask for the tier directory. Sent only to a data plane whose `Attached.tiers` is set; answered with
+    `TiersMapped`."""
+
+    id: int
+
+
+class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_fields=True):
+    """Ask for the blocks of a chain that are in tiers and not in memory. Answered with `Prefetching` at once; the
+    blocks become READY one after the other, or stay missing."""
+
+    id: int
+    space: int
+    """Number from `Attached.spaces`."""
+    keys: bytes
+    """n keys of 32 bytes, ancestors first."""
+    wait_s: float
+    """Seconds after which no further block is loaded for this request, more than 0 and at most 300."""
+
+
+TRACEABLE = (Reserve, Commit, Abort, LeaseRequest, Report, Map, StoreFrom, LoadInto)
+"""Requests that `Traced` may carry."""
+
+
+class Traced(msgspec.Struct, tag="traced", array_like=True, forbid_unknown_fields=True):
+    """A request with the trace that it belongs to. Sent only to a data plane whose `Attached.traces` is set; answered
+    like the request alone."""
+
+    id: int
+    """The id of the request."""
+    traceparent: str
+    """W3C Trace Context."""
+    request: Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | StoreFrom | LoadInto
+
+
 EngineRequest = (
     Attach
     | Reserve
+    | HintedReserve
     | Commit
     | Abort
     | LeaseRequest
@@ -231,10 +306,14 @@ EngineRequest = (
     | Detach
     | Hold
     | RegisterCache
+    | RegisterHostPool
     | UnregisterCache
     | StoreFrom
     | LoadInto
     | MapGpuCopies
+    | MapTiers
+    | Prefetch
+    | Traced
 )
 
 # ---- data plane to engine
@@ -257,6 +336,14 @@ class Attached(msgspec.Struct, tag="attached", array_like=True):
     """Identity of the index memory; unchanged in a data plane that adopted it."""
     resumed: bool = False
     """The attachment named in the request continues, with its client number, area and counters; no fd is attached."""
+    traces: bool = False
+    """The data plane makes spans: it accepts `Traced`."""
+    hint_max_s: float = 0.0
+    """Longest duration of hints: it accepts `HintedReserve`, and shortens longer ones. 0: it does not accept them."""
+    tiers: bool = False
+    """The node has tiers behind memory: it accepts `MapTiers` and `Prefetch`."""
+    host_pools: bool = False
+    """The data plane accepts `RegisterHostPool` from this process."""
 
 
 class SegmentGrant(msgspec.Struct, array_like=True, frozen=True):
@@ -404,6 +491,17 @@ class GpuCopiesMapped(msgspec.Struct, tag="gpu_copies_mapped", array_like=True):
     grants: list[ExtentGrant]
 
 
+class TiersMapped(msgspec.Struct, tag="tiers_mapped", array_like=True):
+    """The fd of the tier directory is attached, read-only; see `dataplane.protocol.tier_directory`."""
+
+    id: int
+    nbytes: int
+
+
+class Prefetching(msgspec.Struct, tag="prefetching", array_like=True):
+    id: int
+
+
 class Refused(msgspec.Struct, tag="refused", array_like=True):
     """The whole request was refused; no part of it was done."""
 
@@ -430,4 +528,6 @@ EngineReply = (
     | LoadBegun
     | CopyEnded
     | GpuCopiesMapped
+    | TiersMapped
+    | Prefetching
 )

@@ -110,7 +110,7 @@ _token_decoder = msgspec.msgpack.Decoder(JoinToken)
 
 
 def token_text(token: JoinToken) -> str:
-    """Return the printable form, with a checksum that tells a truncated token from a wrong one."""
+    """Return the printable form, with a checksum that detects truncated tokens."""
     body = msgspec.msgpack.encode(token)
     return TOKEN_PREFIX + urlsafe_b64encode(body + _check(body)).decode().rstrip("=")
 
@@ -127,7 +127,7 @@ def parse_token(text: str) -> JoinToken:
         raise BadToken("the join token contains invalid characters; was it copied completely?") from None
     body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
     if _check(body) != check:
-        raise BadToken("the join token does not match its checksum; was it copied whole?")
+        raise BadToken("the join token does not match its checksum; was it copied completely?")
     try:
         token = _token_decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -150,14 +150,15 @@ def is_key(text: str) -> bool:
     return _KEY.match(text) is not None
 
 
-def url_fault(url: str) -> str:
-    """Return what is wrong with a ZeroMQ endpoint that peers should reach; "" if it is valid."""
+def url_fault(url: str, *, any_port: bool = False) -> str:
+    """Return what is wrong with a ZeroMQ endpoint that peers should reach; "" if it is valid. With `any_port`, the port
+    may be 0, for one that the system chooses."""
     if len(url) > MAX_URL_CHARACTERS:
         return f"expected at most {MAX_URL_CHARACTERS} characters, got {len(url)}"
     if url.startswith("ipc:///") and url.isprintable():
         return ""
     match = _TCP.match(url)
-    if match is None or not 1 <= int(match["port"]) <= 65_535:
+    if match is None or not (0 if any_port else 1) <= int(match["port"]) <= 65_535:
         return f"expected tcp://HOST:PORT, or ipc:// and an absolute path, got {url!r}"
     return ""
 
@@ -166,6 +167,12 @@ def host_of(url: str) -> str:
     """Return the host of a tcp endpoint with its brackets; "" for any other endpoint."""
     match = _TCP.match(url)
     return "" if match is None else match["host"]
+
+
+def port_of(url: str) -> int:
+    """Return the port of a tcp endpoint; 0 for any other endpoint."""
+    match = _TCP.match(url)
+    return 0 if match is None else int(match["port"])
 
 
 def with_host(url: str, host: str) -> str:

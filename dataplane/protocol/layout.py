@@ -7,8 +7,8 @@ There are three kinds of memory, each a sealed memfd passed over the engine sock
 
 * **index memory**, written by the data plane and mapped read-only by engines: a header, the bucketed index, one *hot*
   row per descriptor (control word, key, space and segment, offset, size) and one *cold* row (checksum, tenant, time);
-* **areas**, one for each attached process and written by it: lease counters (one u32 per descriptor) and an access
-  ring;
+* **areas**, one for each attached process and written by it: lease counters (one u32 per descriptor), counts of its
+  operations by duration, and an access ring;
 * **segments**, the arena's bytes, each belonging to one space at a time.
 
 Only x86-64 is supported: the arguments below rest on its total store order (stores become visible in program order,
@@ -38,7 +38,7 @@ registered, so a client registers before it attaches, and its area is in the sca
 *Trust.* Engines write counters and rings, and wrong values harm only the engine that writes them: a counter that is too
 high keeps a block from eviction (and is reported), and one that is too low lets a block be evicted under that engine
 only. Ring entries carry the control word that the engine saw; the data plane clamps indices and drops entries that do
-not match.
+not match. Counts of operations are read as increases, and increases that no process can reach are dropped.
 
 *Which counters count.* A process attaches spaces and gets no mapping of the segments of other spaces. Its counters
 therefore count only for blocks of the spaces that it attached, whatever values it writes. An operator may *expel* a
@@ -58,7 +58,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.states import STATE_MASK, State
+from dataplane.protocol.states import MAX_BLOCKS, STATE_MASK, State
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -77,7 +77,7 @@ COLD_WORDS = 4
 # Words of the index header.
 H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_CLOSED = range(8)
 # H_CLOSED becomes 1 when the data plane stops cleanly: engines then unmap the memory. After a crash it stays 0 and
-# engines may go on reading READY blocks, because no process is left that could evict them.
+# engines may continue to read READY blocks, because no process is left that could evict them.
 H_MEMORY, H_ADOPTED_NS = 8, 9
 # H_MEMORY is chosen at random when the memory is made and stays the same when a restarted data plane adopts it. Blocks
 # stored before H_ADOPTED_NS survived a crash: their first reader verifies their checksums. 0: never adopted.
@@ -109,6 +109,28 @@ A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A
 A_EXPELLED = 24
 # Only the data plane stores A_EXPELLED: 1 if the counters of the area no longer count, or may soon stop counting. A
 # client reads it after it has raised counters, and has no lease while it is set.
+A_OPERATIONS = 64
+# Counts of operations that the client completed, OPERATION_WORDS for each of OPERATIONS: one count for each of
+# OPERATION_BOUNDS_NS (durations up to it and above the one before), one for longer operations, and the sum of all
+# durations in nanoseconds. Releases that do not know these words leave them 0.
+OPERATIONS = ("lookup", "acquire", "reserve", "commit")
+LOOKUP, ACQUIRE, RESERVE, COMMIT = range(len(OPERATIONS))
+OPERATION_BOUNDS_NS = (
+    *(1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000),
+    *(
+        1_000_000,
+        2_500_000,
+        5_000_000,
+        10_000_000,
+        25_000_000,
+        50_000_000,
+        100_000_000,
+        250_000_000,
+        500_000_000,
+    ),
+    *(1_000_000_000, 2_500_000_000, 5_000_000_000, 10_000_000_000),
+)
+OPERATION_WORDS = len(OPERATION_BOUNDS_NS) + 2
 
 RING_WORDS = 2
 DEFAULT_RING_ENTRIES = 16_384
@@ -124,8 +146,6 @@ RING_POSITION_SHIFT = 32
 RING_POSITION_MASK = (1 << 24) - 1
 RING_COUNT_BITS = 28
 RING_COUNT_MASK = (1 << RING_COUNT_BITS) - 1
-
-MAX_BLOCKS = 1 << 26
 
 _READY = np.uint64(State.READY)
 _STATE = np.uint64(STATE_MASK)
@@ -353,7 +373,8 @@ def leading(good: npt.NDArray[np.bool_]) -> int:
 
 
 class AreaMemory:
-    """Typed views of one process's area: `header[512]` u64, `counters[n]` u32, `ring[entries, 2]` u64."""
+    """Typed views of one process's area: `header[512]` u64 with `operations[4, 24]`, `counters[n]` u32,
+    `ring[entries, 2]` u64."""
 
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int, ring_entries: int) -> None:
         if len(buffer) < area_bytes(max_blocks, ring_entries):
@@ -364,6 +385,9 @@ class AreaMemory:
         self.max_blocks = max_blocks
         self.ring_entries = ring_entries
         self.header: U64 = np.frombuffer(buffer, np.uint64, PAGE // 8)
+        self.operations: U64 = self.header[
+            A_OPERATIONS : A_OPERATIONS + OPERATION_WORDS * len(OPERATIONS)
+        ].reshape(len(OPERATIONS), OPERATION_WORDS)
         self.counters: U32 = np.frombuffer(buffer, np.uint32, max_blocks, PAGE)
         self.ring: U64 = np.frombuffer(buffer, np.uint64, RING_WORDS * ring_entries, ring_at).reshape(
             ring_entries, RING_WORDS

@@ -1,8 +1,8 @@
 """Spaces: the properties that must be equal for cached bytes to be interchangeable.
 
 Two engines with the same model name but a different KV dtype, layout, world size or rank never share blocks: the index
-key is (space, key). `block_bytes` and `block_tokens` are not part of the identity but follow from it. If two engines
-give the same identity different block sizes, they contradict each other and the second is refused.
+key is (space, key). `block_bytes`, `block_tokens` and `head_size` are not part of the identity but follow from it. If
+two engines give the same identity different block sizes, they contradict each other and the second is refused.
 """
 
 from hashlib import sha256
@@ -16,10 +16,15 @@ MAX_NAME_CHARACTERS = 256
 MAX_RANK = 65_535
 MAX_BLOCK_BYTES = 1 << 40
 MAX_BLOCK_TOKENS = 1 << 20
+MAX_HEAD_SIZE = 65_535
 LMCACHE = "lmcache"
 LMCACHE_SCHEDULERS = f"{LMCACHE}:schedulers"
 """Group of the pseudo-engine, without a process, that the gateway keeps for schedulers that have no engine of their
 own."""
+TIER_MOVER = "larder:tiers"
+"""Group of the pseudo-engine, in the data plane's own process, that loads blocks from tiers."""
+TIER_GATEWAY = "tiers"
+"""Name under which the data plane attaches that pseudo-engine."""
 GATEWAYS = ("", LMCACHE)
 """Servers of a space's engines: the engine socket (''), or the gateway of that name."""
 
@@ -48,6 +53,9 @@ class Space(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     gateway: str = ""
     """Gateway whose engines use the space, e.g. `"lmcache"`: the space's bytes lie in memory of another trust domain.
     Part of the identity only if set."""
+    head_size: int = 0
+    """Consecutive elements of a block that belong to one head of one token; 0 if not known. Not part of the
+    identity."""
 
     def identity(self) -> str:
         """Return 32 hex digits that are equal exactly for interchangeable spaces."""
@@ -94,6 +102,7 @@ def check_space(space: Space, field: str = "spaces") -> Space:
         ("rank", 0, space.world_size - 1),
         ("block_bytes", 0, MAX_BLOCK_BYTES),
         ("block_tokens", 1, MAX_BLOCK_TOKENS),
+        ("head_size", 0, MAX_HEAD_SIZE),
     ):
         number = getattr(space, name)
         if not low <= number <= high:

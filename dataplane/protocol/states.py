@@ -11,6 +11,9 @@ a put-back: if the control word is equal before and after a read, the bytes were
 
 from enum import IntEnum
 
+MAX_BLOCKS = 1 << 26
+"""Most descriptors of a node."""
+
 
 class State(IntEnum):
     """State of a block, which determines what may be done with its bytes."""

@@ -10,8 +10,25 @@ import msgspec
 
 OTHERS = "/other"
 """Shown for all tenants that have no account of their own because there are too many tenants. No salt can equal it."""
+UNKNOWN_MODEL = "/unknown"
+"""Shown as the model of blocks in tiers whose space no engine has attached since the start of the node. No model has
+this name."""
+MAX_USAGE_TIERS = 32
+"""Maximum number of tiers that one account counts by name. Usage of further tiers is counted under `OTHERS`."""
 MAX_USAGE_PART = 500
 """Limit of accounts in one answer."""
+
+
+class TierUsageCounters(msgspec.Struct, array_like=True, frozen=True):
+    """Counters of one tier in one account since the account was opened."""
+
+    held_kib_s: int
+    """Integral over time of the bytes that the tier charges, in KiB seconds."""
+    served_tokens: int
+    """Tokens of blocks that engines acquired for the first time after they were loaded from the tier, counted as
+    `UsageCounters.served_tokens`, which include them."""
+    served_bytes: int
+    """Bytes of those blocks, over all ranks; `UsageCounters.served_bytes` include them."""
 
 
 class UsageCounters(msgspec.Struct, array_like=True, frozen=True):
@@ -36,6 +53,11 @@ class UsageCounters(msgspec.Struct, array_like=True, frozen=True):
     evicted_bytes: int
     refused: dict[str, int]
     """Refused blocks by name of the reason, over all ranks."""
+    served_bytes: int = 0
+    """Bytes of acquired blocks, over all ranks."""
+    tiers: dict[str, TierUsageCounters] = {}
+    """Counters by name of the tier. `held_kib_s` of the account counts memory alone. Older nodes send neither
+    `served_bytes` nor `tiers`."""
 
 
 class ReadUsage(msgspec.Struct, tag_field="op", tag="read_usage", forbid_unknown_fields=True):

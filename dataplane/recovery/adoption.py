@@ -77,7 +77,7 @@ def begin(
     not_adopted = ""
     if handed:
         try:
-            return _go_on(handed, sizes, writer, make_memory, make_node, clock)
+            return _adopt_memory(handed, sizes, writer, make_memory, make_node, clock)
         except (CannotAdopt, LayoutError, Contradiction, MemoryError) as error:
             not_adopted = str(error)
             log.warning(
@@ -136,7 +136,7 @@ def _attach(memory: NodeMemory) -> tuple[RecoveryTable, IdJournal, JournalConten
     return books, names, known
 
 
-def _go_on(
+def _adopt_memory(
     handed: list[tuple[str, int, int]],
     sizes: dict[str, int],
     writer: TableWriter,
@@ -195,7 +195,7 @@ def _restore(
     stored = int(index.cold[:, COLD_STORED_AT].max())
     # Blocks that this process stores get later times, even if the clock was set back.
     index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)
-    restored = restore(node, SurvivingMemory(known, segments, memory.inherited_area, _lives), now)
+    restored = restore(node, SurvivingMemory(known, segments, memory.inherited_area, _is_alive), now)
     here = node.pool.slabs.segments
     memory.inherited_parts(
         (each.number, each.base, each.nbytes) for each in here.values() if each.base is not None
@@ -210,7 +210,7 @@ def _restore(
     return node, restored
 
 
-def _lives(engine: EngineName) -> bool:
+def _is_alive(engine: EngineName) -> bool:
     if not engine.pid:  # in another pid namespace: invisible, so never proven gone
         return True
     pidfd = open_process(engine.pid, engine.started)

@@ -11,4 +11,5 @@ class Ending(Enum):
     KEEP = "keep"
     """Hand the memory to a keeper process for `keep_memory_s`."""
     HAND_OVER = "hand_over"
-    """Leave memory and sockets to the holders of their duplicates, which start the next data plane at once."""
+    """Leave memory and sockets to the holders of their duplicates, which start the next data plane at once. Also the
+    end by an error that nothing caught."""

@@ -45,18 +45,20 @@ def wait(fd: int) -> Handover:
             connection, MAX_DATAGRAM_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
         )
         try:
-            said = decode(_decoder, data) if data else None
+            message = decode(_decoder, data) if data else None
         except ProtocolError:
-            said = None
-        if not isinstance(said, MemoryHeld) or len(said.memory) != len(fds):
+            message = None
+        if not isinstance(message, MemoryHeld) or len(message.memory) != len(fds):
             for each in [*fds, *(each for _, _, each in handover.memory)]:
                 os.close(each)
             connection.close()
             raise SupervisorGone(
                 "the supervisor ended" if not data else "the supervisor sent an unexpected message"
             )
-        handover.memory += [(each.kind, each.number, fd) for each, fd in zip(said.memory, fds, strict=True)]
-        if len(said.memory) < MAX_FDS_PER_DATAGRAM:
+        handover.memory += [
+            (each.kind, each.number, fd) for each, fd in zip(message.memory, fds, strict=True)
+        ]
+        if len(message.memory) < MAX_FDS_PER_DATAGRAM:
             _say_here(connection)  # the list is complete
             return handover
 

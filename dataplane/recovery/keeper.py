@@ -196,7 +196,7 @@ class MemoryKeeper:
             signer = _word(self._fd("index"), PID_OFFSET)
         except (LookupError, OSError, ValueError):
             return False
-        return signer == self._keep.pid or not _lives(signer)
+        return signer == self._keep.pid or not _is_alive(signer)
 
     def stop(self) -> None:
         """End early: now, or when the data plane that is taking the memory is done."""
@@ -215,7 +215,7 @@ class MemoryKeeper:
                     os.unlink(path)
 
     def _end(self) -> None:
-        """Remove the socket's name, unless it belongs to another keeper by now."""
+        """Remove the socket's name, unless it already belongs to another keeper."""
         self._ended = True
         path = self._folder / SOCKET_NAME
         with suppress(OSError):
@@ -266,7 +266,7 @@ def send(connection: socket.socket, memory: list[tuple[HeldMemory, int]]) -> Non
         socket.send_fds(connection, [data], fds, socket.MSG_NOSIGNAL)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     """Return whether a process with this id runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,7 +1,8 @@
-"""The cache beyond the end of its data plane: who holds its memory, and the record of how much it holds."""
+"""The cache after its data plane has ended: the holder of its memory, and the record of its contents."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import structlog
 
 from dataplane.core.node import Node
+from dataplane.memory.inherited import NAMED
 from dataplane.memory.memory import NodeMemory
+from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.keeper import VERSION, Keep
 from dataplane.protocol.layout import H_CLOSED, H_MEMORY
 from dataplane.protocol.states import STATE_MASK, State
@@ -18,7 +21,11 @@ from dataplane.recovery import kept
 from dataplane.recovery.ending import Ending
 from dataplane.recovery.kept import KeeperFailed, KeptMemory
 from dataplane.recovery.record import CacheRecord, boot_id
+from dataplane.recovery.service_manager import ServiceManager
 from dataplane.state import StateDirectory
+
+WARM_STARTS = 3
+"""Number of starts with stored memory that may end before they serve."""
 
 log = structlog.stdlib.get_logger()
 
@@ -43,9 +50,32 @@ def settle_keeper(keeper: KeptMemory, memory: NodeMemory, not_adopted: str, *, f
     if keeper.keeping.memory == memory.index.cells[H_MEMORY]:
         keeper.taken()
     elif from_keeper:
-        keeper.release(f"the data plane that started next did not adopt it: {not_adopted}")
+        keeper.release(f"the next data plane did not adopt it: {not_adopted}")
     else:
         keeper.release("a data plane started with other memory")
+
+
+def take_stored(
+    manager: ServiceManager, state: StateDirectory, keeper_failure: str
+) -> tuple[list[tuple[str, int, int]], str]:
+    """Return the descriptors that the service manager stored (kind, number, fd), and why their memory is not adopted.
+    Memory with which WARM_STARTS starts ended before they served is given up."""
+    stored = manager.take()
+    if all(kind in SOCKETS for kind, _, _ in stored):
+        return stored, keeper_failure
+    starts = state.count_start()
+    if starts <= WARM_STARTS:
+        return stored, ""
+    reason = f"{starts - 1} starts with the memory that the service manager stored failed"
+    log.error("memory.given_up", reason=reason, effect="the start is cold: nothing is cached")
+    for kind, _, fd in stored:
+        if kind == NAMED:
+            fcntl.flock(
+                fd, fcntl.LOCK_UN
+            )  # the service manager has a duplicate, which would keep the name locked
+        if kind not in SOCKETS:
+            os.close(fd)
+    return [each for each in stored if each[0] in SOCKETS], reason
 
 
 class KeptCache:
@@ -95,10 +125,8 @@ class KeptCache:
         if ending is Ending.KEEP:
             held.reason = "the memory keeper could not be started when the data plane stopped"
         else:
-            asked = (
-                "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"
-            )
-            held.reason = f"the data plane was stopped {asked}"
+            how = "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"
+            held.reason = f"the data plane was stopped {how}"
             held.on_purpose = True
         self._state.record(held)
         return True

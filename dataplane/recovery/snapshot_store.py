@@ -5,10 +5,10 @@ from __future__ import annotations
 import structlog
 
 from dataplane.core.operator.intent import Intent
-from dataplane.protocol.control import Snapshot, SnapshotType
+from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
 from dataplane.state import SavedSnapshot, StateDirectory
 
-ORDER: tuple[SnapshotType, ...] = ("policies", "quotas", "pins")
+ORDER: tuple[SnapshotType, ...] = ("policies", "quotas", "pins", "tiers")
 
 log = structlog.stdlib.get_logger()
 

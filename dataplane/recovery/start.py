@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dataplane.protocol.events import CacheStart
+from dataplane.base.units import format_size
+from dataplane.protocol.stats.processes import CacheStart
 from dataplane.recovery.record import CacheRecord, boot_id
 
 if TYPE_CHECKING:
@@ -36,3 +37,10 @@ def cache_start(core: Core, before: CacheRecord | None, now: float, keeper_failu
     else:
         reason = "every process that held the memory of the previous data plane ended"
     return CacheStart("cold", now, reason, lost_blocks=blocks, lost_bytes=nbytes)
+
+
+def status(start: CacheStart) -> str:
+    """Return one line about a start, for the status of the service."""
+    if start.kind == "warm":
+        return f"Serving; kept {start.blocks} blocks ({format_size(start.bytes)}) of the previous data plane"
+    return f"Serving; the start was cold: {start.reason}" if start.kind == "cold" else "Serving"

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.stats.node import NodeStats
 from dataplane.replay.control import ControlLink
 
 SETTLE_S = 3.0

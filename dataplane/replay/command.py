@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dataplane.base.units import format_size, parse_size
-from dataplane.protocol.control import ALGORITHMS, POLICY_IN_FORCE, Algorithm, PolicySpec
+from dataplane.client.tiers import MAX_WAIT_S
+from dataplane.protocol.control.records import ALGORITHMS, POLICY_IN_FORCE, Algorithm, PolicySpec
 from dataplane.replay import plane as planes
 from dataplane.replay.report import as_object, as_table
 from dataplane.replay.run import EngineFailed, ReplayPlan, ReplayResult, replay
@@ -29,6 +30,8 @@ MAX_BLOCK_BYTES = 256 << 20
 """Upper limit because every engine holds three blocks: the pattern, a buffer to read into, and room to compare."""
 MAX_ENGINES = 64
 PAGE = 4096
+MIN_TIER_BYTES = 1 << 20
+TIER_WAIT_S = 5.0
 
 
 def _size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -88,14 +91,14 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     "--block-bytes",
     metavar="SIZE",
     callback=_block_size,
-    help="Bytes of a block.  [default: as the trace says, the largest if they differ; else 4096: real KV blocks are "
-    "far larger, a page is enough to see what stays]",
+    help="Bytes of a block.  [default: the largest of the trace; 4096 if it has none, which is "
+    "enough to see which blocks stay]",
 )
 @click.option("--policy", type=click.Choice(ALGORITHMS), help="Eviction policy.  [default: lru]")
 @click.option(
     "--admission",
     is_flag=True,
-    help="Under pressure, store a block only when it was asked for before. Goes by time: needs --speed.",
+    help="Under pressure, store a block only if its key was requested before. Needs --speed.",
 )
 @click.option(
     "--admission-idle",
@@ -104,7 +107,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     default=240.0,
     show_default=True,
     metavar="SECONDS",
-    help="Pressure: what is evicted was last used less than this ago, on average, in the trace's time.",
+    help="Pressure: victims were idle for less than this on average, in the trace's time.",
 )
 @click.option(
     "--tenants",
@@ -121,12 +124,28 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     callback=_speed,
     help="Keep the trace's times, X times faster.  [default: as fast as possible]",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line of standard output.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object on the last line of standard output."
+)
 @click.option(
     "--attach",
     metavar="SOCKET",
     type=click.Path(path_type=Path),
     help="Engine socket of a running data plane; without it one is started for the replay.",
+)
+@click.option(
+    "--disk-tier",
+    metavar="SIZE",
+    callback=_size,
+    help="Put a disk tier of this size behind the pool, in a temporary folder (TMPDIR).",
+)
+@click.option(
+    "--tier-wait",
+    "tier_wait_s",
+    type=click.FloatRange(min=0, max=MAX_WAIT_S),
+    metavar="SECONDS",
+    help="Longest wait of a request for blocks in tiers; 0: do not load from tiers.  "
+    f"[default: {TIER_WAIT_S:g} with --disk-tier, else 0]",
 )
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Check every byte that is read.")
 def main(
@@ -143,6 +162,8 @@ def main(
     speed: float | None,
     as_json: bool,
     attach: Path | None,
+    disk_tier: int | None,
+    tier_wait_s: float | None,
     verify: bool,
 ) -> None:
     """Drive real engine processes with TRACE (Mooncake format: one JSON object a line with timestamp in ms,
@@ -154,13 +175,21 @@ def main(
         raise click.UsageError(str(error)) from None
     size = _recorded_size(requests) if block_bytes is None else block_bytes
     pool_bytes = _pool_bytes(pool_blocks, pool, size, attach)
-    plan = ReplayPlan(requests, engines, size, tenants, speed, verify)
+    if disk_tier is not None and attach is not None:
+        raise click.UsageError(
+            "--disk-tier: expected no --attach, which uses the tiers of a running data plane."
+        )
+    if disk_tier is not None and disk_tier < MIN_TIER_BYTES:
+        raise click.UsageError(f"--disk-tier: expected at least {format_size(MIN_TIER_BYTES)}.")
+    if tier_wait_s is None:
+        tier_wait_s = TIER_WAIT_S if disk_tier is not None else 0.0
+    plan = ReplayPlan(requests, engines, size, tenants, speed, verify, tier_wait_s)
     # SIGTERM and SIGHUP stop the data plane and the engines, as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         with (
-            _plane(attach, pool_bytes, pool_blocks or 0, spec) as plane,
+            _plane(attach, pool_bytes, pool_blocks or 0, spec, disk_tier) as plane,
             _progress(len(requests), quiet=as_json) as progress,
         ):
             outcome = _run(plan, plane, progress)
@@ -187,8 +216,8 @@ def _recorded_size(requests: list[TraceRequest]) -> int:
             "give --block-bytes."
         )
     if sizes != {size}:
-        said = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{min(sizes)} bytes"
-        click.echo(f"Blocks of {said} are replayed with {size} bytes each.", err=True)
+        described = f"{len(sizes)} sizes" if len(sizes) > 1 else f"{min(sizes)} bytes"
+        click.echo(f"Blocks of {described} are replayed with {size} bytes each.", err=True)
     return size
 
 
@@ -227,10 +256,14 @@ def _policy(
 
 
 def _plane(
-    attach: Path | None, pool_bytes: int, max_blocks: int, policy: PolicySpec | None
+    attach: Path | None,
+    pool_bytes: int,
+    max_blocks: int,
+    policy: PolicySpec | None,
+    disk_tier: int | None,
 ) -> AbstractContextManager[planes.Plane]:
     if attach is None:
-        return planes.own(pool_bytes, max_blocks, policy)
+        return planes.own(pool_bytes, max_blocks, policy, disk_tier or 0)
     if not attach.is_socket():
         raise click.UsageError(f"--attach: there is no engine socket at {attach}.")
     return nullcontext(planes.running(str(attach)))

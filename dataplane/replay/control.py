@@ -9,22 +9,10 @@ import msgspec
 import zmq
 
 from dataplane.protocol import codec
-from dataplane.protocol.control import (
-    VERSION,
-    Ack,
-    ControlReply,
-    ControlRequest,
-    DescribeNode,
-    Description,
-    Hello,
-    Nack,
-    PolicySpec,
-    Snapshot,
-    SnapshotType,
-    Welcome,
-    digest_of,
-    encode_policies,
-)
+from dataplane.protocol.control.messages import VERSION, ControlReply, ControlRequest
+from dataplane.protocol.control.nodes import DescribeNode, Description, Hello, Welcome
+from dataplane.protocol.control.records import PolicySpec, encode_policies
+from dataplane.protocol.control.snapshots import Ack, Nack, Snapshot, SnapshotType, digest_of
 
 Reply = TypeVar("Reply", bound=msgspec.Struct)
 

@@ -5,7 +5,7 @@ never evicts the request's own blocks.
 """
 
 from contextlib import ExitStack
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns, sleep
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from dataplane.protocol.layout import U64
 from dataplane.replay.content import Content
 from dataplane.replay.tally import ReplayTally
 
+POLL_S = 0.002
+MIN_IDLE_S = 0.1
+"""A load is given up when no block has arrived for so long, or for four times the estimate if that is longer."""
 SCRATCH_BYTES = 4 << 20
 """Size of the buffer that stands in for engine memory; one block if a block is larger."""
 
@@ -23,7 +26,11 @@ SCRATCH_BYTES = 4 << 20
 class ReplayEngine:
     """Drives one client, in its space 0. `tally` holds the counts so far."""
 
-    def __init__(self, client: Client, block_bytes: int, *, verify: bool = True) -> None:
+    def __init__(
+        self, client: Client, block_bytes: int, *, verify: bool = True, tier_wait_s: float = 0.0
+    ) -> None:
+        """`tier_wait_s`: the longest wait of a request for blocks in tiers behind memory; 0: do not load from tiers."""
+        self._tier_wait_s = tier_wait_s
         self.tally = ReplayTally()
         self._client = client
         self._block_bytes = block_bytes
@@ -38,6 +45,8 @@ class ReplayEngine:
         self.tally.blocks_requested += len(keys)
         if not len(keys):
             return 0
+        if self._tier_wait_s:
+            self._load(keys)
         start = perf_counter_ns()
         found = self._client.lookup(keys, tenant=tenant)
         self.tally.lookup_ns.append(perf_counter_ns() - start)
@@ -52,6 +61,23 @@ class ReplayEngine:
             if held < len(keys):
                 self._store(keys, held, tenant)
         return held
+
+    def _load(self, keys: U64) -> None:
+        """Load what tiers hold behind the blocks in memory, and wait while blocks arrive."""
+        before = self._client.lookup_tiers(keys, counted=False)
+        if not before.coming or not self._client.prefetch(keys, wait_s=self._tier_wait_s):
+            return
+        found, wanted = before.ready, before.ready + before.coming
+        idle_s = max(MIN_IDLE_S, 4 * before.estimate_s)
+        now = progress = monotonic()
+        end = now + self._tier_wait_s
+        while found < wanted and now < min(end, progress + idle_s):
+            sleep(POLL_S)
+            now, known = monotonic(), found
+            found = self._client.lookup(keys, counted=False)
+            if found > known:
+                progress = now
+        self.tally.blocks_loaded += max(0, found - before.ready)
 
     def _read(self, lease: Lease, keys: U64) -> None:
         """Copy out every leased block, in batches, and check the copies."""

@@ -29,6 +29,7 @@ from dataplane.replay.tally import ReplayTally, total
 MODEL = "demo/llama"
 REPORT_S = 1.0
 TIMEOUT_S = 1.0
+TIER_WAIT_S = 0.5
 _PAUSE_S = 0.2
 _STOP_S = 10.0
 
@@ -50,7 +51,7 @@ def drive(
         timeout_s=TIMEOUT_S,
     )
     try:
-        engine = ReplayEngine(client, block_bytes)
+        engine = ReplayEngine(client, block_bytes, tier_wait_s=TIER_WAIT_S)
         due = reported = time.monotonic()
         for keys in WORKLOADS[workload](random):
             due += random.expovariate(rate)
@@ -103,11 +104,15 @@ def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iter
 )
 @click.option("--block-bytes", default="64KiB", show_default=True, help="Bytes of a block, a multiple of 32.")
 @click.option(
-    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.01, 10_000), help="Requests a second."
+    "--rate",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(0.01, 10_000),
+    help="Requests per second.",
 )
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this time.  [default: never]")
-@click.option("--seed", default=0, show_default=True, help="Another number gives other requests.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random requests.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def main(
     socket_path: Path, block_bytes: str, rate: float, seconds: float | None, seed: int, as_json: bool
 ) -> None:
@@ -173,6 +178,7 @@ def _summary(tenants: dict[str, ReplayTally], latest: ReplayTally) -> dict[str, 
         "requests": everything.requests,
         "blocks_requested": everything.blocks_requested,
         "blocks_hit": everything.blocks_hit,
+        "blocks_loaded": everything.blocks_loaded,
         "blocks_stored": everything.blocks_stored,
         "blocks_refused": everything.blocks_refused,
         "verify_errors": everything.verify_errors,

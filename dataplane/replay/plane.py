@@ -16,7 +16,7 @@ import msgspec
 
 from dataplane.base import settings
 from dataplane.protocol.codes import ProtocolError
-from dataplane.protocol.control import PolicySpec
+from dataplane.protocol.control.records import PolicySpec
 from dataplane.replay.control import ControlError, ControlLink
 
 START_S = 30.0
@@ -46,11 +46,14 @@ def _short_folder() -> Path:
 
 
 @contextmanager
-def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) -> Iterator[Plane]:
+def own(
+    pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None, disk_tier_bytes: int = 0
+) -> Iterator[Plane]:
     """Run a data plane process with an empty pool and its own state. It is stopped at the end in any case.
 
     `max_blocks` is the number of blocks that it can index; 0 leaves the choice to the data plane. `policy` is applied
-    before the first block is stored; None keeps the default policy. Settings of the environment or of a `larder.toml`
+    before the first block is stored; None keeps the default policy. `disk_tier_bytes` is the size of a disk tier behind
+    the pool; 0 for none. Settings of the environment or of a `larder.toml`
     do not affect it. Raises PlaneError when it does not start.
     """
     folder = _short_folder()
@@ -72,6 +75,9 @@ def own(pool_bytes: int, max_blocks: int = 0, policy: PolicySpec | None = None) 
             "LARDER_POOL_BYTES": str(pool_bytes),
             "LARDER_DATAPLANE__MAX_BLOCKS": str(max_blocks),
         }
+        if disk_tier_bytes:
+            chosen["LARDER_DATAPLANE__DISK_TIER_DIRECTORIES"] = str(folder / "tier")
+            chosen["LARDER_DATAPLANE__DISK_TIER_BYTES"] = str(disk_tier_bytes)
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "dataplane"],

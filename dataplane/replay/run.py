@@ -45,6 +45,8 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     speed: float | None = None
     """Factor on the trace's own speed; None: as fast as possible."""
     verify: bool = True
+    tier_wait_s: float = 0.0
+    """Longest wait of a request for blocks in tiers; 0: do not load from tiers."""
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
@@ -101,6 +103,7 @@ def _assign(plan: ReplayPlan, socket_path: str) -> list[Assignment]:
             block_bytes=plan.block_bytes,
             verify=plan.verify,
             timeout_s=TIMEOUT_S,
+            tier_wait_s=plan.tier_wait_s,
             jobs=jobs[number :: plan.engines],
         )
         for number in range(plan.engines)
@@ -137,10 +140,10 @@ def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
 
 def _receive(engines: Engines, pipe: Connection) -> WorkerReady | WorkerProgress | Finished:
     try:
-        said: WorkerReady | WorkerProgress | Finished = pipe.recv()
+        report: WorkerReady | WorkerProgress | Finished = pipe.recv()
     except (EOFError, ConnectionResetError):
         raise _failure(engines[pipe]) from None
-    return said
+    return report
 
 
 def _start(engines: Engines, pipe: Connection, at: float) -> None:

@@ -11,6 +11,8 @@ class ReplayTally(msgspec.Struct):
     blocks_requested: int = 0
     blocks_hit: int = 0
     """Blocks of the contiguous prefix that was leased and read."""
+    blocks_loaded: int = 0
+    """Those of them that a tier behind memory held when they were asked for."""
     blocks_stored: int = 0
     blocks_present: int = 0
     """Blocks that the reservation found present although they were no hits: another engine had just stored them."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from dataplane.base.error_path import split_path
+from dataplane.base.field_errors import described
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 
@@ -73,7 +73,7 @@ def _parse(path: Path, number: int, line: bytes) -> TraceRequest:
     except ProtocolError as error:
         raise TraceError(f"{path}:{number}: tenant: {error.message}") from None
     except msgspec.ValidationError as error:
-        field, message = split_path(str(error))
+        field, message = described(str(error), TraceRequest)
         raise TraceError(f"{path}:{number}: {field + ': ' if field else ''}{message}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{path}:{number}: expected a JSON object: {error}") from None

@@ -41,6 +41,7 @@ class Assignment(msgspec.Struct, frozen=True):
     block_bytes: int
     verify: bool
     timeout_s: float
+    tier_wait_s: float
     jobs: list[WorkerJob]
 
 
@@ -93,7 +94,9 @@ def work(assignment: Assignment, pipe: Connection) -> None:
         del chains
         pipe.send(WorkerReady(connected=client.connected))
         start: Start = pipe.recv()
-        engine = ReplayEngine(client, assignment.block_bytes, verify=assignment.verify)
+        engine = ReplayEngine(
+            client, assignment.block_bytes, verify=assignment.verify, tier_wait_s=assignment.tier_wait_s
+        )
         _wait_until(start.at, pipe)
         told_at = start.at
         for number, (job, keys) in enumerate(requests, 1):

@@ -7,61 +7,57 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from typing import get_args
 
 import structlog
 import zmq
 
 from dataplane import __version__
+from dataplane.base import tracing
+from dataplane.base.tracing import Attribute
 from dataplane.core.node import Node
 from dataplane.core.operator.intent import MAX_BODY_BYTES
 from dataplane.core.pool.sweeps import SweepStart
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import (
-    MAX_SNAPSHOT_BYTES,
-    VERSION,
-    Ack,
-    Blocks,
-    Bodies,
-    Clear,
-    ClearGateway,
-    ControlRefused,
-    ControlReply,
-    ControlRequest,
-    CountBlocks,
-    Counted,
-    Demote,
+from dataplane.protocol.control.lookups import Blocks, ListBlocks, Looked, LookupChain
+from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlReply, ControlRequest
+from dataplane.protocol.control.moves import MAX_MOVE_S, CancelMove, Move, Moved, ReadMove
+from dataplane.protocol.control.nodes import (
     DescribeNode,
     Description,
-    DigestEngine,
     Drain,
     Expel,
     Expelled,
-    Fault,
     Hello,
-    Invalidate,
-    ListBlocks,
-    ListPrefixes,
-    Looked,
-    LookupChain,
-    Nack,
-    NeedBodies,
     NodeDrained,
-    Observed,
-    PrefixesListed,
-    PrefixKeys,
     Resize,
     Resized,
-    Snapshot,
-    Swept,
-    Trace,
-    TracePart,
-    Verification,
-    Verified,
-    Verify,
     Welcome,
 )
+from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
+from dataplane.protocol.control.scopes import (
+    Clear,
+    ClearGateway,
+    CountBlocks,
+    Counted,
+    Demote,
+    Invalidate,
+    Swept,
+)
+from dataplane.protocol.control.snapshots import (
+    MAX_SNAPSHOT_BYTES,
+    Ack,
+    Bodies,
+    Fault,
+    Nack,
+    NeedBodies,
+    Observed,
+    Snapshot,
+    SnapshotType,
+)
+from dataplane.protocol.control.verification import DigestEngine, Verification, Verified, Verify
 from dataplane.protocol.events import SnapshotApplied, SnapshotRefused
 from dataplane.protocol.usage import ReadUsage, UsageRead
 from dataplane.sockets.curve import Gate
@@ -73,9 +69,17 @@ MESSAGES_PER_TURN = 4
 BODIES_TIMEOUT_S = 30.0
 
 _decoder = decoder(ControlRequest)
-Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Resize
+Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Move | CancelMove | Resize
 Question = (
-    CountBlocks | LookupChain | ListBlocks | Verification | ListPrefixes | PrefixKeys | Trace | ReadUsage
+    CountBlocks
+    | LookupChain
+    | ListBlocks
+    | Verification
+    | ReadMove
+    | ListPrefixes
+    | PrefixKeys
+    | Trace
+    | ReadUsage
 )
 log = structlog.stdlib.get_logger()
 
@@ -205,13 +209,14 @@ class ControlServer:
                 raise ProtocolError(Code.UNSUPPORTED, "this node serves no engine socket", "client")
             return self._expel(message)
         if isinstance(message, Act):
-            return self._act(message)
+            return self._act(peer, message)
         return self._look(message)
 
-    def _act(self, message: Act) -> ControlReply:
+    def _act(self, peer: bytes, message: Act) -> ControlReply | None:
         node, now = self._node, self._clock()
         if isinstance(message, Invalidate):
-            return _swept(message.nonce, node.invalidate(message.scope, now))
+            self._invalidated(peer, _swept(message.nonce, node.invalidate(message.scope, now)))
+            return None
         if isinstance(message, Drain):
             node.drain(on=message.on)
             self._drained(message.on)
@@ -219,13 +224,25 @@ class ControlServer:
         if isinstance(message, Demote):
             return _swept(message.nonce, node.demote(message.scope, now))
         if isinstance(message, Clear):
-            return _swept(message.nonce, node.clear(now, permanent=message.permanent))
+            swept = _swept(message.nonce, node.clear(now, permanent=message.permanent))
+            self._invalidated(peer, swept)
+            return None
         if isinstance(message, ClearGateway):
-            return _swept(message.nonce, node.clear_gateway(message.gateway, now, force=message.force))
+            begun = node.clear_gateway(message.gateway, now, force=message.force)
+            self._invalidated(peer, _swept(message.nonce, begun))
+            return None
         if isinstance(message, Verify):
             return Verified(message.nonce, node.verifying.start(message.scope, now))
+        if isinstance(message, Move):
+            return Moved(message.nonce, node.move(message, now))
+        if isinstance(message, CancelMove):
+            return Moved(message.nonce, node.cancel_move(message.number))
         node.resize(message.capacity_bytes, now)
         return self._resized(message)
+
+    def _invalidated(self, peer: bytes, reply: Swept) -> None:
+        """Answer when the invalidation is recorded for tiers."""
+        self._node.when_recorded(partial(self._send, peer, reply))
 
     def _look(self, message: Question) -> ControlReply:
         node, now = self._node, self._clock()
@@ -237,6 +254,8 @@ class ControlServer:
             return Blocks(message.nonce, *node.list_blocks(message))
         if isinstance(message, Verification):
             return Verified(message.nonce, node.verifying.state(message.number))
+        if isinstance(message, ReadMove):
+            return Moved(message.nonce, node.move_state(message.number))
         if isinstance(message, ListPrefixes):
             found = node.hot_prefixes(message.by, message.tenant, message.limit, now)
             return PrefixesListed(message.nonce, found)
@@ -275,6 +294,7 @@ class ControlServer:
             capacity_bytes=options.capacity_bytes,
             observed=self._observed(),
             labels=self.introduction.labels,
+            snapshot_types=get_args(SnapshotType),
         )
 
     def _observed(self) -> dict[str, Observed]:
@@ -322,6 +342,26 @@ class ControlServer:
         return self._apply(waiting.snapshot, waiting.bodies)
 
     def _apply(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
+        if not tracing.on():
+            return self._applied(snapshot, bodies)
+        valid = tracing.trace_id_of(snapshot.traceparent)
+        attributes: dict[str, Attribute] = {
+            "larder.node": self._node.options.name,
+            "larder.type": snapshot.type,
+            "larder.generation": snapshot.generation,
+        }
+        with tracing.span(
+            "snapshot.check" if snapshot.dry_run else "snapshot.apply",
+            parent=snapshot.traceparent if valid else "",
+            kind="server",
+            attributes=attributes,
+        ) as span:
+            answer = self._applied(snapshot, bodies)
+            if isinstance(answer, Nack):
+                span.failed(f"{len(answer.errors)} faults")
+            return answer
+
+    def _applied(self, snapshot: Snapshot, bodies: dict[str, bytes]) -> ControlReply:
         now = self._clock()
         if snapshot.dry_run:
             return self._tried(snapshot, self._node.intent.faults(snapshot, bodies), now)
@@ -372,6 +412,10 @@ def _check_numbers(message: ControlRequest) -> None:
         if not isfinite(message.noted):
             raise ProtocolError(Code.BAD_FIELD, f"expected Unix seconds, got {message.noted}", "noted")
         _check_count(message.after, "after")
+    elif isinstance(message, Move):
+        if not 0 < message.deadline_s <= MAX_MOVE_S:
+            expected = f"expected more than 0 and at most {MAX_MOVE_S:g} seconds, got {message.deadline_s}"
+            raise ProtocolError(Code.BAD_FIELD, expected, "deadline_s")
     elif isinstance(message, Snapshot):
         _check_count(message.generation, "generation")
 

@@ -81,7 +81,7 @@ def _make(path: Path) -> NodeKeyPair:
 
 
 class Gate:
-    """ZAP handler: tells libzmq whether a key may connect. Serve `socket` in the loop."""
+    """ZAP handler: decides for libzmq whether a key may connect. Serve `socket` in the loop."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], pair: NodeKeyPair) -> None:
         self.refused = 0

@@ -24,12 +24,14 @@ from dataplane.core.node import Node
 from dataplane.io.loop import Loop
 from dataplane.io.peers import Peer, has_exited, open_process, peer_of
 from dataplane.memory.memory import NodeMemory
+from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Expel, Expelled
+from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
 from dataplane.sockets.session import Keepable, Session
+from dataplane.tiering.service import TierService
 
 MAX_CONNECTIONS = 4096
 DESCRIPTORS_PER_CONNECTION = 2
@@ -62,6 +64,7 @@ class EngineServer:
         clock: Callable[[], float],
         devices: Devices,
         gpu_copies: GpuCopyService,
+        tiers: TierService,
     ) -> None:
         self.node = node
         self.memory = memory
@@ -72,6 +75,7 @@ class EngineServer:
         self._allowed = allowed_uids | {os.geteuid(), 0}
         self.sockets: Callable[[], Iterable[tuple[str, int, Keepable]]] = tuple
         """Sockets of a gateway whose clients should outlive this process."""
+        self.tiers = tiers
         self._sessions: dict[int, Session] = {}
         self._of_process: Counter[int] = Counter()
         """Number of connections of each pid."""
@@ -79,8 +83,9 @@ class EngineServer:
         """pidfd of each attached client, until its process is gone."""
         self._lock_fd = _lock(path)
         self._listener = _listen(path, open_to_all=bool(allowed_uids))
-        self.copies = DrivenCopyService(loop, DrivenCore(node), devices, gpu_copies, clock)
+        self.copies = DrivenCopyService(loop, DrivenCore(node), devices, gpu_copies, memory.segments, clock)
         self.gpu_copies = gpu_copies
+        self.request_spans = RequestSpans()
         self._loop.register(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -266,7 +271,7 @@ class EngineServer:
     def dropped(self, kind: str, number: int) -> None:
         """Tell holders that they may close memory or a socket, and engines that they may unmap a segment."""
         if kind == "segment":
-            self.copies.devices.retired(number)
+            self.copies.retired(number)
         for session in list(self._sessions.values()):
             if session.holder:
                 session.send_dropped(kind, number)

@@ -7,7 +7,8 @@ from struct import pack
 import zmq
 
 from dataplane.protocol.codec import encode
-from dataplane.protocol.events import Event, name_of
+from dataplane.protocol.event import name_of
+from dataplane.protocol.events import Event
 from dataplane.sockets.curve import Gate
 
 HIGH_WATER_MARK = 100_000

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
 
+from dataplane.base import tracing
 from dataplane.copies.driven.copies import DrivenCopyService
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.node import Node
 from dataplane.devices.errors import ELSEWHERE
 from dataplane.io.peers import IN_FLIGHT, Peer, started_at
 from dataplane.memory.memory import NodeMemory
+from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import (
     MAX_DATAGRAM_BYTES,
     MAX_FDS_PER_DATAGRAM,
+    MAX_HOST_FILES,
     VERSION,
     Abort,
     Aborted,
@@ -42,9 +47,13 @@ from dataplane.protocol.engine import (
     LoadInto,
     Map,
     MapGpuCopies,
+    MapTiers,
     MemoryHeld,
+    Prefetch,
+    Prefetching,
     Refused,
     RegisterCache,
+    RegisterHostPool,
     Report,
     Reported,
     Reserve,
@@ -52,10 +61,13 @@ from dataplane.protocol.engine import (
     SegmentGrant,
     SegmentsMapped,
     StoreFrom,
+    TiersMapped,
+    Traced,
     UnregisterCache,
 )
 from dataplane.protocol.events import EngineRefused
 from dataplane.protocol.layout import H_MEMORY
+from dataplane.tiering.service import TierService
 
 DATAGRAMS_PER_TURN = 32
 MAX_RETIRED_PER_ANSWER = 4096
@@ -65,6 +77,9 @@ MAX_HOLDERS_PER_PROCESS = 4
 
 # Plain integers, because an operation on enumeration flags costs as much as the system call.
 _NO_WAIT = int(socket.MSG_DONTWAIT)
+MAX_WAIT_S = 300.0
+_RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+_CONTROL_BYTES = socket.CMSG_SPACE(4 * MAX_HOST_FILES)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _decoder = decoder(EngineRequest)
 log = structlog.stdlib.get_logger()
@@ -89,6 +104,8 @@ class SessionServer(Protocol):
     copies: DrivenCopyService
     gpu_copies: GpuCopyService
     membarrier: bool
+    request_spans: RequestSpans
+    tiers: TierService
 
     def watch(self, session: Session) -> None:
         """Watch the process of an attached engine."""
@@ -120,8 +137,18 @@ class Session:
         self._sent: set[int] = set()
         """Segments whose fd the engine has."""
         self._retired: list[int] = []
-        """Retired segments that the engine has not been told about yet."""
+        """Retired segments that the engine has not been notified of yet."""
+        self._takes_files = False
+        self._received: list[int] = []
+        """File descriptors that came with the current request."""
         self.open = True
+
+    @property
+    def hung_up(self) -> bool:
+        """Whether the peer has closed the connection, according to the kernel."""
+        poll = select.poll()
+        poll.register(self._connection, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def on_readable(self) -> None:
         """Answer waiting datagrams, a bounded number per turn."""
@@ -129,17 +156,36 @@ class Session:
             if not self.open:
                 return
             try:
-                # Plain recv: the kernel closes fds that a peer passes.
-                data = self._connection.recv(MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
+                data = self._receive()
             except BlockingIOError:
                 return
             except OSError as error:
                 self.close(error.strerror or "connection failed")
                 return
-            if not data:
-                self.close("connection closed")
-                return
-            self._answer(data)
+            try:
+                if not data:
+                    self.close("connection closed")
+                    return
+                self._answer(data)
+            finally:  # an empty datagram may carry descriptors, too
+                self._close_received()
+
+    def _receive(self) -> bytes:
+        """Return the next datagram. Raises OSError.
+
+        File descriptors are accepted only from attached engines of this process's uid; the kernel closes all others.
+        """
+        if not self._takes_files:
+            return self._connection.recv(MAX_DATAGRAM_BYTES + 1, _NO_WAIT)
+        data, control, _, _ = self._connection.recvmsg(MAX_DATAGRAM_BYTES + 1, _CONTROL_BYTES, _RECEIVE_FLAGS)
+        for level, kind, content in control:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._received += array("i", content[: len(content) // 4 * 4]).tolist()
+        return data
+
+    def _close_received(self) -> None:
+        while self._received:
+            os.close(self._received.pop())
 
     def _answer(self, data: bytes) -> None:
         request_id = 0
@@ -188,15 +234,45 @@ class Session:
         elif isinstance(request, MapGpuCopies):
             self._check_kin()
             self._server.gpu_copies.map(self, request)
+        elif isinstance(request, MapTiers):
+            self._map_tiers(request)
+        elif isinstance(request, Prefetch):
+            self._prefetch(request, now)
+        elif isinstance(request, Traced):
+            self._traced(request)
         else:
             self._drive(request, now)
 
-    def _drive(self, request: RegisterCache | UnregisterCache | StoreFrom | LoadInto, now: float) -> None:
+    def _traced(self, request: Traced) -> None:
+        """Serve a request in a span of the engine's trace."""
+        if request.request.id != request.id:
+            raise ProtocolError(
+                Code.BAD_FIELD,
+                f"expected the id of the request, {request.request.id}, got {request.id}",
+                "id",
+            )
+        if not tracing.trace_id_of(request.traceparent):
+            raise ProtocolError(
+                Code.BAD_FIELD,
+                f"expected a W3C traceparent, got {request.traceparent[:64]!r}",
+                "traceparent",
+            )
+        with self._server.request_spans.engine_request(request, self._node.pool.totals):
+            self._serve(request.request)
+
+    def _drive(
+        self,
+        request: RegisterCache | RegisterHostPool | UnregisterCache | StoreFrom | LoadInto,
+        now: float,
+    ) -> None:
         """Handle requests for copies that this process makes for the engine; the copies send their own answers."""
         copies = self._server.copies.of(self)
         if isinstance(request, RegisterCache):
             self._check_kin()
             copies.register(request)
+        elif isinstance(request, RegisterHostPool):
+            self._check_kin()
+            copies.register_host_pool(request, self._received)
         elif isinstance(request, UnregisterCache):
             copies.unregister(request)
         elif isinstance(request, StoreFrom):
@@ -223,8 +299,27 @@ class Session:
                 "reservation",
             )
 
+    def _map_tiers(self, request: MapTiers) -> None:
+        file = self._server.tiers.directory_file
+        if not self.send(TiersMapped(request.id, file.nbytes), [file.read_only_fd]):
+            raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
+
+    def _prefetch(self, request: Prefetch, now: float) -> None:
+        tiering = self._server.tiers.tiering
+        if not 0 < request.wait_s <= MAX_WAIT_S:
+            raise ProtocolError(
+                Code.BAD_FIELD,
+                f"expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {request.wait_s}",
+                "wait_s",
+            )
+        if request.space not in self._node.engines[self.client].spaces:
+            raise ProtocolError(Code.UNKNOWN_SPACE, f"space {request.space} is not attached", "space")
+        if tiering is not None:
+            tiering.loads.request(self.client, request.space, request.keys, now + request.wait_s)
+        self.send(Prefetching(request.id))
+
     def _detach(self, request: Detach) -> None:
-        """Detach the engine when none of its copies runs any more."""
+        """Detach the engine once its last copy has ended."""
 
         def leave() -> None:
             if self.client and self.open:
@@ -248,6 +343,7 @@ class Session:
             )
             raise
         self.client = engine.client
+        self._takes_files = self.peer.uid == os.geteuid()
         options = self._node.options
         area = self._memory.areas[self.client]
         self._server.watch(self)
@@ -262,6 +358,10 @@ class Session:
                 reservation_ttl_s=options.reservation_ttl_s,
                 memory=self._memory.index.cells[H_MEMORY],
                 resumed=engine.resumed,
+                traces=tracing.on(),
+                hint_max_s=options.hint_max_s,
+                tiers=True,
+                host_pools=self._takes_files,
             ),
             [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
         )
@@ -316,7 +416,7 @@ class Session:
         self._sent.update(grant.segment for grant in grants)
 
     def segment_retired(self, number: int) -> None:
-        """If the engine has the segment, tell it with the next answer."""
+        """If the engine has the segment, notify it with the next answer."""
         if number in self._sent:
             self._sent.remove(number)
             self._retired.append(number)

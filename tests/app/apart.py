@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.app.fake_node import FakeNode
 from tests.app.plane import serving, settings_in
+from tests.threads import join
 
 
 @contextmanager
@@ -41,10 +42,10 @@ def serving_apart(folder: Path, **settings: Any) -> Iterator[str]:
     thread = threading.Thread(target=run, name="plane")
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(60)
         assert started, "the server did not start"
         yield started[0]
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(done.set)
-        thread.join(30)
+        join(thread)

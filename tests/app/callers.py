@@ -41,6 +41,4 @@ async def made(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> 
 async def asked(plane: Plane, token: str, method: str, path: str, **more: Any) -> httpx.Response:
     """A request with this token, and with none when it is empty."""
     headers = {**(bearer(token) if token else {}), **more.pop("headers", {})}
-    base = str(plane.http.base_url)
-    async with httpx.AsyncClient(base_url=base, trust_env=False, verify=False, timeout=20) as http:
-        return await http.request(method, path, headers=headers, **more)
+    return await plane.others.request(method, path, headers=headers, **more)

@@ -4,8 +4,8 @@ import asyncio
 import os
 import subprocess
 
+from tests import forked
 from tests.app.plane import Plane
-from tests.forked import Forked
 
 
 async def larder(plane: Plane, *arguments: str, typed: str = "", token: str = "") -> tuple[int, str, str]:
@@ -20,13 +20,4 @@ def run(
     *arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     """A command, to its end."""
-    pipe = subprocess.PIPE
-    with Forked(
-        "app", *arguments, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8"
-    ) as process:
-        try:
-            out, err = process.communicate(typed, timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return forked.run("app", *arguments, env=env, typed=typed, timeout=timeout)

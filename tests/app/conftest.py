@@ -2,30 +2,64 @@
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
 
+import tests.app.statements  # noqa: F401 (shares compiled statements)
 from app.settings import Settings
+from app.store.base import database
+from tests.app.callers import guarding
 from tests.app.fake_node import FakeNode
+from tests.app.migrated import migrate_apart, migrated_file, new_identity
 from tests.app.plane import Plane, serving, settings_in
 from tests.postgres_cluster import PostgresCluster, find_binaries
+from tests.postgres_databases import Server, create, database_on, execute_apart, new_name
 from tests.require import require
+from tests.run_marks import short_folder
+
+database.CONNECT_TIMEOUT_S = database.COMMAND_TIMEOUT_S = 60.0
+database.LOCK_TIMEOUT_MS = 60_000
+"""Of this process alone: a statement of a few milliseconds takes seconds on a busy machine."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of either kind."""
     if request.param == "postgres":
         return request.getfixturevalue("postgres_url")
     return f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A migrated database of either kind, without records."""
+    if request.param == "postgres":
+        return request.getfixturevalue("migrated_postgres_url")
+    url = f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}"
+    migrated_file(url)
+    return url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: Server) -> Iterator[str]:
+    """Name of a migrated database, of which others are copies."""
+    with database_on(postgres_server) as name:
+        migrate_apart(postgres_server(name))
+        yield name
+
+
 @pytest.fixture
-def settings(socket_dir: Path) -> Settings:
-    return settings_in(socket_dir)
+def migrated_postgres_url(postgres_server: Server, postgres_template: str) -> Iterator[str]:
+    """A migrated database that only this test sees."""
+    with database_on(postgres_server, postgres_template) as name:
+        execute_apart(postgres_server(name), new_identity())
+        yield postgres_server(name)
+
+
+@pytest.fixture
+def settings(socket_dir: Path, request: pytest.FixtureRequest) -> Settings:
+    """Settings of `plane`, with those of the parameter if there is one."""
+    return settings_in(socket_dir, **getattr(request, "param", {}))
 
 
 @pytest.fixture
@@ -46,6 +80,26 @@ async def plane(settings: Settings, node: FakeNode) -> AsyncIterator[Plane]:
 
 
 @pytest.fixture(scope="module")
+async def shared_plane() -> AsyncIterator[Plane]:
+    """A plane with a node in sync for all tests of a module that leave it as they find it."""
+    with short_folder() as folder:
+        fake = FakeNode(folder)
+        await fake.start()
+        async with serving(settings_in(folder)) as running:
+            await running.until_state("in_sync")
+            yield running
+        await fake.stop()
+
+
+@pytest.fixture(scope="module")
+async def shared_guarded() -> AsyncIterator[Plane]:
+    """A plane that authenticates, without a node, for all tests of a module that leave it as they find it."""
+    with short_folder() as folder:
+        async with guarding(folder) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
 def own_cluster() -> Iterator[PostgresCluster]:
     """A PostgreSQL that the tests of one module may kill, freeze and start again."""
     binaries = find_binaries()
@@ -57,12 +111,19 @@ def own_cluster() -> Iterator[PostgresCluster]:
     cluster.stop()
 
 
+@pytest.fixture(scope="module")
+def own_template(own_cluster: PostgresCluster) -> str:
+    """Name of a migrated database in it, of which others are copies; it goes with its cluster."""
+    name = new_name()
+    create(own_cluster.url, name)
+    migrate_apart(own_cluster.url(name))
+    return name
+
+
 @pytest.fixture
-async def own_database(own_cluster: PostgresCluster) -> str:
-    """Name of an empty database in it; it goes with its cluster."""
-    name = f"larder_{uuid4().hex[:12]}"
-    engine = create_async_engine(own_cluster.url("postgres"), isolation_level="AUTOCOMMIT")
-    async with engine.connect() as connection:
-        await connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    await engine.dispose()
+def own_database(own_cluster: PostgresCluster, own_template: str) -> str:
+    """Name of a migrated database in it; it goes with its cluster."""
+    name = new_name()
+    create(own_cluster.url, name, own_template)
+    execute_apart(own_cluster.url(name), new_identity())
     return name

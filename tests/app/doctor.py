@@ -11,6 +11,6 @@ from app.cli.commands.machine.doctor import doctor
 def examined() -> tuple[int, dict[str, Any]]:
     """Exit code, and each check by name."""
     result = CliRunner().invoke(doctor, ["--json"], catch_exceptions=False)
-    told = json.loads(result.output)
-    assert told["ok"] is (result.exit_code == 0)
-    return result.exit_code, {each["name"]: each for each in told["checks"]}
+    output = json.loads(result.output)
+    assert output["ok"] is (result.exit_code == 0)
+    return result.exit_code, {each["name"]: each for each in output["checks"]}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from struct import pack
+from typing import get_args
 
 import msgspec
 import zmq
@@ -16,52 +17,56 @@ import zmq.asyncio
 
 from app.change_signal import ChangeSignal
 from dataplane.protocol.codec import decode, encode
-from dataplane.protocol.control import (
-    VERSION,
-    Ack,
-    Bodies,
-    Clear,
-    ClearGateway,
-    ControlRefused,
-    ControlReply,
-    ControlRequest,
-    CountBlocks,
-    Counted,
-    Demote,
+from dataplane.protocol.control.lookups import ListBlocks, LookupChain
+from dataplane.protocol.control.messages import VERSION, ControlRefused, ControlReply, ControlRequest
+from dataplane.protocol.control.moves import CancelMove, Move, Moved, MoveState, ReadMove
+from dataplane.protocol.control.nodes import (
     DescribeNode,
     Description,
-    DigestEngine,
     Drain,
     Expel,
     Expelled,
-    Fault,
     Hello,
-    Invalidate,
-    ListBlocks,
-    ListPrefixes,
-    LookupChain,
-    Nack,
-    NeedBodies,
     NodeDrained,
-    Observed,
-    PinSpec,
-    PolicySpec,
+    Resize,
+    Resized,
+    Welcome,
+)
+from dataplane.protocol.control.prefixes import (
+    ListPrefixes,
     Prefix,
     PrefixesListed,
     PrefixKeys,
-    QuotaSpec,
-    Resize,
-    Resized,
-    Snapshot,
-    Swept,
     Trace,
     TracePart,
-    Verification,
-    Verify,
-    Welcome,
+)
+from dataplane.protocol.control.records import PinSpec, PolicySpec, QuotaSpec
+from dataplane.protocol.control.scopes import (
+    Clear,
+    ClearGateway,
+    CountBlocks,
+    Counted,
+    Demote,
+    Invalidate,
+    Swept,
+)
+from dataplane.protocol.control.snapshots import (
+    Ack,
+    Bodies,
+    Fault,
+    Nack,
+    NeedBodies,
+    Observed,
+    Snapshot,
+    SnapshotType,
     digest_of,
 )
-from dataplane.protocol.events import Event, NodeStats, ObservedDigest, PoolStats, Totals, name_of
+from dataplane.protocol.control.verification import DigestEngine, Verification, Verify
+from dataplane.protocol.event import name_of
+from dataplane.protocol.events import Event
+from dataplane.protocol.stats.node import NodeStats, ObservedDigest
+from dataplane.protocol.stats.pool import PoolStats, Totals
+from dataplane.protocol.tiers import TierSpec
 from dataplane.protocol.usage import ReadUsage, UsageCounters, UsageRead
 
 _requests: msgspec.msgpack.Decoder[ControlRequest] = msgspec.msgpack.Decoder(ControlRequest)
@@ -84,6 +89,9 @@ Operation = (
     | ListBlocks
     | Verify
     | Verification
+    | Move
+    | ReadMove
+    | CancelMove
 )
 
 
@@ -96,9 +104,11 @@ class FakeNode:
         self.name = name
         self.epoch = ""
         self.observed: dict[str, Observed] = {}
+        self.snapshot_types: tuple[str, ...] = get_args(SnapshotType)
         self.quotas: list[QuotaSpec] = []
         self.pins: list[PinSpec] = []
         self.policies: list[PolicySpec] = []
+        self.tiers: list[TierSpec] = []
         self.bodies: dict[str, bytes] = {}
         self.received: list[Snapshot] = []
         self.asked: list[str] = []
@@ -115,6 +125,12 @@ class FakeNode:
         """Parts of lines, as they are given out."""
         self.traced: list[Trace] = []
         self.used: list[UsageCounters] = []
+        self.moved: list[Move] = []
+        self.moves: dict[int, MoveState] = {}
+        self.claimed_move: MoveState | None = None
+        self.held_moves = False
+        """Whether moves do not end by themselves."""
+        """State that it claims of every move."""
         self.noted: list[float] = []
         self.capacity_bytes = 1 << 30
         self.changed = ChangeSignal()
@@ -162,7 +178,7 @@ class FakeNode:
             self.observed.clear()
         await self.start()
 
-    async def until(self, holds, timeout_s: float = 5.0) -> None:
+    async def until(self, holds, timeout_s: float = 60.0) -> None:
         assert await self.changed.until(holds, timeout_s), "the node never got there"
 
     async def publish(self, event: Event) -> None:
@@ -215,6 +231,7 @@ class FakeNode:
                 self.events_url,
                 self.capacity_bytes,
                 dict(self.observed),
+                snapshot_types=self.snapshot_types,
             )
         if isinstance(message, DescribeNode):
             self.described += 1
@@ -253,6 +270,40 @@ class FakeNode:
         if isinstance(message, Invalidate | Demote):
             self.swept.append(message)
             return Swept(message.nonce, len(self.swept), *self.covered)
+        if isinstance(message, (Move, ReadMove, CancelMove)) and self.claimed_move is not None:
+            return Moved(message.nonce, self.claimed_move)
+        if isinstance(message, Move):
+            if message.tier not in ("disk", "s3", "memory"):
+                return ControlRefused("unknown_tier", "no tier 'tape' is open", "tier", message.nonce)
+            self.moved.append(message)
+            blocks, nbytes = self.covered
+            state = MoveState(
+                len(self.moved),
+                message.tier,
+                blocks or 0,
+                nbytes or 0,
+                dry_run=message.dry_run,
+                tenant=message.scope.tenant,
+            )
+            self.moves[state.number] = state
+            return Moved(message.nonce, state)
+        if isinstance(message, CancelMove):
+            if message.number not in self.moves:
+                return ControlRefused("unknown_move", "no such move", "number", message.nonce)
+            state = self.moves[message.number]
+            if state.ended_at is None:
+                state.cancelled, state.ended_at = True, time.time()
+                state.refused = {"cancelled": state.blocks}
+            return Moved(message.nonce, state)
+        if isinstance(message, ReadMove) and self.held_moves:
+            return Moved(message.nonce, self.moves[message.number])
+        if isinstance(message, ReadMove):
+            state = self.moves[message.number]
+            state.ended_at = time.time()
+            if not state.dry_run:
+                state.moved_blocks, state.moved_bytes = state.blocks - 1, state.bytes - 4096
+                state.refused = {"limit": 1}
+            return Moved(message.nonce, state)
         if isinstance(message, CountBlocks):
             return Counted(message.nonce, *self.covered)
         if isinstance(message, ListPrefixes):
@@ -301,6 +352,8 @@ class FakeNode:
             self.quotas = msgspec.msgpack.decode(snapshot.body, type=list[QuotaSpec])
         elif snapshot.type == "policies":
             self.policies = msgspec.msgpack.decode(snapshot.body, type=list[PolicySpec])
+        elif snapshot.type == "tiers":
+            self.tiers = msgspec.msgpack.decode(snapshot.body, type=list[TierSpec])
         else:
             self.pins = msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])
         self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)

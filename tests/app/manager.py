@@ -48,7 +48,7 @@ class Manager:
         )
         self._reader = asyncio.create_task(self._read())
         line = await self.until_line("larder.started", START_S)
-        self.http = httpx.AsyncClient(base_url=line["url"], trust_env=False, timeout=60)
+        self.http = httpx.AsyncClient(base_url=line["url"], trust_env=False, verify=False, timeout=60)
 
     async def _read(self) -> None:
         output = asyncio.StreamReader(limit=1 << 20)
@@ -80,7 +80,7 @@ class Manager:
         return found[after]
 
     async def leads(self, timeout_s: float = 60.0, after: int = 0) -> None:
-        await self.until_line("manager.leading", timeout_s, after)
+        await self.until_line("manager.promoted", timeout_s, after)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

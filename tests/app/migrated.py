@@ -14,7 +14,7 @@ from app.store.base import migrate, private
 from app.store.base.database import Database, full_url
 
 
-async def migrated_file(url: str) -> None:
+def migrated_file(url: str) -> None:
     """Put a migrated SQLite database at this URL, unless a file is there or the URL names no file."""
     parsed = full_url(url)
     file = Path(parsed.database or "")
@@ -22,19 +22,35 @@ async def migrated_file(url: str) -> None:
         return
     private.make_file(str(file))
     file.write_bytes(_template())
-    with closing(sqlite3.connect(file)) as connection, connection:  # no two databases have these in common
-        connection.execute("UPDATE store SET id = ?, secret = ?", (uuid4().hex, secrets.token_hex(32)))
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(new_identity())
+
+
+def migrated_folder(folder: Path) -> None:
+    """Put a migrated database where a Larder with this state directory has its own, unless there is one."""
+    migrated_file(f"sqlite+aiosqlite:///{folder / 'larder.db'}")
+
+
+def new_identity() -> str:
+    """Return the statement that gives a copied database what no two databases have in common."""
+    return f"UPDATE store SET id = '{uuid4().hex}', secret = '{secrets.token_hex(32)}'"
+
+
+def migrate_apart(url: str) -> None:
+    """Run the migrations in another thread: that of the test may have a running loop."""
+
+    async def migrated() -> None:
+        database = Database(url)
+        await migrate.upgrade(database)
+        await database.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, migrated()).result()
 
 
 @cache
 def _template() -> bytes:
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
+    with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "larder.db"
-        thread.submit(asyncio.run, _migrate(f"sqlite:///{file}")).result()
+        migrate_apart(f"sqlite:///{file}")
         return file.read_bytes()
-
-
-async def _migrate(url: str) -> None:
-    database = Database(url)
-    await migrate.upgrade(database)
-    await database.close()

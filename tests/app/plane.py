@@ -5,11 +5,13 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 from app.asgi import App, Routes, create_app
@@ -21,19 +23,30 @@ from tests.app.migrated import migrated_file
 TOKENS = list(range(8))
 PIN = {"model": "m", "tokens": TOKENS, "chunk_tokens": 4}
 LOOK_S = 0.05
-WAIT_S = 20.0
+GRACE_S = 1.0
+"""Seconds that requests may take to end before they are cancelled."""
+WAIT_S = 60.0
 """What takes milliseconds takes seconds on a busy machine."""
+MOST = "30s"
+"""The longest `wait` that a change of a record may ask for."""
+SILENT: dict[str, Any] = {"push_timeout_s": 1.0, "node_lost_s": 3.0}
+"""Settings of a plane whose node is silent on purpose."""
+IMPATIENT = pytest.mark.parametrize("settings", [SILENT], indirect=True, ids=["impatient"])
+"""For tests of a silent node: their plane waits a second for an answer, and three for a sign of life."""
 _idle_routes: defaultdict[tuple[object, ...], list[Routes]] = defaultdict(list)
 """Routes of planes that have stopped, by their settings."""
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
-    """Settings of a plane that is not alone in the world: its node is somebody else's."""
+    """Settings of a plane that is not alone in the world: its node is somebody else's.
+
+    A machine may be busy for many seconds: nodes are given that time to answer. See `IMPATIENT`.
+    """
     common = Common(state_dir=str(folder), database_url=database_url, http_port=0)
     values = {
         "embedded_data_plane": False,
-        "push_timeout_s": 1.0,
-        "node_lost_s": 1.0,
+        "push_timeout_s": 30.0,
+        "node_lost_s": 30.0,
         "usage_poll_interval_s": 3600,
         **app,
     }
@@ -41,21 +54,27 @@ def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
 
 
 class Plane:
-    """A running plane: `http` is a client of it, `app` its inside."""
+    """A running plane: `http` is a client of it, `others` one that keeps no cookie, `app` its inside."""
 
-    def __init__(self, app: App, http: httpx.AsyncClient) -> None:
+    def __init__(self, app: App, http: httpx.AsyncClient, others: httpx.AsyncClient) -> None:
         self.app = app
         self.http = http
+        self.others = others
 
-    async def put_quota(self, tenant: str, limit: Any = 1, wait: str = "2s") -> dict[str, Any]:
-        response = await self.http.put(f"/api/v1/quotas/{tenant}?wait={wait}", json={"limit_bytes": limit})
-        assert response.is_success, response.text
-        return response.json()
+    async def put_quota(self, tenant: str, limit: Any = 1, wait: str = MOST) -> dict[str, Any]:
+        return await self._put(f"/api/v1/quotas/{tenant}?wait={wait}", {"limit_bytes": limit})
 
-    async def put_pin(self, name: str, wait: str = "2s", **fields: Any) -> dict[str, Any]:
-        response = await self.http.put(f"/api/v1/pins/{name}?wait={wait}", json={**PIN, **fields})
-        assert response.is_success, response.text
-        return response.json()
+    async def put_pin(self, name: str, wait: str = MOST, **fields: Any) -> dict[str, Any]:
+        return await self._put(f"/api/v1/pins/{name}?wait={wait}", {**PIN, **fields})
+
+    async def _put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Put a record. The database may be busy on a slow disk: try again, as the answer says."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            response = await self.http.put(path, json=body)
+            if response.status_code != 503 or time.monotonic() >= deadline:
+                assert response.is_success, response.text
+                return response.json()
 
     async def get(self, path: str) -> Any:
         response = await self.http.get(path)
@@ -87,10 +106,12 @@ class Plane:
                     events = subscriber.take()
 
     async def events_flow(self) -> None:
-        """Wait for the first event: a publisher says nothing to a subscriber that is still connecting."""
+        """Wait for statistics that a node published from now on: a subscriber that still connects gets no events."""
+        began = time.time()
         async with asyncio.timeout(WAIT_S):
             while True:
-                if self.app.parts.ingest.events:
+                nodes = self.app.parts.fleet.nodes.values()
+                if self.app.parts.ingest.events and any(n.stats and n.stats.at >= began for n in nodes):
                     return
                 await asyncio.sleep(0.01)
 
@@ -113,10 +134,46 @@ class _Unconditional(httpx.Auth):
             yield request
 
 
+def _client(port: int, **options: Any) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=60, **options
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its main loop and the pauses of its shutdown, which are a quarter of a second of each test."""
+
+    async def begin(self, listener: socket.socket) -> None:
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        try:
+            await self.startup([listener])
+        except SystemExit:
+            raise AssertionError("the server did not start") from None
+        await self.on_tick(0)  # sets the headers of every answer
+
+    async def end(self, listener: socket.socket) -> None:
+        for server in self.servers:
+            server.close()
+        listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while self.server_state.connections or self.server_state.tasks:
+                    await asyncio.sleep(0.002)
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=WAIT_S)
+        await self.lifespan.shutdown()
+
+
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[Plane]:
     """Start, yield, stop cleanly. A new SQLite file is a copy of a migrated one; routes are used again."""
-    await migrated_file(settings.common.database_url)
+    migrated_file(settings.common.database_url)
     idle = _idle_routes[Routes.key_of(settings.app)]
     routes = idle.pop() if idle else Routes(settings.app)
     app = create_app(settings, routes)
@@ -125,24 +182,17 @@ async def serving(settings: Settings) -> AsyncIterator[Plane]:
         port = listener.getsockname()[1]
         config = uvicorn.Config(
             app, loop="none", http=protocol_of(app.parts.connections), ws="none", lifespan="on", log_config=None,
-            access_log=False, proxy_headers=False, timeout_graceful_shutdown=1,
+            access_log=False, proxy_headers=False,
         )  # fmt: skip
-        server = uvicorn.Server(config)
-        task = asyncio.create_task(server._serve([listener]))
-        while not server.started:
-            assert not task.done(), "the server did not start"
-            await asyncio.sleep(0.01)
+        server = _Server(config)
+        await server.begin(listener)
         try:
-            async with httpx.AsyncClient(
-                base_url=f"http://127.0.0.1:{port}",
-                trust_env=False,
-                verify=False,
-                timeout=20,
-                auth=_Unconditional(),
-            ) as http:
-                yield Plane(app, http)
+            async with (
+                _client(port, auth=_Unconditional()) as http,
+                _client(port, cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[]))) as others,
+            ):
+                yield Plane(app, http, others)
         finally:
             app.parts.bus.close()
-            server.should_exit = True
-            await task
+            await server.end(listener)
             idle.append(routes)

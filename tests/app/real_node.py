@@ -18,5 +18,5 @@ async def governing(node: DataPlane, folder: Path) -> AsyncIterator[Plane]:
     settings = settings_in(folder)
     urls = {"control_url": node.control_url, "events_url": node.events_url}
     async with serving(replace(settings, common=replace(settings.common, **urls))) as plane:
-        await plane.until_state("in_sync", 15.0)
+        await plane.until_state("in_sync")
         yield plane

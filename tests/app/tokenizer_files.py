@@ -7,8 +7,10 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
+from app.services.records import tokenizing
 from tests.app.plane import Plane
 
+tokenizing.WALL_S = 300.0  # type: ignore[attr-defined]  # a process takes most of 30 s to start on a busy machine
 WORDS = 5000
 BOS, UNKNOWN, USER, END = WORDS, WORDS + 1, WORDS + 2, WORDS + 3
 TEMPLATE = (

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 
 from tests.app.command import run
+from tests.app.migrated import migrated_folder
 from tests.forked import Forked
 from tests.free_port import free_port
 
@@ -29,35 +30,41 @@ class Up:
             "LARDER_POOL_BYTES": "16MiB",
             **environ,
         }
+        if "LARDER_DATABASE_URL" not in environ:
+            migrated_folder(Path(self.environ["LARDER_STATE_DIR"]))
         self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
         self.process = Forked("app", "up", env=self.environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, trust_env=False)
+        return httpx.get(self.url + path, trust_env=False, verify=False, timeout=60)
 
-    def until_ready(self, timeout_s: float = 20.0) -> None:
-        def ready() -> bool:
-            try:
-                return self.get("/healthz/fleet").status_code == 200
-            except httpx.TransportError:
-                assert self.process.poll() is None, "larder up ended"
-                return False
+    def until_ready(self, timeout_s: float = 90.0) -> None:
+        until(lambda: self._answers("/healthz/fleet"), timeout_s)
 
-        until(ready, timeout_s)
+    def until_serving(self) -> None:
+        """Wait for a management plane, which may have no node."""
+        until(lambda: self._answers("/healthz"), 90.0)
+
+    def _answers(self, path: str) -> bool:
+        try:
+            return self.get(path).status_code == 200
+        except httpx.TransportError:
+            assert self.process.poll() is None, "larder up ended"
+            return False
 
     def node(self) -> dict:
         return self.get("/api/v1/nodes").json()["items"][0]
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run(*arguments, env=self.environ, timeout=30)
+        return run(*arguments, env=self.environ, timeout=60)
 
     def end(self) -> str:
         """Stop it, and what a `kill -9` has left of it."""
         if self.process.poll() is None:
             self.process.terminate()
-        if self.process.wait(timeout=20) == -signal.SIGKILL:
+        if self.process.wait(timeout=60) == -signal.SIGKILL:
             _end_data_planes(self.environ["LARDER_STATE_DIR"])
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=60)
         sys.stderr.write(errors)  # shown when the test fails
         return errors
 

@@ -1,27 +1,41 @@
 """The benchmarks run, and write what scripts expect. No time is asserted: figures belong to machines."""
 
 import json
+import os
 import re
 import subprocess
-import sys
+from importlib.util import find_spec
 
 import pytest
 
 from benchmarks.harness.result import at_least, at_most
-from benchmarks.suite import BENCHMARKS
+from benchmarks.suite import BENCHMARKS, BY_NAME
+from tests.forked import run
+from tests.tiers.redis_server import redis_binary
 
+LIMIT_S = 900
+"""What takes a minute takes several on a busy machine."""
+pytestmark = pytest.mark.timeout(LIMIT_S + 60)
 OF_BOTH_PLANES = {
     "fresh_pool": "store_fresh_pool_ratio",
     "apply": "apply_first_run",
     "rest": "rest_get_record_per_core",
+    "scrape": "scrape_size",
+    "observability": "observed_cpu_extra",
     "uptime": "uptime_memory_grown",
+    "soak": "soak_data_plane_memory",
 }
 """Those that start a whole Larder, and one of their figures."""
 
 
 def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    environ = dict(os.environ)
+    return run("benchmarks", *map(str, arguments), env=environ, timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize("module", [*BENCHMARKS.values(), *BY_NAME.values()])
+def test_a_benchmark_has_a_module(module: str) -> None:
+    assert find_spec(f"benchmarks.{module}")
 
 
 @pytest.mark.parametrize("name", OF_BOTH_PLANES)
@@ -51,6 +65,19 @@ def test_a_quick_run_of_all_others_writes_a_result_file(tmp_path):
         assert (result["met"] is None) == (result["target"] is None)
     (view,) = (result for result in report["results"] if result["name"] == "view_32MiB_copied")
     assert view["value"] == 0
+
+
+@pytest.mark.parametrize("name", ["redis", "s3"])
+def test_a_quick_run_of_a_shared_tier_measures_it_beside_a_bare_client(name, tmp_path):
+    if name == "redis":
+        redis_binary()
+    done = _run("--quick", "--output", tmp_path, name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-shared-tiers.json")
+    figures = {result["name"]: result for result in json.loads(path.read_text())["results"]}
+    assert {f"{name}_2MiB_store_ratio", f"{name}_2MiB_load_ratio"} <= figures.keys()
+    assert all(result["baseline"] > 0 for result in figures.values())
 
 
 def test_an_unknown_benchmark_is_refused_with_the_known_names():

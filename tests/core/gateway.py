@@ -54,7 +54,7 @@ class Peer:
         *,
         number: int = 0,
         tenant: str = "",
-        asked: bool = False,
+        is_lookup: bool = False,
         used: bool = True,
         most: int | None = None,
     ) -> LeasedChain:
@@ -64,7 +64,7 @@ class Peer:
             make.packed(chain),
             tenant,
             self.bench.now,
-            asked=asked,
+            is_lookup=is_lookup,
             used=used,
             most=most,
         )

@@ -10,9 +10,9 @@ import numpy as np
 from dataplane.core.gpu_copies.extents import Extent
 from dataplane.core.gpu_copies.pool import FreeExtent, PendingCopy
 from dataplane.core.stats import node_stats
-from dataplane.protocol.events import GpuCopyPoolStats
 from dataplane.protocol.gpu_copies import GpuCopyIndex, table_bytes
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.stats.pins import GpuCopyPoolStats
 from tests.dataplane.bench_node import Bench, BenchEngine
 
 UUID = "7717ca5e-0000-4000-8000-000000000000"

@@ -17,9 +17,9 @@ from dataplane.policies import EvictionPolicy
 from dataplane.policies.lru import Lru
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ReserveOutcome, code_of
-from dataplane.protocol.control import Fault, Snapshot
-from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, Reserve, SpaceRequest
-from dataplane.protocol.events import Event, PinStats, PoolStats, TenantStats
+from dataplane.protocol.control.snapshots import Fault, Snapshot
+from dataplane.protocol.engine import VERSION, Abort, Attach, Commit, HintedReserve, Reserve, SpaceRequest
+from dataplane.protocol.events import Event
 from dataplane.protocol.layout import (
     A_RING_HEAD,
     RING_KIND_SHIFT,
@@ -33,6 +33,9 @@ from dataplane.protocol.layout import (
 )
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.states import STATE_MASK, State
+from dataplane.protocol.stats.pins import PinStats
+from dataplane.protocol.stats.pool import PoolStats
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.dataplane import factories as make
 
 RING_ENTRIES = 1024
@@ -120,9 +123,18 @@ class BenchEngine:
     _held: list[int] = field(default_factory=list)
 
     def reserve(
-        self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0
+        self,
+        chain: Sequence[bytes],
+        nbytes: int,
+        *,
+        tenant: str = "",
+        space: int = 0,
+        ttl_s: float = 0.0,
+        pin_s: float = 0.0,
     ) -> GrantResult:
-        message = Reserve(1, self.spaces[space], tenant, make.packed(chain), nbytes)
+        common = (1, self.spaces[space], tenant, make.packed(chain), nbytes)
+        hinted = ttl_s or pin_s
+        message = HintedReserve(*common, ttl_s=ttl_s, pin_s=pin_s) if hinted else Reserve(*common)
         return self.bench.node.reserve(self.client, message, self.bench.now)
 
     def commit(self, reservation: int, positions: Sequence[int] | None = None, checksums: bytes = b"") -> int:
@@ -132,9 +144,18 @@ class BenchEngine:
     def abort(self, reservation: int) -> None:
         self.bench.node.abort(self.client, Abort(1, reservation), self.bench.now)
 
-    def store(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> Stored:
+    def store(
+        self,
+        chain: Sequence[bytes],
+        nbytes: int,
+        *,
+        tenant: str = "",
+        space: int = 0,
+        ttl_s: float = 0.0,
+        pin_s: float = 0.0,
+    ) -> Stored:
         """Reserve and commit everything that was granted."""
-        granted = self.reserve(chain, nbytes, tenant=tenant, space=space)
+        granted = self.reserve(chain, nbytes, tenant=tenant, space=space, ttl_s=ttl_s, pin_s=pin_s)
         written = self.commit(granted.reservation) if granted.reservation else 0
         return Stored(granted, written)
 
@@ -196,6 +217,7 @@ class Bench:
         max_clients: int = 1024,
         policy: Callable[[], EvictionPolicy] = Lru,
         named_bytes: int = 0,
+        hint_max_s: float = 0.0,
     ) -> None:
         self.now = 1_000_000.0
         self.memory = PlainMemory(max_blocks)
@@ -211,6 +233,7 @@ class Bench:
             pin_budget_ratio=0.2 if pin_budget_bytes is None else (pin_budget_bytes + 0.5) / capacity_bytes,
             max_clients=max_clients,
             named_bytes=named_bytes,
+            hint_max_s=hint_max_s,
         )
         leases = LeaseTable(self._fence)
         self.node = Node(options, self.index, self.memory, leases, self.now, policy)

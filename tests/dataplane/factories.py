@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from dataplane.protocol.control import (
+from dataplane.protocol.control.records import (
     POLICY_IN_FORCE,
     PinSpec,
     PolicySpec,
     QuotaSpec,
-    Snapshot,
-    SnapshotType,
     Strength,
     Tier,
-    digest_of,
     encode_pins,
     encode_policies,
     encode_quotas,
 )
+from dataplane.protocol.control.snapshots import Snapshot, SnapshotType, digest_of
 from dataplane.protocol.spaces import Space
 
 MODEL = "llama"

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,9 @@ import zmq
 
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, code_of
-from dataplane.protocol.control import Bodies, ControlReply, DescribeNode, Description, NeedBodies, Snapshot
+from dataplane.protocol.control.messages import ControlReply
+from dataplane.protocol.control.nodes import DescribeNode, Description
+from dataplane.protocol.control.snapshots import Bodies, NeedBodies, Snapshot
 from dataplane.protocol.engine import (
     MAX_FDS_PER_DATAGRAM,
     VERSION,
@@ -29,13 +30,13 @@ from dataplane.protocol.engine import (
     Refused,
     SpaceRequest,
 )
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.forked import Forked
 from tests.run_marks import shm_name
 
-START_TIMEOUT_S = 30.0
-WAIT_S = 15.0
+START_TIMEOUT_S = 90.0
+WAIT_S = 60.0
 
 _reply_decoder = decoder(EngineReply)
 _control_decoder = decoder(ControlReply)
@@ -129,7 +130,7 @@ class Plane:
         """kill -9, and wait for the end."""
         if self.process is not None:
             self.signal(signal.SIGKILL)
-            self.process.wait(30)
+            self.process.wait(60)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -276,20 +277,15 @@ class RawEngine:
         self.close()
 
 
-def run_engine(code: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+def run_engine(code: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Another process that runs `code` with `attach`, `make` and friends at hand."""
-    prelude = (
-        "import os, signal, sys, time\n"
-        "from dataplane.client import *\n"
-        "from dataplane.protocol.engine import SpaceRequest\n"
-        "from tests.dataplane import factories as make\n"
-        "def tell(text): sys.stdout.write(str(text) + '\\n'); sys.stdout.flush()\n"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", prelude + code, *arguments],
+    return Forked(
+        "tests.dataplane.engine_code",
+        code,
+        *arguments,
+        env=dict(os.environ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        **options,
     )
 
 
@@ -300,14 +296,14 @@ def line(process: subprocess.Popen[bytes]) -> str:
 
 
 @contextmanager
-def engine_process(code: str, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def engine_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """`run_engine`, killed at the end."""
-    process = run_engine(code, *arguments, **options)
+    process = run_engine(code, *arguments)
     try:
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()

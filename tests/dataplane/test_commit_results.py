@@ -11,7 +11,7 @@ from tests.dataplane.plane import Plane
 def test_a_commit_of_a_part_says_which_blocks_were_refused_and_why(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(pool_bytes="4MiB").start()
     with (
-        attach(plane.socket, [make.space(block_bytes=make.MIB)], group="engine") as client,
+        attach(plane.socket, [make.space(block_bytes=make.MIB)], timeout_s=30, group="engine") as client,
         client.reserve(make.keys(6), make.MIB) as reservation,
     ):
         granted = len(reservation.writable)
@@ -28,7 +28,7 @@ def test_a_commit_without_a_data_plane_says_that_every_block_was_refused(
     make_plane: Callable[..., Plane],
 ) -> None:
     plane = make_plane().start()
-    with attach(plane.socket, [make.space()], group="engine") as client:
+    with attach(plane.socket, [make.space()], timeout_s=30, group="engine") as client:
         waiting = client.reserve(make.keys(2, "waiting"), 4096)
         plane.kill()
         assert client.reserve(make.keys(3), 4096).commit().refused == {Code.UNAVAILABLE: 3}

@@ -1,4 +1,4 @@
-"""Every wait of a thread for another thread or process has a bound, so that no test run and no stop lasts for ever."""
+"""Every wait of a thread for another thread or process has a bound, so that no test run and no stop lasts forever."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def operands(node: ast.Await | ast.Call) -> list[ast.expr]:
     return node.args if name in {"wait_for", "create_task", "gather"} else []
 
 
-@pytest.mark.parametrize("folder", ["app", "dataplane", "benchmarks", "tests"])
+@pytest.mark.parametrize("folder", ["app", "dataplane", "benchmarks", "examples", "tests"])
 def test_no_thread_waits_without_a_bound(folder: str) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {source}"

@@ -56,7 +56,9 @@ EVERYTHING: dict[str, Any] = {
             "enabled": True,
             "labels": {"release": "prometheus"},
             "tokenSecret": {"name": "larder-prometheus"},
-        }
+        },
+        "prometheusRule": {"enabled": True, "runbookBase": "https://git.example/larder/"},
+        "dashboards": {"enabled": True},
     },
     "vllm": {
         "enabled": True,
@@ -117,7 +119,7 @@ def test_kubernetes_accepts_the_manifests(helm: Any, values: dict[str, Any], ver
     found = manifests(helm, values)
     assert {"Deployment/larder-manager", "DaemonSet/larder-dataplane", "Service/larder"} <= set(found)
     for name, manifest in found.items():
-        if not name.startswith("ServiceMonitor/"):  # a custom resource
+        if not name.startswith(("ServiceMonitor/", "PrometheusRule/")):  # custom resources
             kubernetes.validate(manifest, version, strict=True)
 
 
@@ -132,6 +134,28 @@ def test_what_is_optional_is_left_out(helm: Any) -> None:
     little = manifests(helm, {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}})
     assert {"Service/larder-gateway", "NetworkPolicy/larder-dataplane"}.isdisjoint(little)
     assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(manifests(helm, EVERYTHING))
+
+
+def test_alerts_and_dashboards_are_those_of_the_other_deployments(helm: Any) -> None:
+    found = manifests(helm, EVERYTHING, "kv")
+    rules = (CHART.parents[1] / "prometheus" / "larder.rules.yml").read_text(encoding="utf-8")
+    rules = rules.replace('job="larder"', 'job="kv-larder"').replace(
+        "runbook_url: http://127.0.0.1:8470/docs/", "runbook_url: https://git.example/larder/docs/"
+    )
+    assert found["PrometheusRule/kv-larder"]["spec"] == yaml.safe_load(rules)
+    for file in (CHART.parents[1] / "grafana" / "dashboards").glob("*.json"):
+        data = found[f"ConfigMap/kv-larder-dashboard-{file.stem}"]["data"]
+        assert json.loads(data[file.name]) == json.loads(file.read_bytes())
+
+
+def test_alerts_lead_to_the_runbook_that_the_service_serves_unless_told_otherwise(helm: Any) -> None:
+    found = manifests(helm, {"metrics": {"prometheusRule": {"enabled": True}}}, "kv")
+    groups = found["PrometheusRule/kv-larder"]["spec"]["groups"]
+    links = {
+        rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule
+    }
+    page = "http://kv-larder.inference.svc:8470/docs/operate/runbook.md"
+    assert {link.partition("#")[0] for link in links} == {page}
 
 
 @pytest.mark.parametrize(
@@ -180,9 +204,9 @@ def test_the_settings_of_the_containers_are_settings_that_larder_knows(
 
 @pytest.mark.parametrize("values", VALUES)
 def test_no_pod_gets_variables_or_rights_that_it_does_not_need(helm: Any, values: dict[str, Any]) -> None:
-    """The variables of service links begin with the name of the Service: LARDER_PORT is a setting nobody knows."""
+    """The variables of service links begin with the name of the Service: LARDER_PORT would be an unknown setting."""
     for name, manifest in manifests(helm, values).items():
-        if "template" not in manifest["spec"]:
+        if "template" not in manifest.get("spec", {}):
             continue
         spec = pod(manifest)
         assert spec["enableServiceLinks"] is False, name
@@ -243,7 +267,7 @@ def container(
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, log.read_text(errors="replace")
+        assert process.wait(60) == 0, log.read_text(errors="replace")
 
 
 def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any, socket_dir: Path) -> None:
@@ -278,12 +302,13 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
         "LARDER_DATABASE_URL": f"sqlite+aiosqlite:///{socket_dir}/larder.db",
         "LARDER_APP__JOIN_ADDRESSES": f"tcp://127.0.0.1:{ports['joinPort']}",
         "LARDER_STATE_DIR": str(socket_dir / "manager"),
+        "LARDER_APP__SHUTDOWN_GRACE_S": "20",  # a busy machine takes longer than the default
     }
 
     def node() -> Any:
         request = urllib.request.Request(f"{api}/api/v1/nodes", headers={"Authorization": f"Bearer {secret}"})
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 nodes = json.load(answer)["items"]
         except OSError:
             return None
@@ -291,14 +316,14 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
 
     def is_ready() -> bool:
         try:
-            with urllib.request.urlopen(f"{api}/healthz", timeout=5) as answer:
+            with urllib.request.urlopen(f"{api}/healthz", timeout=60) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
     with ExitStack() as stack:
         stack.enter_context(container(found["Deployment/larder-manager"], managing, paths, log))
-        wait_for(is_ready, "the manager is ready", 30)
+        wait_for(is_ready, "the manager is ready")
         made = subprocess.run(
             [LARDER, "nodes", "token", "create", "--name", "larder", "--uses", "100", "--ttl", "1h"],
             env={**os.environ, "LARDER_TOKEN": secret, "LARDER_URL": api},
@@ -311,7 +336,7 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
         join.chmod(0o600)
         serving = {"LARDER_DATAPLANE__KEEP_MEMORY_S": "0"}
         stack.enter_context(container(found["DaemonSet/larder-dataplane"], serving, paths, log))
-        joined = wait_for(node, "the node is in sync", 30)
+        joined = wait_for(node, "the node is in sync")
         assert joined["name"] == "node-1.example"
 
 

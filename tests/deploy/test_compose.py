@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from app.demo import PIN, QUOTAS
 from app.settings import check_bind, load
 from dataplane.base.settings import Common
+from dataplane.protocol.keys import chain
+from dataplane.replay.load import MODEL
+from dataplane.replay.sessions import SUPPORT, system_prompt
 
 ROOT = Path(__file__).parents[2]
 FILES = ["docker-compose.yml", "deploy/postgres.yml"]
@@ -23,7 +27,7 @@ def services(file: str) -> dict[str, dict[str, Any]]:
 
 
 def environment_of_larder(file: str) -> dict[str, str]:
-    """As a container sees it when the operator sets nothing but the password and the token."""
+    """Return the environment of a container if the operator sets only the password and the token."""
     found = services(file)["larder"]["environment"]
     text = {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for name, value in found.items()}
     text = {
@@ -68,6 +72,53 @@ def test_every_service_says_when_it_is_healthy() -> None:
             assert "healthcheck" in service or "healthcheck" in base.get(name, {}), (
                 f"{name} has no healthcheck"
             )
+
+
+def test_a_service_that_cannot_say_it_is_scraped() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    targets = [job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]]
+    for name, service in services("docker-compose.yml").items():
+        if service["healthcheck"].get("disable"):
+            assert any(target.startswith(f"{name}:") for target in targets), name
+
+
+def test_services_mount_what_is_there_and_secrets_lie_outside_of_the_tree() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    for name, service in compose["services"].items():
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            if source.startswith("."):
+                assert (ROOT / source).exists(), f"{name}: {source}"
+            else:
+                assert source in compose["volumes"], f"{name}: {source}"
+        assert set(service.get("secrets", [])) <= set(compose["secrets"])
+    for secret in compose["secrets"].values():
+        assert secret["file"].startswith("${LARDER_SECRETS:-"), secret
+
+
+def test_grafana_reads_secrets_that_it_has() -> None:
+    secrets = set(services("docker-compose.yml")["grafana"]["secrets"])
+    text = "".join(path.read_text("utf-8") for path in (ROOT / "deploy/grafana/provisioning").rglob("*.yml"))
+    text += str(services("docker-compose.yml")["grafana"]["environment"])
+    assert set(re.findall(r"/run/secrets/(\w+)", text)) == secrets
+
+
+def test_spans_go_to_the_collector_and_from_there_to_the_trace_store() -> None:
+    found = services("docker-compose.yml")
+    config = yaml.safe_load((ROOT / "deploy/otel/collector.yml").read_text(encoding="utf-8"))
+    receiver = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    sent = found["larder"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]
+    assert sent == f"http://otel-collector:{receiver.rpartition(':')[2]}"
+    (exporter,) = config["service"]["pipelines"]["traces"]["exporters"]
+    assert config["exporters"][exporter]["endpoint"].partition(":")[0] in found
+
+
+def test_the_demonstrations_records_are_those_of_larder_demo() -> None:
+    document = yaml.safe_load((ROOT / "deploy/demo.yml").read_text(encoding="utf-8"))
+    assert {each["tenant"]: (each["limit_bytes"], each["note"]) for each in document["quotas"]} == QUOTAS
+    (pin,) = document["pins"]
+    assert (pin["name"], pin["model"], pin["tenant"]) == (PIN, MODEL, SUPPORT)
+    assert pin["keys"] == [key.hex() for key in chain(system_prompt(), SUPPORT)]
 
 
 def test_the_containers_settings_are_settings_that_larder_knows() -> None:

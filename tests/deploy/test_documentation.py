@@ -12,7 +12,17 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 SOURCES = sorted(
     path
-    for folder in ("app", "dataplane", "migrations", "benchmarks", "web/src", "deploy", "docs", "tests")
+    for folder in (
+        "app",
+        "dataplane",
+        "migrations",
+        "benchmarks",
+        "examples",
+        "web/src",
+        "deploy",
+        "docs",
+        "tests",
+    )
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".ts", ".svelte", ".yml", ".yaml", ".md", ".env")
 )
@@ -67,7 +77,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "true"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=270,
     )
     assert built.returncode == 0, built.stdout + built.stderr
     assert (tmp_path / "site" / "contribute" / "contributing.html").is_file()

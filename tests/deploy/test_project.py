@@ -105,4 +105,8 @@ def test_the_wheel_ships_the_packages_and_nothing_else(tmp_path: Path, version: 
     folders = {"app", "dataplane", "migrations", f"larder-{version}.dist-info"}
     assert {name.split("/")[0] for name in names} - {"web"} == folders
     assert {name for name in names if name.startswith("web/") and not name.startswith("web/dist/")} == set()
+    pages = {name.removeprefix("app/manual/") for name in names if name.startswith("app/manual/")}
+    docs = ROOT / "docs"
+    files = [*docs.rglob("*.md"), *(docs / "pictures").glob("*.svg")]
+    assert pages == {str(file.relative_to(docs)) for file in files}
     assert "larder = app.__main__:main" in scripts

@@ -1,1 +1,2 @@
-"""Engines of the engine socket that let the data plane copy: real processes on the twin, and on a GPU if any."""
+"""Engines of the engine socket that let the data plane copy: real processes on the emulated device, and on a GPU if
+any."""

@@ -1,4 +1,4 @@
-"""`machine` and `twin`, a data plane that has its devices, and engines beside it."""
+"""`machine` and `emulated`, a data plane that has its devices, and engines beside it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from tests.dataplane.plane import Plane
 from tests.driven.engines import Engine, Process, make
-from tests.gpu.machine_fixtures import machine, twin
+from tests.gpu.machine_fixtures import emulated, machine
 from tests.gpu.machines import Machine
 
-__all__ = ["machine", "twin"]
+__all__ = ["machine", "emulated"]
 
 
 class DrivenPlane(Plane):
@@ -73,14 +73,14 @@ def make_engine() -> Iterator[Callable[..., Engine]]:
     """An engine in this process."""
     made: list[Engine] = []
 
-    def new(machine: Machine, plane: Plane, timeout_s: float = 10.0, **arguments: Any) -> Engine:
+    def new(machine: Machine, plane: Plane, timeout_s: float = 30.0, **arguments: Any) -> Engine:
         made.append(make(machine, plane.socket, arguments, timeout_s=timeout_s))
         return made[-1]
 
     yield new
     for each in made:
-        if each.machine.kind == "twin":
-            each.machine.twin.pace.go_on()
+        if each.machine.kind == "emulated":
+            each.machine.emulator.pace.resume()
         each.close()
 
 

@@ -14,7 +14,7 @@ from dataplane.devices.runtime import DeviceEvent, DeviceStream
 from tests.gpu.layouts import CHUNK, TOKENS, Layout, layout
 from tests.gpu.machines import Bytes, Machine, Other, start_process
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 PER_CHUNK = CHUNK // TOKENS
 KIND = "keys and values first, NHD"
 
@@ -32,7 +32,7 @@ class Engine:
         ]
         form, self.chunk_bytes = chunk_layout(self.tensors, tokens_per_block=TOKENS)
         self.space = Space(model="driven", layout=form, dtype=dtype, block_bytes=self.chunk_bytes)
-        self.client = attach(socket, [self.space], **{"timeout_s": 10.0, **options})
+        self.client = attach(socket, [self.space], **{"timeout_s": 30.0, **options})
         self._events: list[DeviceEvent] = []
         self._streams: list[DeviceStream] = []
 
@@ -69,8 +69,8 @@ class Engine:
         return event
 
     def pending(self) -> DeviceEvent:
-        """One behind work that does not go on before `machine.twin.pace.go_on()`."""
-        reached = self.machine.twin.pace.stop_after(0)
+        """One behind work that is paused until `machine.emulator.pace.resume()`."""
+        reached = self.machine.emulator.pace.stop_after(0)
         event = self.machine.runtime.event(self.machine.device, shared=True)
         stream = self.machine.runtime.stream(self.machine.device)
         at, _ = self.machine.host(4096)

@@ -29,24 +29,24 @@ class PlanesTurn:
 
     def stop_after(self, nbytes: int) -> dict[str, Any]:
         """Its streams stop after so many bytes."""
-        self.reached = self.machine.twin.pace.stop_after(nbytes)
+        self.reached = self.machine.emulator.pace.stop_after(nbytes)
         return {}
 
-    def go_on_for(self, nbytes: int) -> dict[str, Any]:
+    def resume_for(self, nbytes: int) -> dict[str, Any]:
         """Its streams go on, and stop again after so many bytes."""
-        self.reached = self.machine.twin.pace.go_on_for(nbytes)
+        self.reached = self.machine.emulator.pace.resume_for(nbytes)
         return {}
 
     def stopped(self) -> dict[str, Any]:
         """When they did."""
-        return {"stopped": self.reached.wait(30)}
+        return {"stopped": self.reached.wait(60)}
 
-    def go_on(self) -> dict[str, Any]:
-        self.machine.twin.pace.go_on()
+    def resume(self) -> dict[str, Any]:
+        self.machine.emulator.pace.resume()
         return {}
 
     def fail(self, operation: str, name: str = "cudaErrorInvalidValue", after: int = 0) -> dict[str, Any]:
-        self.machine.twin.fail(operation, name, after=after)
+        self.machine.emulator.fail(operation, name, after=after)
         return {}
 
     def do(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def engine(machine: Machine, arguments: dict[str, Any]) -> None:
         tell(**getattr(turn, message.pop("do"))(**message))
 
 
-def mortals(machine: Machine, arguments: dict[str, Any]) -> None:
+def short_lived_engines(machine: Machine, arguments: dict[str, Any]) -> None:
     """Engines one after another, `together` at a time: each registers, stores and is killed."""
     tell(ready=True)
     json.loads(sys.stdin.readline())
@@ -149,7 +149,7 @@ def mortals(machine: Machine, arguments: dict[str, Any]) -> None:
 
 def main(role: str, arguments: dict[str, Any]) -> None:
     machine = Machine(arguments["kind"], arguments["uuid"])
-    {"engine": engine, "plane": plane, "mortals": mortals}[role](machine, arguments)
+    {"engine": engine, "plane": plane, "short_lived_engines": short_lived_engines}[role](machine, arguments)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ def segment() -> Iterator[SharedFile]:
 
 
 @pytest.fixture
-def devices(twin: Machine, segment: SharedFile) -> Iterator[Devices]:
+def devices(emulated: Machine, segment: SharedFile) -> Iterator[Devices]:
     named = mmap.mmap(-1, NBYTES)
-    made = Devices(lambda: twin.runtime, {3: segment}, lambda: memoryview(named))
+    made = Devices(lambda: emulated.runtime, {3: segment}, lambda: memoryview(named))
     yield made
     made.close()
 
@@ -36,8 +36,10 @@ def mappings() -> int:
         return sum("memfd:larder-segment-test" in line for line in maps)
 
 
-def test_registrations_of_either_kind_end_with_the_last_user_alone(twin: Machine, devices: Devices) -> None:
-    lanes = [devices.lane(twin.device) for _ in range(2)]
+def test_registrations_of_either_kind_end_with_the_last_user_alone(
+    emulated: Machine, devices: Devices
+) -> None:
+    lanes = [devices.lane(emulated.device) for _ in range(2)]
     segment, named = devices.segment(3), devices.named()
     assert segment.cover(0, NBYTES)
     assert named.cover(0, NBYTES)
@@ -54,17 +56,17 @@ def test_registrations_of_either_kind_end_with_the_last_user_alone(twin: Machine
     assert not named.registered_bytes
 
 
-def test_memory_is_registered_again_for_who_comes_while_it_ends(twin: Machine, devices: Devices) -> None:
+def test_memory_is_registered_again_for_who_comes_while_it_ends(emulated: Machine, devices: Devices) -> None:
     for _ in range(20):
-        lane = devices.lane(twin.device)
+        lane = devices.lane(emulated.device)
         assert devices.named().cover(0, NBYTES)  # at the same address: refused while it is registered
         assert devices.segment(3).cover(0, NBYTES)
         lane.close()
         devices.leave()
 
 
-def test_a_retired_segment_alone_is_let_go(twin: Machine, devices: Devices) -> None:
-    lane = devices.lane(twin.device)
+def test_a_retired_segment_alone_is_let_go(emulated: Machine, devices: Devices) -> None:
+    lane = devices.lane(emulated.device)
     devices.segment(3).cover(0, NBYTES)
     devices.named().cover(0, NBYTES)
     devices.retired(3)
@@ -77,27 +79,27 @@ def test_a_retired_segment_alone_is_let_go(twin: Machine, devices: Devices) -> N
 
 
 def test_no_more_streams_are_made_than_one_process_should_have(
-    twin: Machine, devices: Devices, monkeypatch: pytest.MonkeyPatch
+    emulated: Machine, devices: Devices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataplane.copies.devices.MAX_USERS", 2)
-    lanes = [devices.lane(twin.device) for _ in range(2)]
+    lanes = [devices.lane(emulated.device) for _ in range(2)]
     with pytest.raises(DeviceError, match="at most 2 are served"):
-        devices.lane(twin.device)
+        devices.lane(emulated.device)
     for lane in lanes:
         lane.close()
         devices.leave()
-    devices.lane(twin.device).close()
+    devices.lane(emulated.device).close()
     devices.leave()
 
 
-def test_a_segment_is_not_mapped_once_the_device_is_lost(twin: Machine, devices: Devices) -> None:
-    lane = devices.lane(twin.device)
+def test_a_segment_is_not_mapped_once_the_device_is_lost(emulated: Machine, devices: Devices) -> None:
+    lane = devices.lane(emulated.device)
     devices.failed(DeviceError("copy", "cudaErrorIllegalAddress", lasting=True))
     for call in (
         devices.runtime,
         lambda: devices.segment(3),
         devices.named,
-        lambda: devices.lane(twin.device),
+        lambda: devices.lane(emulated.device),
     ):
         with pytest.raises(DeviceError, match="IllegalAddress"):
             call()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,8 +16,10 @@ from dataplane.protocol.engine import (
     Abort,
     Commit,
     Detach,
+    HostPiece,
     LoadInto,
     RegisterCache,
+    RegisterHostPool,
     SpaceRequest,
     StoreFrom,
     TensorDescription,
@@ -35,7 +39,7 @@ SMALL = st.integers(0, 3)
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[tuple[DrivenPlane, Engine]]:
-    machine = Machine("twin")
+    machine = Machine("emulated")
     with short_folder() as folder:
         plane = DrivenPlane(folder, {"dataplane__max_clients": "1024"}).begin(machine)
         engine = make_engine(machine, plane.socket, {"page_bytes": 4096})
@@ -47,9 +51,22 @@ def hostile() -> Iterator[tuple[DrivenPlane, Engine]]:
     machine.close()
 
 
+@pytest.fixture(scope="module")
+def files() -> Iterator[list[int]]:
+    """File descriptors: an allocated memfd, one of the same size that is not allocated, and others."""
+    made = [os.memfd_create("fuzz"), os.memfd_create("fuzz"), os.open("/dev/zero", os.O_RDWR), os.eventfd(0)]
+    os.posix_fallocate(made[0], 0, 1 << 20)
+    os.ftruncate(made[1], 1 << 20)
+    yield made
+    for each in made:
+        os.close(each)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_messages_with_any_values(hostile: tuple[DrivenPlane, Engine], data: st.DataObject) -> None:
+def test_messages_with_any_values(
+    hostile: tuple[DrivenPlane, Engine], files: list[int], data: st.DataObject
+) -> None:
     plane, engine = hostile
     body = engine.tensors[0].handle.body
     tensors = [
@@ -87,6 +104,14 @@ def test_messages_with_any_values(hostile: tuple[DrivenPlane, Engine], data: st.
             st.one_of(st.just(16), NUMBERS),
         ),
         st.just(RegisterCache(1, 2, engine.machine.device.uuid, [body], tensors, 16)),
+        st.builds(
+            RegisterHostPool,
+            st.integers(0, 9),
+            st.one_of(SMALL, NUMBERS),
+            st.lists(st.one_of(st.just(1 << 20), NUMBERS), max_size=5),
+            st.lists(st.builds(HostPiece, NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=3),
+            NUMBERS,
+        ),
         st.builds(UnregisterCache, st.integers(0, 9), st.one_of(SMALL, NUMBERS)),
         st.builds(
             StoreFrom,
@@ -107,9 +132,10 @@ def test_messages_with_any_values(hostile: tuple[DrivenPlane, Engine], data: st.
     with RawEngine(plane.socket) as raw:
         number = raw.attach(SpaceRequest(engine.space), group="fuzz").spaces[0]
         for message in data.draw(st.lists(messages, min_size=1, max_size=8)):
-            if isinstance(message, RegisterCache) and data.draw(st.booleans()):
+            if isinstance(message, RegisterCache | RegisterHostPool) and data.draw(st.booleans()):
                 message.space = number
-            raw.send(encode(message))
+            attached = data.draw(st.lists(st.sampled_from(files), max_size=6))
+            socket.send_fds(raw.socket, [encode(message)], attached)
         if data.draw(st.booleans()):
             raw.receive()
     plane.describe()  # audits the books

@@ -12,11 +12,13 @@ import pytest
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.gpu_copies import MAX_WAITING_OF_ONE, GpuCopyReader, GpuCopyService
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import ListBlocks, Tier
+from dataplane.protocol.control.lookups import ListBlocks
+from dataplane.protocol.control.records import Tier
 from dataplane.protocol.engine import GpuCopiesMapped, MapGpuCopies, SpaceRequest
-from dataplane.protocol.events import GpuCopyPoolStats, NodeStats
 from dataplane.protocol.gpu_copies import MAX_EXTENTS
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pins import GpuCopyPoolStats
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 from tests.dataplane.plane import RawEngine
@@ -163,18 +165,18 @@ def test_the_device_has_its_memory_back_when_the_pin_or_the_engine_goes(
     assert wait_pool(plane, "there are new ones", gpu_copies=2).used_bytes == 2 * make.MIB
     engine.client.close()
     wait_pool(plane, "nobody reads them", readers=0, gpu_copies=0, used_bytes=0)
-    if machine.kind == "twin":
+    if machine.kind == "emulated":
         assert machine.runtime.memory_used(machine.device) == engine.kind.nbytes // 4096 * 4096 + (
             4096 if engine.kind.nbytes % 4096 else 0
         )
 
 
 def test_a_device_that_has_no_room_costs_nothing_but_the_gpu_copies(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     settings = {**GPU_POOL, "dataplane__gpu_pool_bytes": str(1 << 50), "dataplane__segment_bytes": "16MiB"}
-    plane = make_plane(twin, **settings)
-    engine = make_engine(twin, plane, blocks=80)
+    plane = make_plane(emulated, **settings)
+    engine = make_engine(emulated, plane, blocks=80)
     engine.register()
     engine.fill(1)
     keys = make.keys(2)
@@ -189,10 +191,10 @@ def test_a_device_that_has_no_room_costs_nothing_but_the_gpu_copies(
 
 
 def test_requests_for_gpu_copies_that_cannot_be_are_refused_in_words(
-    twin: Machine, make_plane: MakePlane
+    emulated: Machine, make_plane: MakePlane
 ) -> None:
-    plane = make_plane(twin, **GPU_POOL)
-    uuid = twin.device.uuid
+    plane = make_plane(emulated, **GPU_POOL)
+    uuid = emulated.device.uuid
     with RawEngine(plane.socket) as raw:
         code, _ = raw.refusal(MapGpuCopies(1, uuid, [], [], True))
         assert code is Code.NOT_ATTACHED
@@ -214,20 +216,20 @@ def test_requests_for_gpu_copies_that_cannot_be_are_refused_in_words(
         assert (mapped.grants, len(raw.fds)) == ([], 3)  # the index, the area and the table
 
 
-def test_a_node_without_a_pool_for_gpu_copies_says_so(twin: Machine, make_plane: MakePlane) -> None:
-    plane = make_plane(twin)
+def test_a_node_without_a_pool_for_gpu_copies_says_so(emulated: Machine, make_plane: MakePlane) -> None:
+    plane = make_plane(emulated)
     with RawEngine(plane.socket) as raw:
         raw.attach(SpaceRequest(make.space()))
-        refused = raw.ask(MapGpuCopies(1, twin.device.uuid, [], [], True))
+        refused = raw.ask(MapGpuCopies(1, emulated.device.uuid, [], [], True))
     assert (refused.code, refused.field) == (Code.UNSUPPORTED, "device")
     assert "gpu_pool_bytes" in refused.message
 
 
-def test_a_node_without_devices_says_so(twin: Machine, make_plane: MakePlane) -> None:
-    plane = make_plane(twin, no_devices=True, **GPU_POOL)
+def test_a_node_without_devices_says_so(emulated: Machine, make_plane: MakePlane) -> None:
+    plane = make_plane(emulated, no_devices=True, **GPU_POOL)
     with RawEngine(plane.socket) as raw:
         raw.attach(SpaceRequest(make.space()))
-        code, _ = raw.refusal(MapGpuCopies(1, twin.device.uuid, [], [], True))
+        code, _ = raw.refusal(MapGpuCopies(1, emulated.device.uuid, [], [], True))
     assert code is Code.DEVICE_REFUSED
 
 

@@ -93,10 +93,10 @@ class Life:
 
 
 def test_connections_that_come_and_go_at_any_moment_leave_nothing(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    plane = make_plane(twin, pool_bytes="8MiB", dataplane__segment_bytes="2MiB")
-    engine = make_engine(twin, plane, page_bytes=4096, blocks=48)
+    plane = make_plane(emulated, pool_bytes="8MiB", dataplane__segment_bytes="2MiB")
+    engine = make_engine(emulated, plane, page_bytes=4096, blocks=48)
     pending = engine.pending().export()
     failed: list[BaseException] = []
 
@@ -116,7 +116,7 @@ def test_connections_that_come_and_go_at_any_moment_leave_nothing(
     stats = plane.wait_stats(lambda stats: sum(each.connected for each in stats.engines) == 1, "all are gone")
     assert stats.pool.used_bytes == stats.pool.ready_bytes
     wait_for(lambda: not opened(plane) and not mapped(plane), "everything is closed")
-    twin.twin.pace.go_on()
+    emulated.emulator.pace.resume()
     assert engine.register() is None
     assert done(engine.client.store_from(make.keys(1, "after"), list(range(16)))).outcomes.tolist() == [0]
     assert done(engine.client.load_into(make.keys(1, "after"), list(range(16, 32)))).hits == 1

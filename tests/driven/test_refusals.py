@@ -89,9 +89,9 @@ class Raw:
 
 
 @pytest.fixture
-def raw(twin: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> Iterator[Raw]:
-    plane = make_plane(twin)
-    made = Raw(plane, make_engine(twin, plane))
+def raw(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> Iterator[Raw]:
+    plane = make_plane(emulated)
+    made = Raw(plane, make_engine(emulated, plane))
     yield made
     made.connection.close()
     assert plane.other.process.poll() is None
@@ -197,7 +197,7 @@ def test_an_engine_cannot_end_what_the_data_plane_is_filling(raw: Raw) -> None:
             assert raw.connection.refusal(message) == (Code.UNKNOWN_RESERVATION, "reservation")
     raw.connection.send(msgspec.msgpack.encode(Detach(4)))
     raw.connection.send(msgspec.msgpack.encode(Detach(5)))
-    raw.plane.ask("go_on")
+    raw.plane.ask("resume")
     answers = [raw.connection.receive() for _ in range(3)]
     kinds = {type(each) for each in answers}
     assert kinds == {CopyEnded, Detached, Refused}
@@ -212,18 +212,18 @@ def test_an_engine_has_so_many_caches_and_no_more(raw: Raw) -> None:
 
 
 def test_a_machine_without_devices_says_so(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(twin, make_plane(twin, no_devices=True))
+    engine = make_engine(emulated, make_plane(emulated, no_devices=True))
     assert engine.register() is Code.UNSUPPORTED
     assert engine.client.store_from(make.keys(1), list(range(16))).outcomes.tolist() == [Code.UNSUPPORTED]
     assert engine.client.lookup(make.keys(1)) == 0
 
 
 def test_the_engines_side_refuses_wrong_arguments(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(twin, make_plane(twin))
+    engine = make_engine(emulated, make_plane(emulated))
     client, keys = engine.client, make.keys(1)
     with pytest.raises(ValueError, match="no cache is registered"):
         client.load_into(keys, list(range(16)))
@@ -237,20 +237,20 @@ def test_the_engines_side_refuses_wrong_arguments(
     with pytest.raises(ValueError, match="skip_blocks"):
         client.load_into(keys, list(range(16)), skip_blocks=17)
     with pytest.raises(ValueError, match="expected one of"):
-        exported(twin.runtime, engine.address, "int128", (2, 2), (2, 1))
-    runtime = twin.runtime
+        exported(emulated.runtime, engine.address, "int128", (2, 2), (2, 1))
+    runtime = emulated.runtime
     assert isinstance(runtime, EmulatedDevice)
-    expandable = runtime.allocate(twin.device, 4096, expandable=True)
+    expandable = runtime.allocate(emulated.device, 4096, expandable=True)
     with pytest.raises(DeviceError, match="expandable_segments:False"):
         exported(runtime, expandable, "float16", (2, 16), (16, 1))
     runtime.free(expandable)
 
 
 def test_registrations_that_wait_for_an_earlier_connection_are_bounded(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    plane = make_plane(twin)
-    engine = make_engine(twin, plane)
+    plane = make_plane(emulated)
+    engine = make_engine(emulated, plane)
     engine.register()
     raw = Raw(plane, engine)
     plane.ask("stop_after", nbytes=100_000)
@@ -266,7 +266,7 @@ def test_registrations_that_wait_for_an_earlier_connection_are_bounded(
         answer = raw.connection.receive()
         assert isinstance(answer, Refused), answer
         assert (answer.id, code_of(answer.code)) == (number, Code.TOO_MANY_COPIES)
-    plane.ask("go_on")
+    plane.ask("resume")
     for number in range(1, MAX_CACHES + 1):
         answer = raw.connection.receive()
         assert isinstance(answer, CacheRegistered), answer

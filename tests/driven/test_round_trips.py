@@ -74,9 +74,9 @@ def test_a_load_may_begin_and_end_within_a_chunk(
 
 
 def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(twin, make_plane(twin), blocks=80)
+    engine = make_engine(emulated, make_plane(emulated), blocks=80)
     engine.register()
     engine.fill(1)
     keys = make.keys(2)
@@ -92,9 +92,9 @@ def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
 
 
 def test_what_is_there_already_is_not_copied_again(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(twin, make_plane(twin), blocks=80)
+    engine = make_engine(emulated, make_plane(emulated), blocks=80)
     engine.register()
     keys = make.keys(2)
     done(engine.client.store_from(keys[:1], OLD[:PER_CHUNK]))
@@ -107,10 +107,12 @@ def test_what_is_there_already_is_not_copied_again(
     assert whole.ended is not None
 
 
-def test_two_engines_share_one_pool(twin: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> None:
-    plane = make_plane(twin)
-    one = make_engine(twin, plane, blocks=40)
-    other = make_engine(twin, plane, blocks=80)  # more blocks, and the same chunks
+def test_two_engines_share_one_pool(
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+) -> None:
+    plane = make_plane(emulated)
+    one = make_engine(emulated, plane, blocks=40)
+    other = make_engine(emulated, plane, blocks=80)  # more blocks, and the same chunks
     assert one.space == other.space
     assert one.register() is None
     assert other.register() is None
@@ -123,10 +125,10 @@ def test_two_engines_share_one_pool(twin: Machine, make_plane: MakePlane, make_e
 
 
 def test_blocks_of_the_data_planes_copies_are_those_of_clients(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     """Their checksums hold, and a client that copies by itself reads the same bytes."""
-    engine = make_engine(twin, make_plane(twin), blocks=40)
+    engine = make_engine(emulated, make_plane(emulated), blocks=40)
     engine.register()
     engine.fill(1)
     keys = make.keys(1)
@@ -142,10 +144,10 @@ def test_blocks_of_the_data_planes_copies_are_those_of_clients(
 
 
 def test_nothing_is_readable_before_the_copy_is_done(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    plane = make_plane(twin)
-    engine = make_engine(twin, plane)
+    plane = make_plane(emulated)
+    engine = make_engine(emulated, plane)
     engine.register()
     engine.fill(1)
     keys = make.keys(1)
@@ -155,28 +157,28 @@ def test_nothing_is_readable_before_the_copy_is_done(
     assert not store.poll()
     assert engine.client.lookup(keys) == 0
     assert plane.describe().pool.reserved_bytes
-    plane.ask("go_on")
+    plane.ask("resume")
     done(store)
     assert engine.client.lookup(keys) == 1
 
 
 def test_nothing_is_copied_before_the_engines_event(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(twin, make_plane(twin))
+    engine = make_engine(emulated, make_plane(emulated))
     engine.register()
     engine.fill(1)
     keys = make.keys(1)
     store = engine.client.store_from(keys, OLD[:PER_CHUNK], event=engine.pending())
     assert not store.poll()
-    twin.twin.pace.go_on()
+    emulated.emulator.pace.resume()
     engine.fill(2)
     done(store)
 
 
-def test_a_load_holds_its_blocks(twin: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> None:
-    plane = make_plane(twin, pool_bytes="4MiB", dataplane__segment_bytes="2MiB")
-    engine = make_engine(twin, plane, blocks=80)
+def test_a_load_holds_its_blocks(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> None:
+    plane = make_plane(emulated, pool_bytes="4MiB", dataplane__segment_bytes="2MiB")
+    engine = make_engine(emulated, plane, blocks=80)
     engine.register()
     engine.fill(1)
     keys = make.keys(2)
@@ -189,7 +191,7 @@ def test_a_load_holds_its_blocks(twin: Machine, make_plane: MakePlane, make_engi
         assert len(reservation.writable) < 4
         reservation.commit()
     assert engine.client.lookup(keys) == 2
-    plane.ask("go_on")
+    plane.ask("resume")
     done(load)
     assert engine.blocks(NEW) == engine.blocks(OLD)
     with engine.client.reserve(make.keys(4, "more"), engine.chunk_bytes) as reservation:
@@ -197,10 +199,10 @@ def test_a_load_holds_its_blocks(twin: Machine, make_plane: MakePlane, make_engi
 
 
 def test_a_quota_refuses_what_it_refuses_others(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(
-        twin, make_plane(twin, pool_bytes="2MiB", dataplane__segment_bytes="2MiB"), blocks=80
+        emulated, make_plane(emulated, pool_bytes="2MiB", dataplane__segment_bytes="2MiB"), blocks=80
     )
     engine.register()
     store = done(engine.client.store_from(make.keys(5), [*OLD, *OLD, *OLD[:PER_CHUNK]]))
@@ -212,10 +214,10 @@ def test_a_quota_refuses_what_it_refuses_others(
 
 
 def test_copies_count_as_uses_and_traffic(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    plane = make_plane(twin)
-    engine = make_engine(twin, plane, blocks=80)
+    plane = make_plane(emulated)
+    engine = make_engine(emulated, plane, blocks=80)
     engine.register()
     keys = make.keys(2)
     done(engine.client.store_from(keys, OLD, tenant="team-a"))

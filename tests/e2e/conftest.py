@@ -1,6 +1,25 @@
-"""`twin`, data planes that have its devices, and engines beside them."""
+"""`emulated`, data planes that have its devices, and engines beside them; patience with browsers."""
+
+from collections.abc import Iterator
+
+import pytest
 
 from tests.driven.conftest import make_engine, make_plane
-from tests.gpu.machine_fixtures import twin
+from tests.gpu.machine_fixtures import emulated
 
-__all__ = ["make_engine", "make_plane", "twin"]
+__all__ = ["make_engine", "make_plane", "emulated"]
+LIMIT_MS = 60_000
+"""What takes milliseconds takes seconds on a busy machine."""
+
+
+@pytest.fixture(autouse=True)
+def patient(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the expectations of a test with a browser wait longer than by default."""
+    if "browser" not in request.fixturenames:
+        yield
+        return
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=LIMIT_MS)
+    yield
+    expect.set_options(timeout=5_000)

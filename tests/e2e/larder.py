@@ -17,12 +17,16 @@ import httpx
 
 from dataplane.client import Client, Space, attach
 from tests.app.command import run
+from tests.app.migrated import migrated_folder
 from tests.forked import Forked
 from tests.free_port import free_port
 
 BLOCK_BYTES = 64 << 10
 POOL_BLOCKS = 64
 MODEL = "llama"
+START_S = 120.0
+APPLIED_WITHIN = "30s"
+"""The longest that a request may wait until what it writes is applied."""
 
 
 def keys(name: str, count: int) -> list[bytes]:
@@ -30,7 +34,7 @@ def keys(name: str, count: int) -> list[bytes]:
     return [sha256(f"{name}/{at}".encode()).digest() for at in range(count)]
 
 
-def until(event: Callable[[], Any], what: str, timeout_s: float = 20) -> Any:
+def until(event: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
     """Poll until `event()` is true; its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := event()):
@@ -62,13 +66,15 @@ class Larder:
         return answer.json()
 
     def put(self, path: str, **body: Any) -> Any:
-        answer = self.api.put(f"/api/v1/{path}", json=body, params={"wait": "5s"})
+        answer = self.api.put(f"/api/v1/{path}", json=body, params={"wait": APPLIED_WITHIN})
         assert answer.status_code in (200, 201), answer.text
         return answer.json()
 
     def delete(self, path: str) -> None:
         etag = self.api.get(f"/api/v1/{path}").headers["ETag"]
-        answer = self.api.delete(f"/api/v1/{path}", headers={"If-Match": etag}, params={"wait": "5s"})
+        answer = self.api.delete(
+            f"/api/v1/{path}", headers={"If-Match": etag}, params={"wait": APPLIED_WITHIN}
+        )
         assert answer.status_code == 204, answer.text
 
     def ready(self) -> bool:
@@ -85,7 +91,7 @@ class Larder:
         return tenants.get(name, {"bytes": 0, "blocks": 0})
 
     def engine(self, **options: Any) -> Client:
-        return attach(self.socket, [Space(model=MODEL, block_bytes=BLOCK_BYTES)], timeout_s=5, **options)
+        return attach(self.socket, [Space(model=MODEL, block_bytes=BLOCK_BYTES)], timeout_s=30, **options)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run(*arguments, env={**os.environ, "LARDER_URL": self.url})
@@ -93,11 +99,13 @@ class Larder:
 
 def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
     """With more settings, such as `LARDER_APP__AUTH="required"`."""
+    migrated_folder(folder)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {
         "LARDER_STATE_DIR": str(folder),
         "LARDER_DATAPLANE__KEEP_MEMORY_S": "0",
         "LARDER_APP__STANDBY": "false",
+        "LARDER_APP__SHUTDOWN_GRACE_S": "20",  # a busy machine takes longer than the default
         "LARDER_LMCACHE_PORT": "0",
         "LARDER_HTTP_PORT": str(port),
         "LARDER_POOL_BYTES": str(POOL_BLOCKS * BLOCK_BYTES),
@@ -111,16 +119,16 @@ def start(folder: Path, port: int, **settings: str) -> subprocess.Popen[bytes]:
 def running(folder: Path, **settings: str) -> Iterator[Larder]:
     """A ready Larder with these settings; stopped by SIGTERM at the end, which must work."""
     port = free_port()
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10, trust_env=False) as api:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as api:
         larder = Larder(folder, port, start(folder, port, **settings), api)
         try:
-            until(larder.ready, "ready", timeout_s=60)
+            until(larder.ready, "ready", timeout_s=START_S)
             yield larder
             larder.process.send_signal(signal.SIGTERM)
-            assert larder.process.wait(timeout=15) == 0, "a clean stop"
+            assert larder.process.wait(timeout=60) == 0, "a clean stop"
         finally:
             larder.process.kill()
-            larder.process.wait(30)
+            larder.process.wait(60)
 
 
 def store(client: Client, chain: list[bytes], tenant: str = "") -> int:

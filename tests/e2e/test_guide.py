@@ -10,12 +10,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from tests.e2e.commands import larder_command
 from tests.e2e.larder import Larder, keys, running, store, until
 
 pytestmark = [pytest.mark.slow]
@@ -26,6 +28,8 @@ PAGES = sorted(
     if "decisions" not in path.parts and "Made by docs/generate.py" not in path.read_text(encoding="utf-8")
 )
 RUN = ("console", "sh", "bash", "shell", "python")
+INSTALLED = "README.md"
+"""The page that runs the installed command; the others run a command without its imports."""
 END = "=end-of-a-command="
 STATUS = "=answered="
 CODE = "=exit-code="
@@ -102,7 +106,7 @@ READ = {str(path.relative_to(ROOT)): page(path.read_text(encoding="utf-8")) for 
 
 @pytest.fixture
 def larder(socket_dir: Path) -> Iterator[Larder]:
-    with running(socket_dir, LARDER_POOL_BYTES="1GiB") as one:
+    with running(socket_dir, LARDER_POOL_BYTES="1GiB", LARDER_DATAPLANE__PREFAULT="false") as one:
         yield one
 
 
@@ -117,7 +121,7 @@ def test_the_guides_have_commands() -> None:
 
 @pytest.mark.parametrize("name", [name for name, page in READ.items() if page.commands])
 def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Path, name: str) -> None:
-    told = READ[name].commands
+    commands = READ[name].commands
     with larder.engine() as engine:
         chain = keys("wild", 4)
         store(engine, chain, tenant="wild")
@@ -128,8 +132,10 @@ def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Pa
             lambda: larder.tenant("wild")["blocks"] and larder.get("prefixes")["items"],
             "what engines brought",
         )
-        outputs = run(larder, [command.text for command in told], tmp_path)
-    for command, (output, statuses, code) in zip(told, outputs, strict=True):
+        installed = nullcontext(Path(sys.executable).parent)
+        with installed if name == INSTALLED else larder_command(larder.folder) as programs:
+            outputs = run(larder, [command.text for command in commands], tmp_path, programs)
+    for command, (output, statuses, code) in zip(commands, outputs, strict=True):
         if command.shown:
             assert command.is_shown(output), f"{command.text}\n{output}"
         expected = command.expected_status
@@ -140,8 +146,11 @@ def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Pa
             assert code == 0, f"{command.text}\n{output}"
 
 
-def run(larder: Larder, texts: list[str], folder: Path) -> list[tuple[str, list[int], int]]:
-    """Run all in one shell, one after the other. Return the output, the HTTP statuses and the exit code of each."""
+def run(larder: Larder, texts: list[str], folder: Path, programs: Path) -> list[tuple[str, list[int], int]]:
+    """Run all in one shell, one after the other. Return the output, the HTTP statuses and the exit code of each.
+
+    `programs` has the command `larder`.
+    """
     script = [
         f"curl() {{ command curl --no-progress-meter --noproxy '*' -w '%{{stderr}}{STATUS}%{{http_code}}\\n' \"$@\"; }}"
     ]
@@ -157,7 +166,7 @@ def run(larder: Larder, texts: list[str], folder: Path) -> list[tuple[str, list[
         "LARDER_LMCACHE_PORT": "0",
         "HOME": str(folder),
         "XDG_CONFIG_HOME": str(folder / "config"),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
     ended = subprocess.run(
@@ -175,6 +184,6 @@ def run(larder: Larder, texts: list[str], folder: Path) -> list[tuple[str, list[
     for out, err in zip(printed[:-1], said[:-1], strict=True):
         code = int(re.findall(rf"{CODE}(\d+)", out)[-1])
         statuses = [int(found) for found in re.findall(rf"{STATUS}(\d+)", err)]
-        told = re.sub(rf"(?:{STATUS}|{CODE})\d+\n", "", err)
-        results.append((re.sub(rf"{CODE}\d+\n", "", out) + told, statuses, code))
+        errors = re.sub(rf"(?:{STATUS}|{CODE})\d+\n", "", err)
+        results.append((re.sub(rf"{CODE}\d+\n", "", out) + errors, statuses, code))
     return results

@@ -25,7 +25,7 @@ def test_the_dashboard_asks_for_a_token_and_shows_what_it_may(socket_dir: Path, 
         page.on("pageerror", lambda error: thrown.append(str(error)))
         page.goto(larder.url)
         field = page.get_by_label("Token")
-        expect(field).to_be_visible(timeout=15_000)
+        expect(field).to_be_visible()
         expect(page.get_by_text("acme")).to_have_count(0)
         folder = os.environ.get("LARDER_TEST_SCREENSHOTS")
         if folder:
@@ -39,29 +39,29 @@ def test_the_dashboard_asks_for_a_token_and_shows_what_it_may(socket_dir: Path, 
             page.screenshot(path=str(Path(folder) / "refused.png"))
         field.fill(token)
         field.press("Enter")
-        expect(page.get_by_text("acme").first).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("acme").first).to_be_visible()
         expect(page.get_by_text("night-shift", exact=True)).to_be_visible()
-        expect(page.get_by_role("status")).to_have_text("Live", timeout=15_000)
+        expect(page.get_by_role("status")).to_have_text("Live")
         # By the stream, which has the cookie alone.
         larder.put("quotas/umbrella", limit_bytes=5)
-        expect(page.get_by_text("umbrella").first).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("umbrella").first).to_be_visible()
         if folder:
             page.screenshot(path=str(Path(folder) / "logged-in.png"))
         page.reload()
-        expect(page.get_by_text("night-shift", exact=True)).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("night-shift", exact=True)).to_be_visible()
         cookies = context.cookies()
         assert [(c["name"], c["httpOnly"], c["sameSite"]) for c in cookies] == [
             ("larder_session", True, "Strict")
         ]
         page.get_by_role("button", name="Log out").click()
-        expect(field).to_be_visible(timeout=15_000)
+        expect(field).to_be_visible()
         expect(page.get_by_text("acme")).to_have_count(0)
         # A revoked token ends what is open with it.
         field.fill(token)
         field.press("Enter")
-        expect(page.get_by_text("acme").first).to_be_visible(timeout=15_000)
+        expect(page.get_by_text("acme").first).to_be_visible()
         assert larder.api.delete("/api/v1/tokens/night-shift").status_code == 204
-        expect(field).to_be_visible(timeout=15_000)
+        expect(field).to_be_visible()
         assert token not in (socket_dir / "log").read_text()
         assert thrown == []
         context.close()

@@ -14,6 +14,7 @@ from tests.e2e.larder import (
     BLOCK_BYTES,
     MODEL,
     POOL_BLOCKS,
+    START_S,
     Larder,
     cached,
     keys,
@@ -93,7 +94,7 @@ def test_an_engine_is_killed_in_the_middle_of_a_store_and_its_bytes_come_back(la
         reservation = engine.reserve(half, BLOCK_BYTES, tenant="doomed")
         for at in reservation.writable[:8]:
             reservation.array(at)[:] = half[at][0]
-        time.sleep(60)
+        time.sleep(600)
         os._exit(1)
     until(
         lambda: larder.node()["stats"]["pool"]["reserved_bytes"] == 16 * BLOCK_BYTES, "the engine is writing"
@@ -114,9 +115,9 @@ def test_the_app_is_killed_and_restarted_with_everything_it_knew(larder: Larder)
     larder.put("quotas/mine", limit_bytes=4 * BLOCK_BYTES, note="kept")
     data_plane = larder.node()["pid"]
     larder.process.kill()
-    larder.process.wait(30)
+    larder.process.wait(60)
     larder.process = start(larder.folder, larder.port)
-    until(larder.ready, "ready again")
+    until(larder.ready, "ready again", START_S)
     assert larder.node()["pid"] == data_plane, "it went on without a management plane"
     quota = larder.get("quotas/mine")
     assert (quota["limit_bytes"], quota["note"], quota["status"]["applied"]) == (

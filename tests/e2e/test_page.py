@@ -25,7 +25,7 @@ def test_quota_pin_and_node_are_seen_live_without_an_external_request(
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(larder.url)
-        expect(page.get_by_text(larder.node()["name"]).first).to_be_visible(timeout=15_000)
+        expect(page.get_by_text(larder.node()["name"]).first).to_be_visible()
         # Everything below happens after the page was opened: it must arrive by itself.
         prompt = keys("prompt", 6)
         larder.put("pins/system-prompt", model=MODEL, tenant="chat", keys=[key.hex() for key in prompt])
@@ -45,7 +45,7 @@ def test_quota_pin_and_node_are_seen_live_without_an_external_request(
             "over limit",
             "1 engine attached",
         ):
-            expect(page.get_by_text(text).first).to_be_visible(timeout=15_000)
+            expect(page.get_by_text(text).first).to_be_visible()
         expect(page.get_by_text("in sync", exact=True).first).to_be_visible()
         folder = os.environ.get("LARDER_TEST_SCREENSHOTS")
         if folder:

@@ -60,9 +60,12 @@ def test_tokens_served_and_bytes_held_are_told_for_each_tenant_in_json_and_csv(l
         rows = {row["tenant"]: row for row in csv.DictReader(io.StringIO(answer.text))}
         assert rows["red"]["served_tokens"] == str(8 * CHUNK)
         assert float(rows["red"]["byte_hours"]) >= red["byte_hours"] - 1e-6
-    told = larder.cli("usage", "--step", "1d")
-    assert told.returncode == 0, told.stderr
-    assert [line.split()[1] for line in told.stdout.splitlines() if line.startswith("2")] == ["blue", "red"]
+    completed = larder.cli("usage", "--step", "1d")
+    assert completed.returncode == 0, completed.stderr
+    assert [line.split()[1] for line in completed.stdout.splitlines() if line.startswith("2")] == [
+        "blue",
+        "red",
+    ]
     assert larder.cli("usage", "--csv").stdout.startswith("start,tenant,byte_hours")
     assert "measured" in larder.cli("rates", "list").stdout
     assert larder.cli("rates", "set", "other", "--model", "m", "--tokens-per-s", "5").returncode == 0

@@ -22,7 +22,7 @@ from dataplane.policies.arc import Arc
 from dataplane.policies.noop import Noop
 from dataplane.policies.registry import POLICIES
 from dataplane.policies.s3fifo import S3Fifo
-from dataplane.protocol.control import ALGORITHMS
+from dataplane.protocol.control.records import ALGORITHMS
 from tests.eviction.conftest import Make
 
 NUMBERS = range(24)
@@ -40,12 +40,12 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.policy, self.twin = self.make(), self.make()
+        self.policy, self.duplicate = self.make(), self.make()
         self.held: dict[int, int] = {}
         self.now = 1000.0
 
     def both(self, name: str, *arguments: object) -> None:
-        for policy in (self.policy, self.twin):
+        for policy in (self.policy, self.duplicate):
             getattr(policy, name)(*arguments)
 
     @rule(
@@ -98,7 +98,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def it_is_deterministic(self):
-        assert list(self.policy.victims(self.now)) == list(self.twin.victims(self.now))
+        assert list(self.policy.victims(self.now)) == list(self.duplicate.victims(self.now))
 
     @invariant()
     def ghosts_are_bounded_by_what_is_held(self):
@@ -128,15 +128,15 @@ def _filled(make: Make, blocks: int, seed: int = 3) -> EvictionPolicy:
 @given(spared=st.sets(st.integers(0, 59)))
 def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(spared):
     for make in POLICIES.values():
-        policy, twin = _filled(make, 60), _filled(make, 60)
+        policy, duplicate = _filled(make, 60), _filled(make, 60)
         planned = [number for number in policy.victims(99.0) if number not in spared]
         for number in planned:
-            again = next(each for each in twin.victims(99.0) if each not in spared)
+            again = next(each for each in duplicate.victims(99.0) if each not in spared)
             if not spared:
                 assert again == number
-            twin.evict(again, 99.0)
+            duplicate.evict(again, 99.0)
             policy.evict(number, 99.0)
-        assert sorted(twin.victims(99.0)) == sorted(policy.victims(99.0))
+        assert sorted(duplicate.victims(99.0)) == sorted(policy.victims(99.0))
 
 
 @pytest.mark.parametrize("passed_over", [1, 10])

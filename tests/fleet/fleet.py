@@ -19,9 +19,11 @@ from tests.e2e.larder import until
 from tests.fleet.network import Machine, Network
 from tests.forked import Forked
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 START_S = 90.0
 """A management plane takes three seconds of a core to start, and the cores may be busy."""
+APPLIED_WITHIN = "30s"
+"""The longest that a request may wait until what it writes is applied."""
 FIRST_PORT = 20_000
 PORTS = 16
 """A slot has this many ports, below those that the kernel gives to whoever asks for any."""
@@ -57,7 +59,7 @@ class Process:
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(60)
 
     def stop(self) -> None:
         """As an operator does; it must end cleanly."""

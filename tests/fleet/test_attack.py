@@ -18,7 +18,7 @@ from dataplane.protocol.codec import encode
 from dataplane.protocol.join import MAX_JOIN_BYTES, VERSION, Join
 from dataplane.sockets.curve import key_pair
 from tests.e2e.larder import until
-from tests.fleet.fleet import PAGE, WAIT_S, Fleet, Manager
+from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, Fleet, Manager
 from tests.fleet.test_machines import NAMES
 
 pytestmark = [pytest.mark.slow]
@@ -63,7 +63,7 @@ def unharmed(fleet: Fleet) -> Iterator[Callable[[], None]]:
 
     yield look
     look()
-    app.put_quota("acme", PAGE, wait="10s")
+    app.put_quota("acme", PAGE, wait=APPLIED_WITHIN)
     app.until_applied("acme", NAMES)
     fleet.node("honest").start()
     app.until_states(**dict.fromkeys((*NAMES, "honest"), "in_sync"))

@@ -11,11 +11,12 @@ import pytest
 import zmq
 
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import VERSION, Hello
+from dataplane.protocol.control.messages import VERSION
+from dataplane.protocol.control.nodes import Hello
 from dataplane.protocol.join import JoinToken
 from dataplane.sockets.curve import NodeKeyPair, key_pair
 from tests.e2e.larder import until
-from tests.fleet.fleet import PAGE, WAIT_S, DataPlane, Fleet, Manager
+from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet, Manager
 from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import NAMES, QUIET_MS, stored
 
@@ -73,7 +74,7 @@ def test_a_node_whose_clock_is_wrong_joins_and_works_and_its_clock_is_shown(
     node.start()
     app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
     before = time.time()
-    app.put_quota("acme", 2 * PAGE, wait="5s")
+    app.put_quota("acme", 2 * PAGE, wait=APPLIED_WITHIN)
     assert stored(node, "acme", 4) == 2
 
     def off() -> bool:
@@ -82,12 +83,12 @@ def test_a_node_whose_clock_is_wrong_joins_and_works_and_its_clock_is_shown(
     until(off, "its clock is told", WAIT_S)
     assert [app.get(f"nodes/{name}")["clock_offset_s"] for name in NAMES] == [0, 0, 0]
     assert f" s {'ahead' if ahead_s > 0 else 'behind'})" in app.cli("nodes", "list")
-    until(lambda: "node.clock_off" in events(app), "it is an event", WAIT_S)
+    until(lambda: "node.clock_skewed" in events(app), "it is an event", WAIT_S)
     for at in app.get("quotas/acme")["status"]["nodes"].values():
         for condition in at["conditions"]:
             assert condition["status"] == "True"
             assert before - 5 < condition["since"] < time.time() + 5, "by our clock"
-    app.put_quota("acme", PAGE, wait="5s")
+    app.put_quota("acme", PAGE, wait=APPLIED_WITHIN)
     assert app.applied("acme") == dict.fromkeys((*NAMES, "d"), True)
 
 
@@ -113,7 +114,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     node.start()
     app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
     assert app.get("nodes/d")["public_key"] != before.public
-    app.put_quota("acme", 2 * PAGE, wait="5s")
+    app.put_quota("acme", 2 * PAGE, wait=APPLIED_WITHIN)
     assert stored(node, "acme", 4) == 2
     with Stranger("d", before) as thief:
         key = json.loads((node.folder / "joined.json").read_text())["key"]
@@ -145,7 +146,7 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     app.stop()
     app.start()
     app.until_states(here="in_sync", away="lost")
-    app.put_quota("acme", PAGE, wait="5s")
+    app.put_quota("acme", PAGE, wait=APPLIED_WITHIN)
     assert stored(here, "acme", 3) == 1
     until(lambda: app.nodes()["here"]["admitted_managers"] == [new], "the key before is dropped", WAIT_S)
     kept = json.loads((here.folder / "joined.json").read_text())

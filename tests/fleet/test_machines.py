@@ -7,11 +7,12 @@ import zmq
 
 from dataplane.client import Code, attach
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import VERSION, Hello
+from dataplane.protocol.control.messages import VERSION
+from dataplane.protocol.control.nodes import Hello
 from dataplane.protocol.join import JoinToken, parse_token, token_text
 from tests.dataplane import factories as make
 from tests.e2e.larder import until
-from tests.fleet.fleet import PAGE, WAIT_S, DataPlane, Fleet
+from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet
 
 pytestmark = [pytest.mark.slow]
 NAMES = ("a", "b", "c")
@@ -21,7 +22,7 @@ QUIET_MS = 1000
 def stored(node: DataPlane, tenant: str, blocks: int) -> int:
     """How many of so many pages a tenant may store on a node."""
     with (
-        attach(node.socket, [make.space()], timeout_s=5) as client,
+        attach(node.socket, [make.space()], timeout_s=30) as client,
         client.reserve(make.keys(blocks, tenant), PAGE, tenant=tenant) as reservation,
     ):
         return blocks - sum(reservation.refused.values())
@@ -29,10 +30,10 @@ def stored(node: DataPlane, tenant: str, blocks: int) -> int:
 
 def test_nodes_join_over_the_network_and_nobody_else_gets_in(fleet: Fleet) -> None:
     app, node = fleet.app, fleet.nodes["a"]
-    told = app.get("nodes/a")
-    assert told["control_url"] == f"tcp://{node.machine.far}:8472"
-    assert told["labels"] == {"zone": "a"}
-    app.put_quota("acme", 4 * PAGE, wait="5s")
+    node_answer = app.get("nodes/a")
+    assert node_answer["control_url"] == f"tcp://{node.machine.far}:8472"
+    assert node_answer["labels"] == {"zone": "a"}
+    app.put_quota("acme", 4 * PAGE, wait=APPLIED_WITHIN)
     assert stored(node, "acme", 6) == 4
     assert "zone=a" in app.cli("nodes", "list")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -41,16 +42,16 @@ def test_nodes_join_over_the_network_and_nobody_else_gets_in(fleet: Fleet) -> No
         with context.socket(zmq.DEALER) as plain, context.socket(zmq.DEALER) as strange:
             for each in (plain, strange):
                 each.linger = 0
-            strange.curve_serverkey = told["public_key"].encode()
+            strange.curve_serverkey = node_answer["public_key"].encode()
             strange.curve_publickey, strange.curve_secretkey = public, secret
             for each in (plain, strange):
-                each.connect(told["control_url"])
+                each.connect(node_answer["control_url"])
                 each.send(encode(Hello(VERSION, "stranger")))
                 assert not each.poll(QUIET_MS), "no answer without an admitted key"
     finally:
         context.term()
     until(lambda: "peer.refused" in node.log(), "the node tells of the stranger")
-    assert app.states() == dict.fromkeys(NAMES, "in_sync")
+    app.until_states(**dict.fromkeys(NAMES, "in_sync"))
 
 
 def test_wrong_tokens_end_the_data_plane_with_a_sentence(fleet: Fleet) -> None:
@@ -70,13 +71,17 @@ def test_wrong_tokens_end_the_data_plane_with_a_sentence(fleet: Fleet) -> None:
 @pytest.mark.parametrize("side", ["near", "far"])
 def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet: Fleet, side: str) -> None:
     app, nodes = fleet.app, list(fleet.nodes.values())
-    app.put_quota("acme", 8 * PAGE, wait="5s")
+    app.put_quota("acme", 8 * PAGE, wait=APPLIED_WITHIN)
     nodes[1].machine.cut(side)
     app.until_states(a="in_sync", b="lost", c="in_sync")
     for pages in (4, 3, 2):
         app.put_quota("acme", pages * PAGE, wait="2s")
     app.put_quota("late", PAGE, wait="2s")
-    assert app.applied("acme") == {"a": True, "b": False, "c": True}
+    until(
+        lambda: app.applied("acme") == {"a": True, "b": False, "c": True},
+        "the others have applied it",
+        WAIT_S,
+    )
     lost = app.get("quotas/acme")["status"]["nodes"]["b"]["conditions"]
     assert [condition["reason"] for condition in lost] == ["NodeLost", "NodeLost"]
     assert stored(nodes[1], "acme", 12) == 8, "what was in force stays in force"
@@ -106,15 +111,15 @@ def test_a_node_is_drained_and_forgotten_by_the_command_line(fleet: Fleet) -> No
     app = fleet.app
     fleet.node("d", "zone=d").start()
     app.until_states(**dict.fromkeys((*NAMES, "d"), "in_sync"))
-    assert "drains" in app.cli("nodes", "drain", "d", "--wait", "10s")
+    assert "drains" in app.cli("nodes", "drain", "d", "--wait", APPLIED_WITHIN)
     assert refusals(fleet.nodes["b"]) == {}
     app.cli("nodes", "delete", "d")
     app.until_states(**dict.fromkeys(NAMES, "in_sync"))
     assert "zone=z" in app.cli("nodes", "label", "b", "zone=z")
-    app.put_quota("zoned", PAGE, wait="5s", selector={"zone": "z"})
-    assert app.applied("zoned") == {"b": True}
+    app.put_quota("zoned", PAGE, wait=APPLIED_WITHIN, selector={"zone": "z"})
+    app.until_applied("zoned", ["b"])
 
 
 def refusals(node: DataPlane) -> dict[Code, int]:
-    with attach(node.socket, [make.space()], timeout_s=5) as client:
+    with attach(node.socket, [make.space()], timeout_s=30) as client:
         return client.reserve(make.keys(1, "any"), PAGE).refused

@@ -14,7 +14,7 @@ import zmq
 from dataplane.protocol.join import Joined, JoinToken, parse_token, token_text
 from tests.e2e.larder import until
 from tests.fleet.conftest import make_fleet, throw_away
-from tests.fleet.fleet import PAGE, START_S, WAIT_S, Fleet, Manager
+from tests.fleet.fleet import APPLIED_WITHIN, PAGE, START_S, WAIT_S, Fleet, Manager
 from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import stored
 from tests.postgres_cluster import PostgresCluster, find_binaries
@@ -96,10 +96,10 @@ def managers(shared_managers: Shared) -> Iterator[Shared]:
 
 def test_a_node_that_joined_through_a_manager_that_died_is_told_by_the_other(managers: Shared) -> None:
     first, second, node = managers.first, managers.second, managers.fleet.nodes["a"]
-    assert pushes(first), "the one that let the node in follows"
+    until(lambda: pushes(first), "the one that let the node in follows", WAIT_S)
     second.kill()
-    first.put_quota("acme", 3 * PAGE, wait="5s")
-    assert first.applied("acme") == {"a": True, "b": True}
+    first.put_quota("acme", 3 * PAGE, wait=APPLIED_WITHIN)
+    first.until_applied("acme", ["a", "b"])
     assert stored(node, "acme", 5) == 3
     node.kill()
     node.token_file.unlink()
@@ -111,11 +111,13 @@ def test_a_node_that_joined_through_a_manager_that_died_is_told_by_the_other(man
 
 
 def test_a_follower_that_takes_over_pushes_to_nodes_that_joined_elsewhere(managers: Shared) -> None:
-    leader = next(each for each in managers.fleet.managers if pushes(each))
+    leader = until(
+        lambda: next((each for each in managers.fleet.managers if pushes(each)), None), "one pushes", WAIT_S
+    )
     other = next(each for each in managers.fleet.managers if each is not leader)
     leader.kill()
     until(lambda: pushes(other), "the other one pushes", WAIT_S)
-    other.put_quota("later", 4 * PAGE, wait="5s")
+    other.put_quota("later", 4 * PAGE, wait=APPLIED_WITHIN)
     other.until_applied("later", ["a", "b"])
     assert [stored(node, "later", 6) for node in managers.fleet.nodes.values()] == [4, 4]
 
@@ -127,8 +129,8 @@ def ask_at_once(managers: Shared, strangers: list[Stranger], token: JoinToken) -
     """What each is told; every other one asks the other manager."""
     for number, each in enumerate(strangers):
         each.ask(token, managers.fleet.managers[number % 2].join_port)
-    told = [each.answer() for each in strangers]
-    return ["joined" if isinstance(each, Joined) else each.code for each in told]
+    replies = [each.answer() for each in strangers]
+    return ["joined" if isinstance(each, Joined) else each.code for each in replies]
 
 
 def new_token(managers: Shared, **fields: Any) -> JoinToken:
@@ -139,8 +141,8 @@ def test_a_token_lets_in_as_many_as_it_says_whoever_asks_whom_at_once(managers: 
     token = new_token(managers, uses=USES)
     with ExitStack() as stack:
         strangers = [stack.enter_context(Stranger(f"stranger-{n}")) for n in range(ASKING)]
-        told = ask_at_once(managers, strangers, token)
-    assert sorted(told) == ["joined"] * USES + ["token_used_up"] * (ASKING - USES)
+        replies = ask_at_once(managers, strangers, token)
+    assert sorted(replies) == ["joined"] * USES + ["token_used_up"] * (ASKING - USES)
     known = next(each for each in managers.second.get("join-tokens")["items"] if each["id"] == token.id)
     assert (known["uses_left"], len(known["nodes"])) == (0, USES)
 
@@ -167,8 +169,8 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
         managers.first.ask("DELETE", f"join-tokens/{token.id}")
     with ExitStack() as stack:
         strangers = [stack.enter_context(Stranger(f"late-{n}")) for n in range(2)]
-        told = ask_at_once(managers, strangers, token)
-    assert told == [{"expired": "token_expired", "revoked": "bad_token"}[why]] * 2
+        replies = ask_at_once(managers, strangers, token)
+    assert replies == [{"expired": "token_expired", "revoked": "bad_token"}[why]] * 2
     assert set(managers.second.nodes()) == {"a", "b"}
 
 
@@ -178,7 +180,7 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
 @pytest.mark.parametrize("seed", range(ORDERS))
 def test_everything_comes_back_whatever_is_started_first(managers: Shared, seed: int) -> None:
     fleet, first = managers.fleet, managers.first
-    first.put_quota("kept", (seed + 1) * PAGE, wait="5s")
+    first.put_quota("kept", (seed + 1) * PAGE, wait=APPLIED_WITHIN)
     for process in (*fleet.nodes.values(), *fleet.managers):
         process.kill()
     managers.postgres.crash()
@@ -201,6 +203,6 @@ def test_everything_comes_back_whatever_is_started_first(managers: Shared, seed:
     for manager in fleet.managers:
         manager.until_states(a="in_sync", b="in_sync")
         manager.until_applied("kept", ["a", "b"])
-    first.put_quota("fresh", PAGE, wait="5s")
+    first.put_quota("fresh", PAGE, wait=APPLIED_WITHIN)
     first.until_applied("fresh", ["a", "b"])
     assert [stored(node, "kept", 9) for node in fleet.nodes.values()] == [seed + 1] * 2

@@ -1,4 +1,4 @@
-"""`machine`: the twin, and a GPU where there is one."""
+"""`machine`: the emulated device, and a GPU where there is one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.machine_fixtures import machine, twin
+from tests.gpu.machine_fixtures import emulated, machine
 from tests.gpu.machines import Machine, Other
 from tests.gpu.pool import AlignedPool, Gateway
 
-__all__ = ["machine", "twin"]
+__all__ = ["machine", "emulated"]
 
 
 @pytest.fixture

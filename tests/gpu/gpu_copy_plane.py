@@ -59,9 +59,9 @@ class GpuCopyPlane(BrokenPlane):
 
     def export(self, number: int, machine: Machine, other: Other, offset: int = 0) -> None:
         """The memory of another process is an extent, from an offset on. It is not listed before `list_extents`."""
-        told = other.ask(do="handle")
-        body, nbytes = bytes.fromhex(told["body"]), int(told["nbytes"])
-        self.extents[number] = wire.ExtentGrant(number, body, told["offset"] + offset, nbytes - offset)
+        reply = other.ask(do="handle")
+        body, nbytes = bytes.fromhex(reply["body"]), int(reply["nbytes"])
+        self.extents[number] = wire.ExtentGrant(number, body, reply["offset"] + offset, nbytes - offset)
 
     def list_extents(self) -> None:
         self.table.list_extents(list(self.extents))

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.devices.paged import GroupForm, Planes, block_axis, planes_of
+from dataplane.devices.paged import Planes, TensorGroup, block_axis, planes_of
 
 BLOCKS = 40
 TOKENS = 16
@@ -50,8 +50,8 @@ class Layout:
             for stride, offset in zip(self.strides, self.offsets, strict=True)
         ]
 
-    def form(self) -> GroupForm:
-        return GroupForm(self.blocks, TOKENS, CHUNK // TOKENS, tuple(self.planes()))
+    def group(self) -> TensorGroup:
+        return TensorGroup(self.blocks, TOKENS, CHUNK // TOKENS, tuple(self.planes()))
 
     def layer(self, memory: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
         """One layer of an allocation, blocks first, as numpy's own strides say."""

@@ -1,4 +1,4 @@
-"""`machine`: the twin, and a GPU where there is one; `twin`."""
+"""`machine`: the emulated device, and a GPU where there is one; `emulated`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataplane.devices.runtime import DeviceError
 from tests.gpu.machines import Machine
 
 
-@pytest.fixture(params=["twin", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     try:
         made = Machine(request.param)
@@ -24,9 +24,9 @@ def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def twin() -> Iterator[Machine]:
-    """The twin alone: what has to be provoked."""
-    made = Machine("twin")
+def emulated() -> Iterator[Machine]:
+    """Only the emulated device: what has to be provoked."""
+    made = Machine("emulated")
     yield made
-    made.twin.pace.go_on()
+    made.emulator.pace.resume()
     made.close()

@@ -1,4 +1,4 @@
-"""What the same tests run on: the twin, in every run, and CUDA where there is a GPU (`pytest -m gpu`)."""
+"""What the same tests run on: the emulated device, in every run, and CUDA where there is a GPU (`pytest -m gpu`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Machine:
         """Raises DeviceError where there is none."""
         self.kind = kind
         self.uuid = uuid or str(uuid4())
-        self.runtime: DeviceRuntime = EmulatedDevice([self.uuid]) if kind == "twin" else find()
+        self.runtime: DeviceRuntime = EmulatedDevice([self.uuid]) if kind == "emulated" else find()
         self.device: Device = self.runtime.devices()[0]
         self._host: list[int] = []
         self._stream = self.runtime.stream(self.device)
@@ -39,10 +39,10 @@ class Machine:
     @property
     def slack_bytes(self) -> int:
         """By how much the device's memory in use may differ for reasons of the driver's own."""
-        return 0 if self.kind == "twin" else 64 << 20
+        return 0 if self.kind == "emulated" else 64 << 20
 
     @property
-    def twin(self) -> EmulatedDevice:
+    def emulator(self) -> EmulatedDevice:
         assert isinstance(self.runtime, EmulatedDevice)
         return self.runtime
 

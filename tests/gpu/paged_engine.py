@@ -22,7 +22,7 @@ PAGE_BYTES = 16 << 10
 BLOCKS = 80
 PER_CHUNK = 16
 POISON = 0xEE
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def key(number: int) -> bytes:
@@ -39,8 +39,8 @@ class PagedEngine:
     def __init__(self, machine: Machine, socket: str, kind: Layout, group: str = "", **options: Any) -> None:
         self.machine, self.kind = machine, kind
         self.address = machine.runtime.allocate(machine.device, kind.nbytes)
-        space = Space(model="gpu", block_bytes=kind.form().chunk_bytes)
-        self.client: Client = attach(socket, [space], group=group, timeout_s=10)
+        space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
+        self.client: Client = attach(socket, [space], group=group, timeout_s=30)
         self.cache = PagedCache(
             self.client,
             machine.runtime,
@@ -97,8 +97,8 @@ class PagedEngine:
         )
 
     def opened(self) -> int:
-        """Allocations of others that this process has open; the twin alone."""
-        return len(self.machine.twin._opened)
+        """Allocations of others that this process has open; only the emulated device."""
+        return len(self.machine.emulator._opened)
 
     def close(self) -> None:
         self.cache.close()
@@ -110,8 +110,8 @@ class Process(Other):
     """One in a process of its own."""
 
     def __init__(self, machine: Machine, socket: str, **arguments: Any) -> None:
-        told = {"kind": machine.kind, "uuid": machine.uuid, "socket": socket, **arguments}
-        self.process = start_process("tests.gpu.paged_engine", json.dumps(told))
+        options = {"kind": machine.kind, "uuid": machine.uuid, "socket": socket, **arguments}
+        self.process = start_process("tests.gpu.paged_engine", json.dumps(options))
         assert self.hear() == {"ready": True}
 
 
@@ -127,7 +127,7 @@ class _Turn:
         return {"digest": self.engine.digest(blocks)}
 
     def stop_amid_load(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
-        reached = self.engine.machine.twin.pace.stop_after(100_000)
+        reached = self.engine.machine.emulator.pace.stop_after(100_000)
         self.stopped = self.engine.cache.load(self.engine.client.acquire(KEYS[:chunks]), blocks)
         return {"stopped": reached.wait(WAIT_S), "gpu_copies": self.stopped.gpu_copies}
 

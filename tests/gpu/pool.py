@@ -47,7 +47,7 @@ class Gateway(plain.Gateway):
             self.turn()
             return condition()
 
-        wait_for(served, what, 30.0)
+        wait_for(served, what)
 
     def hear(self, other: Other) -> dict[str, Any]:
         """What another process says next; it is served until then."""

@@ -74,19 +74,19 @@ class Engine:
         return event.export()
 
     def pending(self) -> dict[str, Any]:
-        """An event behind work that does not go on until `go_on` (the twin alone)."""
-        reached = self.machine.twin.pace.stop_after(0)
+        """An event behind work that is paused until `resume` (only the emulated device)."""
+        reached = self.machine.emulator.pace.stop_after(0)
         event = self.machine.runtime.event(self.machine.device, shared=True)
         stream = self.machine.runtime.stream(self.machine.device)
         at, _ = self.machine.host(4096)
         stream.copy(at, self.address, 4096)
         stream.record(event)
         self.events.append(event)
-        assert reached.wait(30)
+        assert reached.wait(60)
         return {"event": event.export().hex()}
 
-    def go_on(self) -> dict[str, Any]:
-        self.machine.twin.pace.go_on()
+    def resume(self) -> dict[str, Any]:
+        self.machine.emulator.pace.resume()
         return {}
 
     def connect(self, url: str, **changes: Any) -> dict[str, Any]:
@@ -185,10 +185,10 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: made.stop())
     after = arguments.get("stop_after")
     if after is not None:
-        reached = machine.twin.pace.stop_after(after)
+        reached = machine.emulator.pace.stop_after(after)
 
         def stopped() -> None:
-            assert reached.wait(30)
+            assert reached.wait(60)
             tell(stopped=True)
 
         threading.Thread(target=stopped, daemon=True).start()
@@ -204,8 +204,8 @@ def client(machine: Machine, arguments: dict[str, Any]) -> None:
 
     kind = layout("keys and values first, NHD", "float16", 16 << 10)
     address = machine.runtime.allocate(machine.device, kind.nbytes)
-    space = Space(model="gpu", block_bytes=kind.form().chunk_bytes)
-    attached = attach(arguments["socket"], [space], timeout_s=10)
+    space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
+    attached = attach(arguments["socket"], [space], timeout_s=30)
     cache = PagedCache(
         attached,
         machine.runtime,
@@ -215,16 +215,16 @@ def client(machine: Machine, arguments: dict[str, Any]) -> None:
         blocks=kind.blocks,
         tokens_per_block=TOKENS,
     )
-    reached = machine.twin.pace.stop_after(arguments["stop_after"])
+    reached = machine.emulator.pace.stop_after(arguments["stop_after"])
     tell(ready=True)
     reservation = attached.reserve([b"k" * 32], cache.chunk_bytes)
     store = cache.store(reservation, list(range(16))).all()
-    assert reached.wait(30)
+    assert reached.wait(60)
     tell(stopped=True)
     store.finish()
 
 
-def mortals(machine_of: Callable[[], Machine], arguments: dict[str, Any]) -> None:
+def short_lived_workers(machine_of: Callable[[], Machine], arguments: dict[str, Any]) -> None:
     """Engines one after another, `together` at a time: each allocates, registers, stores and is killed."""
     tell(ready=True)
     json.loads(sys.stdin.readline())
@@ -249,8 +249,8 @@ def mortals(machine_of: Callable[[], Machine], arguments: dict[str, Any]) -> Non
 
 
 def main(role: str, arguments: dict[str, Any]) -> None:
-    if role == "mortals":  # CUDA does not survive a fork: each child begins for itself
-        mortals(lambda: Machine(arguments["kind"], arguments["uuid"]), arguments)
+    if role == "short_lived_workers":  # CUDA does not survive a fork: each child begins for itself
+        short_lived_workers(lambda: Machine(arguments["kind"], arguments["uuid"]), arguments)
         return
     machine = Machine(arguments["kind"], arguments["uuid"])
     {"engine": engine, "plane": plane, "client": client}[role](machine, arguments)

@@ -1,24 +1,25 @@
-"""The benchmark of GPUs runs to its end on the twin, and writes a file that is not taken for a GPU's."""
+"""The benchmark of GPUs runs to its end on the emulated device, and writes a file that is not taken for a GPU's."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run
+
 
 @pytest.mark.slow
-def test_a_quick_run_on_the_twin_writes_every_figure(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--twin", "--quick", "--output", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+def test_a_quick_run_on_the_emulated_device_writes_every_figure(tmp_path: Path) -> None:
+    options = ["--emulated", "--quick", "--output", str(tmp_path)]
+    done = run("benchmarks", "gpu", *options, env=dict(os.environ), timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.iterdir()
-    assert path.name.endswith("-gpu-twin.json")
+    assert path.name.endswith("-gpu-emulated.json")
     report = json.loads(path.read_text())
-    assert report["machine"]["gpu"] == "none: the twin, on host memory"
+    assert report["machine"]["gpu"] == "none: the emulated device, on host memory"
     names = {result["name"] for result in report["results"]}
     for way in ("out", "in"):
         assert f"gpu_{way}_contiguous" in names

@@ -26,22 +26,22 @@ def plane(folder: Path, machine: Machine, start: Start, port: int, **arguments: 
 
 
 def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copy(
-    twin: Machine, start: Start, socket_dir: Path
+    emulated: Machine, start: Start, socket_dir: Path
 ) -> None:
     port = free_port()
-    first = plane(socket_dir, twin, start, port, stop_after=100_000)
-    engine = start(twin, "engine")
+    first = plane(socket_dir, emulated, start, port, stop_after=100_000)
+    engine = start(emulated, "engine")
     engine.hear()
     engine.ask(do="fill", seed=1)
-    own = twin.runtime.memory_used(twin.device)
+    own = emulated.runtime.memory_used(emulated.device)
     url = url_of(Plane(socket_dir, {"lmcache_port": str(port)}))
     assert engine.ask(do="connect", url=url) == {"registered": True}
     wanted = engine.ask(do="blocks", numbers=OLD)["digest"]
     engine.tell(do="store", chunks=2, blocks=OLD)
     assert first.hear() == {"stopped": True}
     first.kill()
-    assert twin.runtime.memory_used(twin.device) == own
-    plane(socket_dir, twin, start, port)
+    assert emulated.runtime.memory_used(emulated.device) == own
+    plane(socket_dir, emulated, start, port)
     # The request went with its connection. The engine does not register again: what the first one kept is enough.
     assert engine.hear() == {"result": None}
     assert engine.ask(do="store", chunks=2, blocks=OLD) == {"result": True}

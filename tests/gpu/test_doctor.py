@@ -15,19 +15,19 @@ DEVICES = (sys.executable, "-m", "dataplane.devices")
 
 
 def test_copies_and_memory_of_other_processes_are_tried() -> None:
-    found = {each.name: each for each in gpus.tried([*DEVICES, "--twin"])}
+    found = {each.name: each for each in gpus.tried([*DEVICES, "--emulated"])}
     assert list(found) == ["GPU 0", "pinned memory", "GPU 0 copies", "GPU memory of other processes"]
     assert found["GPU 0 copies"].state == found["GPU memory of other processes"].state == "ok"
     assert "GB/s" in found["GPU 0 copies"].message
 
 
 def test_a_gpu_s_copies_are_tried(machine: Machine) -> None:
-    found = gpus.tried([*DEVICES, *(["--twin"] if machine.kind == "twin" else [])])
+    found = gpus.tried([*DEVICES, *(["--emulated"] if machine.kind == "emulated" else [])])
     assert all(each.state != "failure" for each in found), found
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("import os; os.kill(os.getpid(), 9)", "exit code -9"),
         ("raise SystemExit('broken')", "broken"),
@@ -35,10 +35,10 @@ def test_a_gpu_s_copies_are_tried(machine: Machine) -> None:
         ("import sys; sys.stderr.write('no driver'); sys.exit(3)", "no driver"),
     ],
 )
-def test_a_process_that_fails_is_told(code: str, told: str) -> None:
+def test_a_failing_check_process_is_reported(code: str, message: str) -> None:
     (found,) = gpus.tried([sys.executable, "-c", code])
     assert found.state == "failure"
-    assert told in found.message
+    assert message in found.message
     assert found.fix
 
 

@@ -11,7 +11,7 @@ from dataplane.devices.emulator import streams
 from dataplane.devices.emulator.device import PAGE_BYTES, EmulatedDevice
 from dataplane.devices.runtime import DeviceError, DeviceStream
 
-BOUND_S = 10.0
+BOUND_S = 60.0
 
 
 @pytest.fixture
@@ -134,11 +134,11 @@ def test_an_event_that_is_never_recorded_fails_its_waiters(emulated: EmulatedDev
 
 @pytest.mark.usefixtures("short_waits")
 def test_work_that_does_not_end_is_not_waited_for_without_a_bound(emulated: EmulatedDevice) -> None:
-    stream, go_on = stream_of(emulated), threading.Event()
-    stream._put(lambda: go_on.wait(BOUND_S) and None)  # type: ignore[attr-defined]
+    stream, proceed = stream_of(emulated), threading.Event()
+    stream._put(lambda: proceed.wait(BOUND_S) and None)  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match="wait for a stream: cudaErrorTimeout"):
         stream.drain()  # type: ignore[attr-defined]
     with pytest.raises(DeviceError, match="close a stream: cudaErrorTimeout"):
         stream.close()
-    go_on.set()
+    proceed.set()
     stream.close()

@@ -28,8 +28,8 @@ class Engine:
     def __init__(self, plane: Plane, machine: Machine, kind: Layout, group: str = "") -> None:
         self.machine, self.kind = machine, kind
         self.address = machine.runtime.allocate(machine.device, kind.nbytes)
-        space = Space(model="gpu", block_bytes=kind.form().chunk_bytes)
-        self.client: Client = attach(plane.socket, [space], group=group, timeout_s=10)
+        space = Space(model="gpu", block_bytes=kind.group().chunk_bytes)
+        self.client: Client = attach(plane.socket, [space], group=group, timeout_s=30)
         self.cache = PagedCache(
             self.client,
             machine.runtime,
@@ -83,10 +83,10 @@ def make_engine(plane: Plane, machine: Machine) -> Iterator[Callable[..., Engine
 
 
 @pytest.fixture
-def twin_engine(plane: Plane, twin: Machine) -> Iterator[Engine]:
-    engine = Engine(plane, twin, layout("keys and values first, NHD", "float16", 16 << 10, blocks=80))
+def emulated_engine(plane: Plane, emulated: Machine) -> Iterator[Engine]:
+    engine = Engine(plane, emulated, layout("keys and values first, NHD", "float16", 16 << 10, blocks=80))
     yield engine
-    twin.twin.pace.go_on()
+    emulated.emulator.pace.resume()
     engine.close()
 
 
@@ -177,78 +177,79 @@ def test_block_numbers_that_cannot_be_are_refused(
 class TestFailures:
     @pytest.mark.parametrize("operation", ["copy", "copying"])
     def test_a_store_that_fails_ends_its_reservation(
-        self, twin_engine: Engine, plane: Plane, operation: str
+        self, emulated_engine: Engine, plane: Plane, operation: str
     ) -> None:
-        twin_engine.fill(1)
-        twin_engine.machine.twin.fail(operation)
-        reservation = twin_engine.client.reserve(KEYS, twin_engine.cache.chunk_bytes)
-        committed = twin_engine.cache.store(reservation, OLD).all().finish()
+        emulated_engine.fill(1)
+        emulated_engine.machine.emulator.fail(operation)
+        reservation = emulated_engine.client.reserve(KEYS, emulated_engine.cache.chunk_bytes)
+        committed = emulated_engine.cache.store(reservation, OLD).all().finish()
         assert committed.code is Code.UNAVAILABLE
         wait_for(lambda: plane.describe().pool.used_bytes == 0, "the reservation is aborted")
-        assert twin_engine.client.lookup(KEYS) == 0
-        assert twin_engine.store() == 3
+        assert emulated_engine.client.lookup(KEYS) == 0
+        assert emulated_engine.store() == 3
 
     @pytest.mark.parametrize("operation", ["copy", "copying", "event"])
     def test_a_load_that_fails_lets_its_lease_go(
-        self, twin_engine: Engine, plane: Plane, operation: str
+        self, emulated_engine: Engine, plane: Plane, operation: str
     ) -> None:
-        content = twin_engine.fill(1)
-        twin_engine.store()
-        twin_engine.machine.twin.fail(operation)
-        load = twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW)
+        content = emulated_engine.fill(1)
+        emulated_engine.store()
+        emulated_engine.machine.emulator.fail(operation)
+        load = emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW)
         assert not load.finish()
         wait_for(lambda: plane.describe().engines[0].leased_blocks == 0, "the lease is let go")
-        assert twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW).finish()
-        assert twin_engine.holds(content, OLD, NEW)
+        assert emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW).finish()
+        assert emulated_engine.holds(content, OLD, NEW)
 
     def test_a_pool_that_cannot_be_registered_is_staged_and_told_once(
-        self, twin_engine: Engine, caplog: pytest.LogCaptureFixture
+        self, emulated_engine: Engine, caplog: pytest.LogCaptureFixture
     ) -> None:
-        content = twin_engine.fill(1)
-        twin_engine.machine.twin.fail("register", "cudaErrorMemoryAllocation")
+        content = emulated_engine.fill(1)
+        emulated_engine.machine.emulator.fail("register", "cudaErrorMemoryAllocation")
         with caplog.at_level(logging.WARNING, "larder.client"):
-            assert twin_engine.store() == 3
-            assert twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW).finish()
-        assert twin_engine.holds(content, OLD, NEW)
-        assert twin_engine.cache.staged
+            assert emulated_engine.store() == 3
+            assert emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW).finish()
+        assert emulated_engine.holds(content, OLD, NEW)
+        assert emulated_engine.cache.staged
         assert [each for each in caplog.text.splitlines() if "staging" in each].__len__() == 1
 
     def test_leaving_a_store_waits_for_its_copies_and_ends_the_reservation(
-        self, twin_engine: Engine, plane: Plane
+        self, emulated_engine: Engine, plane: Plane
     ) -> None:
-        with twin_engine.cache.store(
-            twin_engine.client.reserve(KEYS, twin_engine.cache.chunk_bytes), OLD
+        with emulated_engine.cache.store(
+            emulated_engine.client.reserve(KEYS, emulated_engine.cache.chunk_bytes), OLD
         ) as store:
             store.all()
         wait_for(lambda: plane.describe().pool.used_bytes == 0, "the reservation is aborted")
 
     def test_a_data_plane_killed_amid_a_copy_fails_the_store_and_nothing_else(
-        self, twin_engine: Engine, plane: Plane
+        self, emulated_engine: Engine, plane: Plane
     ) -> None:
-        twin_engine.fill(1)
-        reached = twin_engine.machine.twin.pace.stop_after(100_000)
-        reservation = twin_engine.client.reserve(KEYS, twin_engine.cache.chunk_bytes)
-        store = twin_engine.cache.store(reservation, OLD).all()
-        assert reached.wait(30)
+        emulated_engine.fill(1)
+        reached = emulated_engine.machine.emulator.pace.stop_after(100_000)
+        reservation = emulated_engine.client.reserve(KEYS, emulated_engine.cache.chunk_bytes)
+        store = emulated_engine.cache.store(reservation, OLD).all()
+        assert reached.wait(60)
         plane.kill()
-        twin_engine.machine.twin.pace.go_on()
+        emulated_engine.machine.emulator.pace.resume()
         assert store.finish().blocks == 0
         plane.start()
         wait_for(
-            lambda: twin_engine.client.lookup(KEYS) == 0 and twin_engine.client.connected, "it attaches anew"
+            lambda: emulated_engine.client.lookup(KEYS) == 0 and emulated_engine.client.connected,
+            "it attaches anew",
         )
-        content = twin_engine.fill(3)
-        assert twin_engine.store() == 3
-        assert twin_engine.cache.load(twin_engine.client.acquire(KEYS), NEW).finish()
-        assert twin_engine.holds(content, OLD, NEW)
+        content = emulated_engine.fill(3)
+        assert emulated_engine.store() == 3
+        assert emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW).finish()
+        assert emulated_engine.holds(content, OLD, NEW)
 
     def test_an_engine_killed_amid_its_copy_leaves_no_block(
-        self, twin: Machine, plane: Plane, start: Start
+        self, emulated: Machine, plane: Plane, start: Start
     ) -> None:
-        other = start(twin, "client", socket=plane.socket, stop_after=100_000)
+        other = start(emulated, "client", socket=plane.socket, stop_after=100_000)
         assert other.hear() == {"ready": True}
         assert other.hear() == {"stopped": True}
         assert plane.describe().pool.used_bytes
         other.kill()
         wait_for(lambda: plane.describe().pool.used_bytes == 0, "its blocks come back with its death")
-        assert twin.runtime.memory_used(twin.device) == 0
+        assert emulated.runtime.memory_used(emulated.device) == 0

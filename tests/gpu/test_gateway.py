@@ -74,11 +74,11 @@ def test_blocks_that_others_read_are_left_alone(
 
 
 def test_a_pool_that_cannot_be_pinned_is_copied_through_a_staging_buffer(
-    twin: Machine, make_gateway: Make, start: Start
+    emulated: Machine, make_gateway: Make, start: Start
 ) -> None:
-    gateway = make_gateway(twin, PlainPool)  # its memory begins anywhere
+    gateway = make_gateway(emulated, PlainPool)  # its memory begins anywhere
     gateway.pool.bytes = bytearray(64 << 20)
-    other = engine(gateway, start, twin)
+    other = engine(gateway, start, emulated)
     wanted = other.ask(do="blocks", numbers=OLD)["digest"]
     assert gateway.ask(other, do="store", chunks=2, blocks=OLD) == {"result": True}
     assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
@@ -152,15 +152,15 @@ def test_memory_that_is_not_there_is_refused_and_nothing_stays_open(
     gateway.ask(other, do="unregister")
     other.kill()
     used = machine.runtime.memory_used(machine.device)
-    assert machine.kind != "twin" or used == 0
+    assert machine.kind != "emulated" or used == 0
 
 
 class TestOrder:
     def test_a_copy_waits_for_the_engine_s_event(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        other, helper = engine(gateway, start, twin), start(twin, "engine")
+        gateway = make_gateway(emulated)
+        other, helper = engine(gateway, start, emulated), start(emulated, "engine")
         helper.hear()
         event = helper.ask(do="pending")["event"]
         other.tell(do="store", chunks=1, blocks=OLD[:16], event=event)
@@ -168,15 +168,15 @@ class TestOrder:
         gateway.until(lambda: instance.copying, "the copy is asked for")
         assert instance.copying == 1
         assert gateway.bench.pool.used_bytes
-        helper.ask(do="go_on")
+        helper.ask(do="resume")
         assert gateway.hear(other) == {"result": True}
         gateway.ask(other, do="unregister")
 
     def test_an_event_of_a_process_that_died_fails_the_copy_and_publishes_nothing(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        other, helper = engine(gateway, start, twin), start(twin, "engine")
+        gateway = make_gateway(emulated)
+        other, helper = engine(gateway, start, emulated), start(emulated, "engine")
         helper.hear()
         event = helper.ask(do="pending")["event"]
         helper.kill()
@@ -186,22 +186,22 @@ class TestOrder:
 
     @pytest.mark.parametrize("event", ["00" * 64, "01" * 81, "ff"])
     def test_what_is_no_event_fails_the_copy(
-        self, twin: Machine, make_gateway: Make, start: Start, event: str
+        self, emulated: Machine, make_gateway: Make, start: Start, event: str
     ) -> None:
-        gateway = make_gateway(twin)
-        other = engine(gateway, start, twin)
+        gateway = make_gateway(emulated)
+        other = engine(gateway, start, emulated)
         assert gateway.ask(other, do="store", chunks=1, blocks=OLD[:16], event=event) == {"result": False}
         assert gateway.ask(other, do="store", chunks=1, blocks=OLD[:16]) == {"result": True}
         gateway.ask(other, do="unregister")
 
     def test_engines_do_not_wait_for_each_other_s_events(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        helper = start(twin, "engine")
+        gateway = make_gateway(emulated)
+        helper = start(emulated, "engine")
         helper.hear()
         event = helper.ask(do="pending")["event"]
-        slow = [start(twin, "engine") for _ in range(3)]
+        slow = [start(emulated, "engine") for _ in range(3)]
         for other in slow:
             other.hear()
             gateway.ask(other, do="connect", url=gateway.server.url)
@@ -209,7 +209,7 @@ class TestOrder:
             other.tell(do="store", chunks=1, blocks=OLD[:16], event=event, name=at + 1)
         gateway.until(lambda: sum(each.copying for each in gateway.server.instances) == 2, "two wait")
         assert gateway.ask(slow[2], do="store", chunks=1, blocks=OLD[:16], name=5) == {"result": True}
-        helper.ask(do="go_on")
+        helper.ask(do="resume")
         for other in slow[:2]:
             assert gateway.hear(other) == {"result": True}
         for other in slow:
@@ -219,39 +219,39 @@ class TestOrder:
 class TestFailures:
     @pytest.mark.parametrize("operation", ["copy", "copying", "open_event"])
     def test_a_store_that_fails_publishes_nothing_and_the_next_one_works(
-        self, twin: Machine, make_gateway: Make, start: Start, operation: str
+        self, emulated: Machine, make_gateway: Make, start: Start, operation: str
     ) -> None:
-        gateway = make_gateway(twin)
-        other = engine(gateway, start, twin)
-        twin.twin.fail(operation)
+        gateway = make_gateway(emulated)
+        other = engine(gateway, start, emulated)
+        emulated.emulator.fail(operation)
         assert gateway.ask(other, do="store", chunks=2, blocks=OLD) == {"result": False}
         assert gateway.bench.pool.used_bytes == 0
         assert gateway.ask(other, do="store", chunks=2, blocks=OLD) == {"result": True}
-        twin.twin.fail(operation)
+        emulated.emulator.fail(operation)
         assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": False}
         assert gateway.leased() == 0
         assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
         gateway.ask(other, do="unregister")
 
     def test_a_device_that_is_lost_is_told_and_refused_from_then_on(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        other = engine(gateway, start, twin)
-        twin.twin.fail("copying", "cudaErrorIllegalAddress")
+        gateway = make_gateway(emulated)
+        other = engine(gateway, start, emulated)
+        emulated.emulator.fail("copying", "cudaErrorIllegalAddress")
         assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": False}
-        late = start(twin, "engine")
+        late = start(emulated, "engine")
         late.hear()
         gateway.ask(late, do="connect", url=gateway.server.url)
         assert len(gateway.server.instances) == 1
         gateway.ask(other, do="unregister")
 
     def test_without_a_runtime_the_engine_is_told_to_copy_by_itself(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        twin.twin.fail("open", "cudaErrorMapBufferObjectFailed")
-        other = start(twin, "engine")
+        gateway = make_gateway(emulated)
+        emulated.emulator.fail("open", "cudaErrorMapBufferObjectFailed")
+        other = start(emulated, "engine")
         other.hear()
         gateway.ask(other, do="connect", url=gateway.server.url)
         assert len(gateway.server.instances) == 0
@@ -272,27 +272,27 @@ class TestTheEnd:
         assert machine.runtime.memory_used(machine.device) <= before + machine.slack_bytes
 
     def test_an_engine_killed_amid_a_copy_leaves_no_block_and_no_memory(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        other = engine(gateway, start, twin)
-        reached = twin.twin.pace.stop_after(100_000)
+        gateway = make_gateway(emulated)
+        other = engine(gateway, start, emulated)
+        reached = emulated.emulator.pace.stop_after(100_000)
         other.tell(do="store", chunks=2, blocks=OLD)
         gateway.until(reached.is_set, "the copy is in its middle")
         other.kill()
         gateway.until(lambda: not len(gateway.server.instances), "the death is seen")
         # The copy that runs touches the memory still: it is closed when that ended.
-        assert twin.runtime.memory_used(twin.device)
-        twin.twin.pace.go_on()
+        assert emulated.runtime.memory_used(emulated.device)
+        emulated.emulator.pace.resume()
         gateway.until(lambda: not gateway.devices.named_is_pinned, "all is closed")
-        assert twin.runtime.memory_used(twin.device) == 0
+        assert emulated.runtime.memory_used(emulated.device) == 0
         assert gateway.bench.pool.used_bytes == 0
 
     def test_an_engine_killed_before_its_event_came_does_not_hold_the_copy_up(
-        self, twin: Machine, make_gateway: Make, start: Start
+        self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
-        gateway = make_gateway(twin)
-        other, helper = engine(gateway, start, twin), start(twin, "engine", blocks=1)
+        gateway = make_gateway(emulated)
+        other, helper = engine(gateway, start, emulated), start(emulated, "engine", blocks=1)
         helper.hear()
         event = helper.ask(do="pending")["event"]
         other.tell(do="store", chunks=2, blocks=OLD, event=event)
@@ -303,7 +303,9 @@ class TestTheEnd:
         assert gateway.bench.pool.used_bytes == 0
         helper.kill()
         # A thread closes the engine's memory; nothing was pinned that would tell when.
-        gateway.until(lambda: not twin.runtime.memory_used(twin.device), "the engine's memory is closed")
+        gateway.until(
+            lambda: not emulated.runtime.memory_used(emulated.device), "the engine's memory is closed"
+        )
 
     def test_a_restarted_gateway_opens_the_handles_again(
         self, machine: Machine, make_gateway: Make, start: Start
@@ -322,14 +324,14 @@ class TestTheEnd:
         self, machine: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(machine)
-        mortals = start(machine, "mortals", url=gateway.server.url, count=CYCLES)
-        mortals.hear()
+        short_lived_workers = start(machine, "short_lived_workers", url=gateway.server.url, count=CYCLES)
+        short_lived_workers.hear()
         before = machine.runtime.memory_used(machine.device)
         open_files = len(os.listdir("/proc/self/fd"))
-        mortals.tell(go=True)
+        short_lived_workers.tell(go=True)
         while True:
             gateway.pass_time(0.01)
-            answer = gateway.heard(mortals)
+            answer = gateway.heard(short_lived_workers)
             if answer is not None:
                 break
         assert answer == {"failed": 0}

@@ -21,24 +21,24 @@ class Gate:
 
 
 @pytest.fixture
-def gate(twin: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made, opens = Gate(), twin.runtime.open
+def gate(emulated: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made, opens = Gate(), emulated.runtime.open
 
     def slow(handle: Handle) -> OpenedMemory:
         made.reached.set()
-        assert made.open.wait(30)
+        assert made.open.wait(60)
         return opens(handle)
 
-    monkeypatch.setattr(twin.runtime, "open", slow)
+    monkeypatch.setattr(emulated.runtime, "open", slow)
     yield made
     made.open.set()
 
 
 def test_others_are_served_while_an_engine_s_memory_is_opened(
-    twin: Machine, make_gateway: Make, start: Start, gate: Gate
+    emulated: Machine, make_gateway: Make, start: Start, gate: Gate
 ) -> None:
-    gateway = make_gateway(twin)
-    other = start(twin, "engine")
+    gateway = make_gateway(emulated)
+    other = start(emulated, "engine")
     other.hear()
     other.tell(do="connect", url=gateway.server.url)
     gateway.until(gate.reached.is_set, "its memory is being opened")
@@ -51,11 +51,11 @@ def test_others_are_served_while_an_engine_s_memory_is_opened(
 
 
 def test_a_gateway_serves_before_it_has_opened_again_what_was_open(
-    twin: Machine, make_gateway: Make, start: Start, gate: Gate
+    emulated: Machine, make_gateway: Make, start: Start, gate: Gate
 ) -> None:
-    gateway = make_gateway(twin)
+    gateway = make_gateway(emulated)
     gate.open.set()
-    other = engine(gateway, start, twin)
+    other = engine(gateway, start, emulated)
     gate.open.clear()
     gate.reached.clear()
     gateway.restart()
@@ -71,26 +71,26 @@ def test_a_gateway_serves_before_it_has_opened_again_what_was_open(
 
 
 def test_an_engine_that_ends_while_its_memory_is_opened_leaves_nothing_open(
-    twin: Machine, make_gateway: Make, start: Start, gate: Gate
+    emulated: Machine, make_gateway: Make, start: Start, gate: Gate
 ) -> None:
-    gateway = make_gateway(twin)
-    other = start(twin, "engine")
+    gateway = make_gateway(emulated)
+    other = start(emulated, "engine")
     other.hear()
     other.tell(do="connect", url=gateway.server.url)
     gateway.until(gate.reached.is_set, "its memory is being opened")
     other.kill()
     gateway.until(lambda: not len(gateway.server.connections), "its connection is closed")
     gate.open.set()
-    gateway.until(lambda: not twin.runtime.memory_used(twin.device), "nothing is open")
+    gateway.until(lambda: not emulated.runtime.memory_used(emulated.device), "nothing is open")
     assert not len(gateway.server.instances)
 
 
 def test_an_engine_whose_memory_cannot_be_opened_again_is_forgotten(
-    twin: Machine, make_gateway: Make, start: Start
+    emulated: Machine, make_gateway: Make, start: Start
 ) -> None:
-    gateway = make_gateway(twin)
-    other = engine(gateway, start, twin)
-    twin.twin.fail("open")
+    gateway = make_gateway(emulated)
+    other = engine(gateway, start, emulated)
+    emulated.emulator.fail("open")
     gateway.restart()
     gateway.until(lambda: not len(gateway.server.instances), "it is forgotten")
     other.ask(do="reconnect")

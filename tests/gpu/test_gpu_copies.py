@@ -79,14 +79,14 @@ class Engine:
     def chunks(self, content: Bytes, old: list[int], count: int) -> Bytes:
         """The bytes of some chunks, as a store makes them."""
         self.machine.upload(self.address, content)
-        form = self.cache.form
-        at, pool = self.machine.host(form.chunk_bytes * count)
+        group = self.cache.group
+        at, pool = self.machine.host(group.chunk_bytes * count)
         lane = CopyLane(
             self.machine.runtime, self.machine.device, methods_for(self.machine.runtime, self.machine.device)
         )
         for number in range(count):
-            runs = form.runs(old[number * 16 : number * 16 + 16], base=self.address)
-            lane.copy(runs, at + number * form.chunk_bytes, to_device=False)
+            runs = group.runs(old[number * 16 : number * 16 + 16], base=self.address)
+            lane.copy(runs, at + number * group.chunk_bytes, to_device=False)
         lane.synchronize()
         lane.close()
         return pool.copy()
@@ -128,7 +128,7 @@ class Engine:
             for at in range(len(self.kind.offsets))
         )
 
-    def told_of_a_fault(self) -> bool:
+    def has_reported_a_fault(self) -> bool:
         """After one more call."""
         self.load([], keys=1)
         return "fault" in self.heard
@@ -139,8 +139,8 @@ class Engine:
         return all((self.kind.layer(after, at)[new] == POISON).all() for at in range(len(self.kind.offsets)))
 
     def opened(self) -> int:
-        """Allocations of others that this process has mapped; the twin alone."""
-        return len(self.machine.twin._opened)
+        """Allocations of others that this process has mapped; only the emulated device."""
+        return len(self.machine.emulator._opened)
 
     def close(self) -> None:
         for cache in self.caches:
@@ -181,8 +181,8 @@ def make_engine() -> Iterator[MakeEngine]:
 
     yield new
     for each in made:
-        if each.machine.kind == "twin":
-            each.machine.twin.pace.go_on()
+        if each.machine.kind == "emulated":
+            each.machine.emulator.pace.resume()
         each.close()
 
 
@@ -200,13 +200,13 @@ def exporter(start: Start) -> Callable[..., Other]:
 
 @pytest.fixture
 def with_gpu_copies(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
 ) -> tuple[GpuCopyPlane, Engine, Bytes]:
     """Three blocks, all with a GPU copy in extent 5."""
     plane = make_plane()
-    plane.export(5, twin, exporter(twin))
+    plane.export(5, emulated, exporter(emulated))
     plane.list_extents()
-    engine = make_engine(plane, twin)
+    engine = make_engine(plane, emulated)
     content = engine.fill(1)
     engine.make_gpu_copies(content, 5, [0, 1, 2])
     engine.fill(2)
@@ -290,13 +290,13 @@ def test_layers_arrive_one_by_one_behind_the_engine_s_event(
     engine.load()
     engine.fill(3)
     compute = engine.machine.runtime.stream(engine.machine.device)
-    reached = engine.machine.twin.pace.stop_after(100_000)
+    reached = engine.machine.emulator.pace.stop_after(100_000)
     load = engine.cache.load(engine.client.acquire(KEYS[:3]), NEW)
     assert load.gpu_copies == 3
-    assert reached.wait(30)
+    assert reached.wait(60)
     assert not load.arrived(0)
     assert load.wait_layer(1, compute)
-    engine.machine.twin.pace.go_on()
+    engine.machine.emulator.pace.resume()
     compute.synchronize()
     assert load.arrived(0)
     assert load.arrived(1)
@@ -309,24 +309,24 @@ def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: tuple[GpuCopyPla
     plane, engine, _ = with_gpu_copies
     engine.load()
     assert plane.leased() == 0
-    reached = engine.machine.twin.pace.stop_after(100_000)
+    reached = engine.machine.emulator.pace.stop_after(100_000)
     lease = engine.client.acquire(KEYS[:3])
     load = engine.cache.load(lease, NEW)
     lease.release()
-    assert reached.wait(30)
+    assert reached.wait(60)
     assert plane.leased() == 3
-    engine.machine.twin.pace.go_on()
+    engine.machine.emulator.pace.resume()
     assert load.finish()
     assert plane.leased() == 0
 
 
 def test_without_gpu_copies_nothing_is_asked_and_the_pool_is_read(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
 ) -> None:
     plane = make_plane()
-    plane.export(5, twin, exporter(twin))
+    plane.export(5, emulated, exporter(emulated))
     plane.list_extents()
-    engine = make_engine(plane, twin, gpu_copies=False)
+    engine = make_engine(plane, emulated, gpu_copies=False)
     engine.make_gpu_copies(engine.fill(1), 5, [0, 1, 2])
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
@@ -421,9 +421,9 @@ def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
     plane, engine, content = with_gpu_copies
     engine.load()
     engine.fill(3)
-    reached = engine.machine.twin.pace.stop_after(100_000)
+    reached = engine.machine.emulator.pace.stop_after(100_000)
     load = engine.cache.load(engine.client.acquire(KEYS[:3]), NEW)
-    assert reached.wait(30)
+    assert reached.wait(60)
     plane.table.hide(np.arange(3))
     plane.extents.clear()
     plane.list_extents()
@@ -431,7 +431,7 @@ def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
     assert (load.gpu_copies, other.gpu_copies) == (3, 0)
     assert engine.opened() == 1
     assert plane.asked[-1].closed == []
-    engine.machine.twin.pace.go_on()
+    engine.machine.emulator.pace.resume()
     assert load.finish()
     wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
@@ -471,7 +471,7 @@ def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_lat
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     plane, engine, content = with_gpu_copies
-    engine.machine.twin.fail("open", "cudaErrorMapBufferObjectFailed")
+    engine.machine.emulator.fail("open", "cudaErrorMapBufferObjectFailed")
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     assert engine.load() == (True, 0)
@@ -487,7 +487,7 @@ def test_a_copy_from_a_gpu_copy_that_fails_fails_the_load_and_lets_its_lease_go(
 ) -> None:
     plane, engine, content = with_gpu_copies
     for operation in ("copy", "copying"):
-        engine.machine.twin.fail(operation)
+        engine.machine.emulator.fail(operation)
         assert engine.load() == (False, 3)
         assert plane.leased() == 0
     assert engine.load() == (True, 3)
@@ -505,14 +505,14 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("refusal", [Code.UNSUPPORTED, Code.NOT_ALLOWED, None])
 def test_a_data_plane_without_gpu_copies_is_asked_once(
-    twin: Machine,
+    emulated: Machine,
     make_plane: MakePlane,
     make_engine: MakeEngine,
     monkeypatch: pytest.MonkeyPatch,
     refusal: Code | None,
 ) -> None:
     plane = make_plane(refusal=refusal, old=refusal is None)
-    engine = make_engine(plane, twin)
+    engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     for _ in range(3):
         assert engine.load(NEW[:16], keys=1) == (True, 0)
@@ -524,14 +524,14 @@ def test_a_data_plane_without_gpu_copies_is_asked_once(
 
 def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-    twin: Machine,
+    emulated: Machine,
     make_plane: MakePlane,
     make_engine: MakeEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plane, first, content = with_gpu_copies
     plane.refusal = Code.DEVICE_REFUSED
-    engine = make_engine(plane, twin)
+    engine = make_engine(plane, emulated)
     engine.fill(7)
     for _ in range(3):
         assert engine.load() == (True, 0)
@@ -569,10 +569,10 @@ def test_what_was_closed_is_told_again_after_a_refusal(
 
 
 def test_a_data_plane_that_is_lost_over_the_question_is_not_asked_again_at_once(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane = make_plane(change=lambda answer, fds: None)
-    engine = make_engine(plane, twin)
+    engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     engine.client._link._drop("a test")
     wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
@@ -584,10 +584,10 @@ def test_a_data_plane_that_is_lost_over_the_question_is_not_asked_again_at_once(
 
 
 def test_a_data_plane_that_is_silent_holds_nothing_up(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     plane = make_plane(change=lambda answer, fds: None)
-    engine = make_engine(plane, twin)
+    engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     for _ in range(3):
         assert engine.load(NEW[:16], keys=1) == (True, 0)
@@ -629,7 +629,7 @@ def a_table(**words: int) -> int:
     ],
 )
 def test_a_wrong_table_is_a_fault_and_a_miss(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, fds: Callable[[], list[int]]
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, fds: Callable[[], list[int]]
 ) -> None:
     def wrong(answer: GpuCopiesMapped, given: list[int]) -> Any:
         for each in given:
@@ -638,9 +638,9 @@ def test_a_wrong_table_is_a_fault_and_a_miss(
 
     plane = make_plane(change=wrong)
     open_files = len(os.listdir("/proc/self/fd"))
-    engine = make_engine(plane, twin)
+    engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
-    wait_for(engine.told_of_a_fault, "the fault is told")
+    wait_for(engine.has_reported_a_fault, "the fault is told")
     wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
     assert engine.poisoned(NEW[:16])
@@ -683,7 +683,7 @@ def test_wrong_grants_are_a_fault_and_the_pool_is_read(
     plane.change = wrong
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
-    wait_for(engine.told_of_a_fault, "the fault is told")
+    wait_for(engine.has_reported_a_fault, "the fault is told")
     wait_for(lambda: engine.opened() == 0, "it is closed")
     wait_for(lambda: engine.client.lookup(KEYS[:3]) and engine.client.connected, "it attaches anew")
     assert engine.load() == (True, 0)
@@ -724,16 +724,16 @@ def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_a
     _, engine, content = with_gpu_copies
     engine.load()
     engine.fill(3)
-    reached = engine.machine.twin.pace.stop_after(100_000)
+    reached = engine.machine.emulator.pace.stop_after(100_000)
     load = engine.cache.load(engine.client.acquire(KEYS[:3]), NEW)
-    assert reached.wait(30)
+    assert reached.wait(60)
     second = make_plane()
     engine.client._link._path = second.socket
     engine.client._link._drop("it is gone")
     wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
     other = engine.cache.load(engine.client.acquire(KEYS), [])
     assert engine.opened() == 1
-    engine.machine.twin.pace.go_on()
+    engine.machine.emulator.pace.resume()
     assert load.finish()
     assert engine.holds(content, OLD, NEW)
     wait_for(lambda: engine.opened() == 0, "it is closed")
@@ -755,13 +755,13 @@ def test_while_the_connection_is_lost_the_pool_is_read(
     assert not engine.client.connected
 
 
-def test_the_twin_copies_out_of_opened_memory_and_nowhere_beyond_it(
-    twin: Machine, exporter: Callable[..., Other], with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes]
+def test_the_emulated_device_copies_out_of_opened_memory_and_nowhere_beyond_it(
+    emulated: Machine, exporter: Callable[..., Other], with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes]
 ) -> None:
     plane, engine, _ = with_gpu_copies
     grant = plane.extents[5]
-    opened = twin.runtime.open(Handle(grant.handle, 0, grant.nbytes, twin.device.uuid))
-    stream = twin.runtime.stream(twin.device)
+    opened = emulated.runtime.open(Handle(grant.handle, 0, grant.nbytes, emulated.device.uuid))
+    stream = emulated.runtime.stream(emulated.device)
     stream.copy(engine.address, opened.address, 4096)
     stream.synchronize()
     with pytest.raises(DeviceError, match="leaves its allocation"):

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dataplane.protocol.events import GpuCopyPoolStats, NodeStats
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pins import GpuCopyPoolStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.driven.conftest import DrivenPlane
@@ -66,8 +67,8 @@ def make_engine() -> Iterator[MakeEngine]:
 
     yield new
     for each in made:
-        if each.machine.kind == "twin":
-            each.machine.twin.pace.go_on()
+        if each.machine.kind == "emulated":
+            each.machine.emulator.pace.resume()
         each.close()
 
 
@@ -204,9 +205,9 @@ def test_a_node_without_room_for_gpu_copies_says_so_once_and_serves_from_the_poo
 
 class TestTheEndOfSomebody:
     def test_an_engine_killed_amid_a_load_holds_its_gpu_copies_until_it_is_gone(
-        self, twin: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+        self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
     ) -> None:
-        plane = make_plane(twin)
+        plane = make_plane(emulated)
         pin(plane, *KEYS)
         engine = make_engine(plane)
         content = engine.fill(1)
@@ -226,9 +227,9 @@ class TestTheEndOfSomebody:
         assert loads_from_gpu_copies(engine, content)
 
     def test_a_data_plane_killed_amid_a_load_does_not_fail_it_and_the_next_one_has_gpu_copies_of_its_own(
-        self, twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+        self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
     ) -> None:
-        first = make_plane(twin)
+        first = make_plane(emulated)
         pin(first, *KEYS)
         engine = make_engine(first)
         content = engine.fill(1)
@@ -237,11 +238,11 @@ class TestTheEndOfSomebody:
         assert loads_from_gpu_copies(engine, content)
         engine.poison()
         engine.fill(2)
-        reached = twin.twin.pace.stop_after(100_000)
+        reached = emulated.emulator.pace.stop_after(100_000)
         load = engine.cache.load(engine.client.acquire(KEYS), NEW)
-        assert (reached.wait(30), load.gpu_copies) == (True, 3)
+        assert (reached.wait(60), load.gpu_copies) == (True, 3)
         first.kill()
-        twin.twin.pace.go_on()
+        emulated.emulator.pace.resume()
         assert load.finish()
         assert engine.holds(content, OLD, NEW)
 
@@ -252,7 +253,7 @@ class TestTheEndOfSomebody:
         wait_for(missed, "the first one is missed")
         assert engine.load(KEYS, NEW) == (True, 0)
         assert engine.poisoned(NEW)
-        second = make_plane(twin)
+        second = make_plane(emulated)
         wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
         content = engine.fill(3)
         assert engine.store(KEYS, OLD) == 3
@@ -264,21 +265,21 @@ class TestTheEndOfSomebody:
         assert engine.opened() > 0
 
     def test_memory_that_is_given_up_comes_back_when_an_idle_engine_copies_again(
-        self, twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+        self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
     ) -> None:
-        plane = make_plane(twin)
+        plane = make_plane(emulated)
         pin(plane, *KEYS)
         engine = make_engine(plane)
         content = engine.fill(1)
         engine.store(KEYS, OLD)
         gpu_copies(plane, 3)
         assert loads_from_gpu_copies(engine, content)
-        taken = twin.runtime.memory_used(twin.device)
+        taken = emulated.runtime.memory_used(emulated.device)
         pin(plane, generation=2)
         gpu_copies(plane, 0)
         stats = plane.wait_stats(lambda stats: pool_of(stats).leaving_bytes, "the extent is to go")
         assert pool_of(stats).used_bytes  # it is charged until then
-        assert twin.runtime.memory_used(twin.device) == taken
+        assert emulated.runtime.memory_used(emulated.device) == taken
         engine.fill(2)
 
         def copies() -> bool:
@@ -287,16 +288,16 @@ class TestTheEndOfSomebody:
 
         wait_for(copies, "the memory is back")
         assert engine.holds(content, OLD, NEW)
-        wait_for(lambda: twin.runtime.memory_used(twin.device) < taken, "nobody maps it")
+        wait_for(lambda: emulated.runtime.memory_used(emulated.device) < taken, "nobody maps it")
         pin(plane, *KEYS, generation=3)
         gpu_copies(plane, 3)
         assert loads_from_gpu_copies(engine, content)
 
 
 def test_an_engine_that_is_taken_up_again_keeps_its_extents_and_tells_when_they_are_closed(
-    twin: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    plane = make_plane(twin)
+    plane = make_plane(emulated)
     pin(plane, *KEYS)
     engine = make_engine(plane)
     content = engine.fill(1)

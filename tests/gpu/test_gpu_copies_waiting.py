@@ -30,7 +30,7 @@ from tests.gpu.test_gpu_copies import (
 )
 
 __all__ = ["exporter", "make_engine", "make_plane", "patient", "with_gpu_copies"]
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     stream = engine.machine.runtime.stream(engine.machine.device)
-    reached = engine.machine.twin.pace.stop_after(1 << 14)
+    reached = engine.machine.emulator.pace.stop_after(1 << 14)
     stream.copy(engine.address, engine.address + (1 << 16), 1 << 16)
     assert reached.wait(WAIT_S)
     give_up(plane)
@@ -99,7 +99,7 @@ def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
             load = begun()
             assert plane.asked[-1].closed == []
         finally:
-            engine.machine.twin.pace.go_on()
+            engine.machine.emulator.pace.resume()
     assert load.finish()
     assert load.gpu_copies == 0
     stream.close()
@@ -168,17 +168,17 @@ def test_a_client_that_says_goodbye_waits_for_what_is_being_closed(
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     stream = engine.machine.runtime.stream(engine.machine.device)
-    reached = engine.machine.twin.pace.stop_after(1 << 14)
+    reached = engine.machine.emulator.pace.stop_after(1 << 14)
     stream.copy(engine.address, engine.address + (1 << 16), 1 << 16)
     assert reached.wait(WAIT_S)
     with beside(engine.client.close) as closed:
         wait_for(lambda: engine.client._gpu_copies[engine.machine.device.uuid]._ended, "it closes")
         assert not any(isinstance(each, wire.Detach) for each in plane.requests)
-        engine.machine.twin.pace.go_on()
+        engine.machine.emulator.pace.resume()
         closed()
     assert engine.opened() == 0
-    told, say_detached = plane.requests[-2:]
-    assert (told.closed, type(say_detached)) == ([5], wire.Detach)
+    closing, say_detached = plane.requests[-2:]
+    assert (closing.closed, type(say_detached)) == ([5], wire.Detach)
     stream.close()
 
 
@@ -188,12 +188,12 @@ def test_a_client_that_is_closed_amid_a_load_says_no_goodbye(
     plane, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     engine.fill(3)
-    reached = engine.machine.twin.pace.stop_after(100_000)
+    reached = engine.machine.emulator.pace.stop_after(100_000)
     load = engine.cache.load(engine.client.acquire(KEYS[:3]), NEW)
     assert reached.wait(WAIT_S)
     engine.client.close()
     assert engine.opened() == 1
-    engine.machine.twin.pace.go_on()
+    engine.machine.emulator.pace.resume()
     assert load.finish()
     assert engine.holds(content, OLD, NEW)
     wait_for(lambda: engine.opened() == 0, "it is closed")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dataplane.devices.copying import CopyLane, methods_for
-from dataplane.devices.paged import GroupForm, split
+from dataplane.devices.paged import TensorGroup, split
 from dataplane.devices.pinning import PinnedMemory, Staging
 from tests.gpu.layouts import CHUNK, ITEM_BYTES, ORDERS, TOKENS, layout
 from tests.gpu.machines import Machine, array_at
@@ -30,8 +30,8 @@ def lane(machine: Machine) -> Iterator[CopyLane]:
         methods.pages.close()
 
 
-def moved(form: GroupForm, low: int, high: int, device: int, numbers: list[int]):
-    return form.runs(numbers[low:high], first=low, base=device)
+def moved(group: TensorGroup, low: int, high: int, device: int, numbers: list[int]):
+    return group.runs(numbers[low:high], first=low, base=device)
 
 
 @pytest.mark.parametrize("page_bytes", PAGES)
@@ -41,16 +41,16 @@ def test_a_chunk_comes_back_into_other_blocks(
     machine: Machine, lane: CopyLane, name: str, dtype: str, page_bytes: int
 ) -> None:
     kind = layout(name, dtype, page_bytes)
-    form = kind.form()
+    group = kind.group()
     content = np.random.default_rng(1).integers(0, 256, kind.nbytes, np.uint8)
     device = machine.runtime.allocate(machine.device, kind.nbytes)
-    at, pool = machine.host(form.chunk_bytes)
+    at, pool = machine.host(group.chunk_bytes)
     for low, high in PARTS.values():
         machine.upload(device, content)
         pool[:] = 0xAA
-        lane.copy(moved(form, low, high, device, OLD), at, to_device=False)
+        lane.copy(moved(group, low, high, device, OLD), at, to_device=False)
         lane.synchronize()
-        lane.copy(moved(form, low, high, device, NEW), at, to_device=True)
+        lane.copy(moved(group, low, high, device, NEW), at, to_device=True)
         lane.synchronize()
         after = machine.download(device, kind.nbytes)
         for number in range(len(kind.offsets)):
@@ -63,19 +63,19 @@ def test_a_chunk_comes_back_into_other_blocks(
 @pytest.mark.parametrize("name", ORDERS)
 def test_a_chunk_through_the_staging_buffer_is_the_same(machine: Machine, lane: CopyLane, name: str) -> None:
     kind = layout(name, "float16", PAGES[0])
-    form = kind.form()
+    group = kind.group()
     content = np.random.default_rng(2).integers(0, 256, kind.nbytes, np.uint8)
     device = machine.runtime.allocate(machine.device, kind.nbytes)
     machine.upload(device, content)
-    at, pinned = machine.host(form.chunk_bytes)
-    lane.copy(form.runs(OLD, base=device), at, to_device=False)
+    at, pinned = machine.host(group.chunk_bytes)
+    lane.copy(group.runs(OLD, base=device), at, to_device=False)
     lane.synchronize()
     for nbytes in (8192, 3 * 8192, 1 << 20):
         staging = Staging(machine.runtime, nbytes)
-        plain = np.zeros(form.chunk_bytes, np.uint8)
-        lane.copy_staged(form.runs(OLD, base=device), staging, plain.ctypes.data, to_device=False)
+        plain = np.zeros(group.chunk_bytes, np.uint8)
+        lane.copy_staged(group.runs(OLD, base=device), staging, plain.ctypes.data, to_device=False)
         assert np.array_equal(plain, pinned)
-        lane.copy_staged(form.runs(NEW, base=device), staging, plain.ctypes.data, to_device=True)
+        lane.copy_staged(group.runs(NEW, base=device), staging, plain.ctypes.data, to_device=True)
         after = machine.download(device, kind.nbytes)
         for number in range(len(kind.offsets)):
             assert np.array_equal(kind.layer(after, number)[NEW], kind.layer(content, number)[OLD])
@@ -86,15 +86,15 @@ def test_a_chunk_through_the_staging_buffer_is_the_same(machine: Machine, lane: 
 
 def test_layers_copied_one_by_one_make_the_same_chunk(machine: Machine, lane: CopyLane) -> None:
     kind = layout("keys and values first, NHD", "bfloat16", PAGES[0], layers=5)
-    form = kind.form()
+    group = kind.group()
     device = machine.runtime.allocate(machine.device, kind.nbytes)
     machine.upload(device, np.random.default_rng(3).integers(0, 256, kind.nbytes, np.uint8))
-    at, whole = machine.host(form.chunk_bytes)
-    other, layers = machine.host(form.chunk_bytes)
-    lane.copy(form.runs(OLD, base=device), at, to_device=False)
+    at, whole = machine.host(group.chunk_bytes)
+    other, layers = machine.host(group.chunk_bytes)
+    lane.copy(group.runs(OLD, base=device), at, to_device=False)
     for number in range(5):
-        runs = form.runs(OLD, base=device, tensors=slice(number, number + 1))
-        assert runs.nbytes == form.chunk_bytes // 5
+        runs = group.runs(OLD, base=device, tensors=slice(number, number + 1))
+        assert runs.nbytes == group.chunk_bytes // 5
         lane.copy(runs, other, to_device=False)
     lane.synchronize()
     assert np.array_equal(whole, layers)
@@ -108,19 +108,19 @@ def test_chunks_that_cross_windows_of_pinned_memory_are_copied(
     monkeypatch.setattr("dataplane.devices.pinning.WINDOW_BYTES", window)
     monkeypatch.setattr("dataplane.devices.copying.WINDOW_BYTES", window)
     kind = layout("latent attention", "bfloat16", PAGES[1])
-    form = kind.form()
+    group = kind.group()
     device = machine.runtime.allocate(machine.device, kind.nbytes)
     content = np.random.default_rng(4).integers(0, 256, kind.nbytes, np.uint8)
     machine.upload(device, content)
-    nbytes = -(-(form.chunk_bytes + 3 * window) // 4096) * 4096
+    nbytes = -(-(group.chunk_bytes + 3 * window) // 4096) * 4096
     memory = np.zeros(nbytes + 4096, np.uint8)
     address = -(-memory.ctypes.data // 4096) * 4096
     pinned = PinnedMemory(machine.runtime, address, nbytes, read_only=False)
     offset = window + 1000 * 8
-    assert lane.copy_pinned(form.runs(OLD, base=device), pinned, offset, to_device=False)
+    assert lane.copy_pinned(group.runs(OLD, base=device), pinned, offset, to_device=False)
     lane.synchronize()
     assert 0 < pinned.registered_bytes < nbytes
-    assert lane.copy_pinned(form.runs(NEW, base=device), pinned, offset, to_device=True)
+    assert lane.copy_pinned(group.runs(NEW, base=device), pinned, offset, to_device=True)
     lane.synchronize()
     after = machine.download(device, kind.nbytes)
     for number in range(len(kind.offsets)):
@@ -131,12 +131,12 @@ def test_chunks_that_cross_windows_of_pinned_memory_are_copied(
 
 
 def test_runs_are_cut_at_windows_and_nowhere_else() -> None:
-    form = layout("keys and values second, NHD", "bfloat16", PAGES[0]).form()
-    runs = form.runs(list(range(16)), base=1 << 40)
+    group = layout("keys and values second, NHD", "bfloat16", PAGES[0]).group()
+    runs = group.runs(list(range(16)), base=1 << 40)
     assert len(runs) == 2  # one for each layer: all blocks lie together
     for window, offset in ((10_000, 0), (4096, 17), (1 << 30, 5)):
         cut = split(runs, window, offset)
-        assert cut.nbytes == runs.nbytes == form.chunk_bytes
+        assert cut.nbytes == runs.nbytes == group.chunk_bytes
         begins = cut.chunk + offset
         assert np.array_equal(begins // window, (begins + cut.sizes - 1) // window)
         assert np.array_equal(
@@ -152,4 +152,4 @@ def test_a_chunk_has_as_many_bytes_as_its_tokens() -> None:
     for name in ORDERS:
         kind = layout(name, "float16", PAGES[0])
         one = kind.nbytes // kind.blocks
-        assert kind.form().chunk_bytes == one * CHUNK // TOKENS
+        assert kind.group().chunk_bytes == one * CHUNK // TOKENS

@@ -76,7 +76,7 @@ def main(role: str, socket: str, seed: str, path: str) -> None:
     rng = random.Random(int(seed))
     report = Report(path)
     space = SpaceRequest(Space(model=MODEL), writes=role == "writer")
-    client = attach(socket, [space], group=f"{role}-{seed}", timeout_s=5)
+    client = attach(socket, [space], group=f"{role}-{seed}", timeout_s=30)
     act = write if role == "writer" else read
     while True:
         act(client, rng, report)

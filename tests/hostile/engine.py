@@ -29,8 +29,10 @@ def main(path: str, seed: str, report: str) -> None:
         if event.name in ("corrupt", "fault"):
             tell(wrong=f"{event.name}: {event.detail}")
 
-    client = attach(path, [make.space()], group=f"honest-{seed}", timeout_s=5, verify="always", on_event=hear)
-    told = 0.0
+    client = attach(
+        path, [make.space()], group=f"honest-{seed}", timeout_s=30, verify="always", on_event=hear
+    )
+    report_at = 0.0
     while True:
         number = int(CHAINS * rng.random() ** 2)
         counts["stored"] += store(client, number)
@@ -38,8 +40,8 @@ def main(path: str, seed: str, report: str) -> None:
         counts["read"] += blocks
         if wrong:
             tell(wrong=f"{wrong} blocks of chain {number}")
-        if time.monotonic() > told:
-            told = time.monotonic() + 0.5
+        if time.monotonic() > report_at:
+            report_at = time.monotonic() + 0.5
             tell(**counts)
 
 

@@ -39,7 +39,7 @@ def ready() -> None:
 
 def _scribble(path: str, harm: Callable[[Attachment, np.random.Generator], None], seed: int) -> None:
     rng = np.random.default_rng(seed)
-    client = attach(path, [READ_ONLY], group=f"scribbler-{seed}", timeout_s=5)
+    client = attach(path, [READ_ONLY], group=f"scribbler-{seed}", timeout_s=30)
     world = world_of(client)
     harm(world, rng)
     ready()
@@ -104,7 +104,7 @@ def hold_everything(path: str, seed: int) -> None:
 def lie(path: str, seed: int) -> None:
     """Report blocks as corrupt that are not, as fast as it goes."""
     rng = np.random.default_rng(seed)
-    client = attach(path, [READ_ONLY], group=f"liar-{seed}", timeout_s=5)
+    client = attach(path, [READ_ONLY], group=f"liar-{seed}", timeout_s=30)
     ready()
     while True:
         index = world_of(client).index
@@ -115,7 +115,7 @@ def lie(path: str, seed: int) -> None:
 
 def be_deaf(path: str, seed: int) -> None:
     """Ask and never read an answer; connect again when that ends."""
-    told = False
+    started = False
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(path)
@@ -125,8 +125,8 @@ def be_deaf(path: str, seed: int) -> None:
                     connection.send(encode(Map(number, [1, 2, 3])))
             except OSError:
                 pass
-        if not told:
-            told = True
+        if not started:
+            started = True
             ready()
         time.sleep(0.05)
 
@@ -134,7 +134,7 @@ def be_deaf(path: str, seed: int) -> None:
 def babble(path: str, seed: int) -> None:
     """Messages that are well formed and wrong, and bytes that are no messages."""
     rng = random.Random(seed)
-    told = False
+    started = False
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(path)
@@ -147,8 +147,8 @@ def babble(path: str, seed: int) -> None:
                     connection.recv(1 << 18)
             except OSError:
                 pass
-        if not told:
-            told = True
+        if not started:
+            started = True
             ready()
 
 
@@ -172,7 +172,7 @@ def _babble(rng: random.Random) -> bytes:
 
 def hang(path: str, seed: int) -> None:
     """Reserve, write half, say so, and write the rest when it wakes up, again and again."""
-    client = attach(path, [make.space()], group=f"hanger-{seed}", timeout_s=5)
+    client = attach(path, [make.space()], group=f"hanger-{seed}", timeout_s=30)
     turn = 0
     while True:
         turn += 1
@@ -191,23 +191,23 @@ def hang(path: str, seed: int) -> None:
 def come_and_go(path: str, seed: int) -> None:
     """Attach, reserve, and leave without a word, or with one."""
     rng = random.Random(seed)
-    told = False
+    started = False
     while True:
-        client = attach(path, [make.space()], group=f"visitor-{seed}", timeout_s=5)
+        client = attach(path, [make.space()], group=f"visitor-{seed}", timeout_s=30)
         reservation = client.reserve(make.keys(3, ("visit", seed, rng.random())), PAGE)
         if rng.random() < 0.5:
             reservation.abort()
         client.close()
         del reservation, client
-        if not told:
-            told = True
+        if not started:
+            started = True
             ready()
         time.sleep(0.02)
 
 
 def fork(path: str, seed: int) -> None:
     """Fork with leases and reservations open; children try the inherited client."""
-    client = attach(path, [make.space()], group=f"forker-{seed}", timeout_s=5)
+    client = attach(path, [make.space()], group=f"forker-{seed}", timeout_s=30)
     ready()
     while True:
         lease = client.acquire(chain(seed % 7))

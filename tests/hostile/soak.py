@@ -11,20 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dataplane.protocol.control import (
-    Ack,
-    Demote,
-    DescribeNode,
-    Description,
-    Invalidate,
-    ListPrefixes,
-    QuotaSpec,
-    Scope,
-    Snapshot,
-    Swept,
-    Trace,
-)
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.control.nodes import DescribeNode, Description
+from dataplane.protocol.control.prefixes import ListPrefixes, Trace
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import Demote, Invalidate, Scope, Swept
+from dataplane.protocol.control.snapshots import Ack, Snapshot
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Manager, Plane, wait_for
 from tests.hostile.content import chain
@@ -38,6 +30,8 @@ NOT_HERE = {"hold_everything"}
 ALGORITHMS = ("lru", "age_class", "s3fifo", "arc", "slru", "lfu", "fifo")
 GROWTH_BYTES = 96 << 20
 """The trace and the hot prefixes of the last hour alone take 70 MB before they are full."""
+DRIFT_BYTES_PER_HOUR = 32 << 20
+"""The trace takes 24 MB in the first hour: its rings are allocated at the start, and their pages at the first use."""
 GROWTH_FDS = 16
 """Once nobody is attached any more: the eight segments of the pool, two descriptors each."""
 GONE_S = 60.0
@@ -55,15 +49,15 @@ class Soak:
     kills: int = 0
     audits: int = 0
     pushes: int = 0
-    sizes: list[int] = field(default_factory=list)
-    """Private bytes of the data plane, at each audit."""
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    """Time in seconds and private bytes of the data plane, at each audit."""
     fds_before: int = 0
     """Descriptors of the data plane before anybody attached."""
     _seed: int = 0
     _generation: int = 0
 
     def __post_init__(self) -> None:
-        assert self.plane.describe().engines == []
+        self.plane.wait_stats(lambda stats: stats.engines == [], "no engine is attached")
         self.fds_before = self.plane.open_fds()
 
     def run(self, seconds: float) -> None:
@@ -112,7 +106,7 @@ class Soak:
     def _kill(self, engines: dict[int, subprocess.Popen[bytes]]) -> None:
         victim = engines.pop(self.rng.choice(sorted(engines)))
         victim.kill()
-        victim.wait(30)
+        victim.wait(60)
         self.kills += 1
 
     def _change_intent(self, manager: Manager) -> None:
@@ -156,7 +150,7 @@ class Soak:
         assert pool.used_bytes <= pool.capacity_bytes
         assert answer.stats.totals.corrupt_blocks == 0
         self.audits += 1
-        self.sizes.append(private_bytes(self.plane.pid))
+        self.sizes.append((time.monotonic(), private_bytes(self.plane.pid)))
 
     def settle(self) -> NodeStats:
         """Kill every engine; the state once the data plane has noticed."""
@@ -176,14 +170,14 @@ class Soak:
         """Leave no process behind."""
         for engine in [*self.honest.values(), *self.misfits.values()]:
             engine.kill()
-            engine.wait(30)
+            engine.wait(60)
 
     # ---- what was seen
 
     def growth(self) -> int:
         """Private bytes at the end, beyond the most of the first third (a new process has to grow)."""
-        early = self.sizes[: max(1, len(self.sizes) // 3)]
-        return min(self.sizes[-3:]) - max(early)
+        sizes = [nbytes for _, nbytes in self.sizes]
+        return min(sizes[-3:]) - max(sizes[: max(1, len(sizes) // 3)])
 
     def lines(self) -> Iterator[dict[str, object]]:
         for path in self.plane.folder.glob("soak-*.jsonl"):

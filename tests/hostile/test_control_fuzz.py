@@ -11,29 +11,14 @@ from hypothesis import strategies as st
 
 from dataplane.client import attach
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import (
-    Bodies,
-    Clear,
-    CountBlocks,
-    Demote,
-    DescribeNode,
-    Hello,
-    Invalidate,
-    ListBlocks,
-    ListPrefixes,
-    LookupChain,
-    PinSpec,
-    PolicySpec,
-    PrefixKeys,
-    QuotaSpec,
-    Resize,
-    Scope,
-    Snapshot,
-    Trace,
-    Verification,
-    Verify,
-    digest_of,
-)
+from dataplane.protocol.control.lookups import ListBlocks, LookupChain
+from dataplane.protocol.control.moves import Move, ReadMove
+from dataplane.protocol.control.nodes import DescribeNode, Hello, Resize
+from dataplane.protocol.control.prefixes import ListPrefixes, PrefixKeys, Trace
+from dataplane.protocol.control.records import PinSpec, PolicySpec, QuotaSpec
+from dataplane.protocol.control.scopes import Clear, CountBlocks, Demote, Invalidate, Scope
+from dataplane.protocol.control.snapshots import Bodies, Snapshot, digest_of
+from dataplane.protocol.control.verification import Verification, Verify
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Manager, Plane
 
@@ -57,6 +42,8 @@ OPS = (
     "list_blocks",
     "verify",
     "verification",
+    "move",
+    "read_move",
     "list_prefixes",
     "prefix_keys",
     "trace",
@@ -115,6 +102,8 @@ MESSAGES = st.one_of(
     st.builds(ListBlocks, TEXT, *[st.one_of(st.none(), TEXT)] * 3, KEYS, INTEGERS, INTEGERS).map(encode),
     st.builds(Verify, TEXT, SCOPES).map(encode),
     st.builds(Verification, TEXT, INTEGERS).map(encode),
+    st.builds(Move, TEXT, SCOPES, TEXT, st.booleans(), st.floats(), st.booleans()).map(encode),
+    st.builds(ReadMove, TEXT, INTEGERS).map(encode),
     st.builds(
         ListPrefixes, TEXT, st.sampled_from(["bytes", "hits"]), st.one_of(st.none(), TEXT), INTEGERS
     ).map(encode),
@@ -127,6 +116,7 @@ MESSAGES = st.one_of(
     any_of(LookupChain, "lookup"),
     any_of(ListBlocks, "list_blocks"),
     any_of(Verify, "verify"),
+    any_of(Move, "move"),
     any_of(Trace, "trace"),
     any_of(Resize, "resize"),
     st.tuples(st.sampled_from(OPS), st.dictionaries(TEXT, PIECES, max_size=5)).map(
@@ -145,7 +135,7 @@ SETTINGS = settings(
 def fuzzed(shared_plane: Plane) -> Iterator[tuple[Plane, Manager]]:
     """A node with some blocks, and a management plane that has lost its mind."""
     chain = make.keys(20)
-    with attach(shared_plane.socket, [make.space()], timeout_s=5) as client:
+    with attach(shared_plane.socket, [make.space()], timeout_s=30) as client:
         with client.reserve(chain, 4096) as reservation:
             reservation.commit()
         client.lookup(chain)

@@ -10,8 +10,12 @@ from subprocess import Popen
 import pytest
 
 from dataplane.client import Client, ClientEvent, Code, attach
-from dataplane.protocol.control import Clear, ControlRefused, Expel, Expelled, QuotaSpec
-from dataplane.protocol.events import EngineStats, NodeStats
+from dataplane.protocol.control.messages import ControlRefused
+from dataplane.protocol.control.nodes import Expel, Expelled
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import Clear
+from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
 
@@ -20,21 +24,21 @@ BLOCKS = 16
 """As many as the pool holds."""
 
 CLAIM = """
-client = attach(sys.argv[1], [SpaceRequest(make.space(sys.argv[2]), writes=False)], group="claimant", timeout_s=10)
+client = attach(sys.argv[1], [SpaceRequest(make.space(sys.argv[2]), writes=False)], group="claimant", timeout_s=30)
 client._link.world.area.counters[:] = 1
 if sys.argv[3] == "lost":
     client._link._socket.close()
 tell("claimed")
 sys.stdin.readline()
 try:
-    attach(sys.argv[1], [SpaceRequest(make.space(sys.argv[2]), writes=False)], group="again", timeout_s=10)
+    attach(sys.argv[1], [SpaceRequest(make.space(sys.argv[2]), writes=False)], group="again", timeout_s=30)
     tell("attached")
 except AttachRefused as refused:
     tell(refused.code.name)
 sys.stdin.readline()
 """
 WRITE = """
-client = attach(sys.argv[1], [make.space()], group="writers", timeout_s=10)
+client = attach(sys.argv[1], [make.space()], group="writers", timeout_s=30)
 reservation = client.reserve(make.keys(4, "half"), 1 << 20)
 tell("writing")
 sys.stdin.readline()
@@ -57,7 +61,7 @@ def claimant(plane: Plane, model: str, *, lost: bool = True) -> Iterator[Popen[b
 @pytest.fixture
 def full(plane: Plane) -> Iterator[Client]:
     """A client of a pool that its blocks fill."""
-    with attach(plane.socket, [make.space()], timeout_s=10) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         for number in range(BLOCKS):
             assert store(client, number) is None
         yield client
@@ -126,7 +130,7 @@ def test_a_connected_one_is_cut_off_and_killed_when_that_is_asked_for(plane: Pla
         done = expel(plane, process, kill=True)
         assert isinstance(done, Expelled)
         assert (done.killed, done.leased_blocks) == (True, BLOCKS)
-        assert process.wait(timeout=15) == -9
+        assert process.wait(timeout=60) == -9
         plane.wait_stats(lambda stats: len(stats.engines) == 1, "its end is noticed")
         assert store(full, "new") is None
 
@@ -172,5 +176,5 @@ def test_an_expelled_process_cannot_attach_again_and_another_one_can(plane: Plan
         process.stdin.write(b"\n")
         process.stdin.flush()
         assert line(process) == "EXPELLED"
-        with attach(plane.socket, [make.space()], timeout_s=10) as another:
+        with attach(plane.socket, [make.space()], timeout_s=30) as another:
             assert another.lookup([make.key(0)]) == 1

@@ -11,7 +11,7 @@ import pytest
 from dataplane.core.engines.storing import MAX_OPEN_RESERVATIONS
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.layout import A_RING_DROPPED, RING_KIND_SHIFT, pack_keys
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -36,11 +36,11 @@ def test_a_hundred_thousand_tenants_with_one_block_each() -> None:
     assert stats.other_tenants.bytes + sum(tenant.bytes for tenant in stats.tenants) == count * PAGE
     assert bench.faults() == []
 
-    def go_on() -> None:
+    def tick_and_store() -> None:
         bench.pass_time(10.0)
         assert engine.store([make.key("one more")], PAGE, tenant="newcomer").written == 1
 
-    assert lines_run(go_on) < 10 * count, "a tick and a store do not walk all tenants at length"
+    assert lines_run(tick_and_store) < 10 * count, "a tick and a store do not walk all tenants at length"
     records = [QuotaSpec(f"t{number}", 8 * PAGE) for number in range(10_000 // SHARE)]
     assert bench.apply(make.shares(*records)) == []
     bench.pass_time(10.0)

@@ -16,7 +16,8 @@ import pytest
 from dataplane.client import Client, Code, attach
 from dataplane.protocol.codec import encode
 from dataplane.protocol.engine import Map
-from dataplane.protocol.events import EngineStats, NodeStats
+from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line, wait_for
 from tests.hostile.content import chain, read, store
@@ -36,13 +37,13 @@ def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[
         yield process
     finally:
         process.kill()
-        process.wait(30)
+        process.wait(60)
         assert process.stdout is not None
         process.stdout.close()
 
 
 def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def shown(stats: NodeStats, pid: int) -> EngineStats:
@@ -140,7 +141,7 @@ def test_a_hung_writer_is_quarantined_shown_and_harms_nobody_when_it_wakes_up(
 
 def test_bytes_of_a_lost_engine_say_whom_they_wait_for(plane: Plane) -> None:
     code = """
-client = attach(sys.argv[1], [make.space()], group="tp", timeout_s=5)
+client = attach(sys.argv[1], [make.space()], group="tp", timeout_s=30)
 if sys.argv[2] == "scheduler":
     reservation = client.reserve(make.keys(3), 4096)
     lease = client.acquire(make.keys(1, "none"))
@@ -174,7 +175,7 @@ time.sleep(60)
 
 def test_views_that_are_never_let_go_are_shown_and_end_with_their_process(plane: Plane) -> None:
     code = """
-client = attach(sys.argv[1], [make.space()], group="hoarder", timeout_s=5)
+client = attach(sys.argv[1], [make.space()], group="hoarder", timeout_s=30)
 kept = []
 for number in range(16):
     with client.reserve([make.key(("mine", number))], 1 << 20) as reservation:

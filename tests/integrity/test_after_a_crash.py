@@ -9,7 +9,7 @@ from dataplane.protocol.layout import H_ADOPTED_NS
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
 from tests.integrity.faulty_memory import flip
-from tests.restart.harness import Supervised, supervised
+from tests.restart.support.harness import Supervised, supervised
 
 PAGE = 4096
 
@@ -21,17 +21,17 @@ def adopted_at(client: Client) -> int:
 
 def crash(plane: Supervised, client: Client) -> None:
     """kill -9, and wait until the next data plane has taken the memory over."""
-    before = adopted_at(client)
+    before, epoch = adopted_at(client), client.epoch
     plane.kill_plane()
     wait_for(
-        lambda: client.lookup([]) == 0 and client.connected and adopted_at(client) > before,
-        "the memory is adopted",
+        lambda: client.lookup([]) == 0 and client.epoch != epoch and adopted_at(client) > before,
+        "the memory is adopted, and the client attaches again",
     )
 
 
 def test_what_a_crash_damaged_is_a_miss_and_the_rest_is_served(socket_dir: Path) -> None:
     chain = make.keys(6)
-    with supervised(socket_dir) as plane, attach(plane.socket, [make.space()], timeout_s=5) as client:
+    with supervised(socket_dir) as plane, attach(plane.socket, [make.space()], timeout_s=30) as client:
         with client.reserve(chain, PAGE) as reservation:
             reservation.copy_from(b"".join(contents(chain, PAGE)))
             assert reservation.commit().blocks == 6

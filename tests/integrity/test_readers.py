@@ -23,7 +23,7 @@ def store(client: Client, chain: list[bytes], nbytes: int = PAGE, space: int = 0
 
 
 def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def names(events: list[ClientEvent]) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_corrupt_block_is_a_miss_an_event_and_a_counter_and_its_neighbours_sta
         with reader.acquire(chain) as lease:
             assert len(lease) == 8
             assert bytes(lease.view(5)) == contents(chain, PAGE)[5]
-        wait_for(lambda: "block.corrupt" in plane.log(), "an operator reads of it")
+        wait_for(lambda: "block.corrupted" in plane.log(), "an operator reads of it")
 
 
 def test_sampling_looks_at_one_block_of_64(plane: Plane) -> None:
@@ -156,7 +156,7 @@ def test_a_pin_does_not_keep_a_corrupt_block(plane: Plane) -> None:
 def test_the_ranks_of_a_corrupt_block_miss_together(plane: Plane) -> None:
     chain = make.keys(4)
     spaces = [make.space(rank=rank, world=2) for rank in range(2)]
-    with attach(plane.socket, spaces, timeout_s=5, verify="always") as client:
+    with attach(plane.socket, spaces, timeout_s=30, verify="always") as client:
         for space in range(2):
             store(client, chain, space=space)
         flip(plane, client, chain[2], space=1)
@@ -173,7 +173,7 @@ def test_a_reader_that_may_not_write_reports_too(plane: Plane) -> None:
     with (
         connect(plane) as writer,
         attach(
-            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=5, verify="always"
+            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=30, verify="always"
         ) as reader,
     ):
         store(writer, chain)

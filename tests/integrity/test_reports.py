@@ -11,7 +11,7 @@ from dataplane.core.operator.integrity import ENGINE_BYTES_PER_S, MAX_BYTES_PER_
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Report
-from dataplane.protocol.events import BlockCorrupt
+from dataplane.protocol.events import BlockCorrupted
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
@@ -55,7 +55,7 @@ def test_a_corrupt_block_is_gone_at_once_and_told_with_who_found_it() -> None:
     assert reader.has(chain) == [True, False, True, False]
     totals = bench.node.pool.totals
     assert (totals.corrupt_blocks, totals.false_reports) == (2, 2)
-    events = bench.events(BlockCorrupt)
+    events = bench.events(BlockCorrupted)
     assert [(event.tenant, event.space, event.bytes, event.client) for event in events] == [
         ("_default", make.MODEL, PAGE, reader.client)
     ] * 2

@@ -15,7 +15,7 @@ PAGE = 4096
 
 
 def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 MODEL = "llama"
 GRACE_MS = 3000
 NOTHING = object()

@@ -60,20 +60,20 @@ class PlainPool:
 
 
 class Keeper:
-    """What it was told, in order."""
+    """Records its calls, in order."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.kept: dict[int, int] = {}
         """Descriptors of connections by their numbers."""
 
     def made(self, kind: str, number: int, file: HeldSocket) -> None:
-        self.told.append(f"{kind} made")
+        self.calls.append(f"{kind} made")
         if kind == CONNECTION:
             self.kept[number] = file.fd
 
     def dropped(self, kind: str, number: int) -> None:
-        self.told.append(f"{kind} dropped")
+        self.calls.append(f"{kind} dropped")
         del self.kept[number]
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataplane.protocol.control import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
-from dataplane.protocol.events import GatewayStats, NodeStats
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
+from dataplane.protocol.stats.gateways import GatewayStats
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane.plane import Plane, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import Client
-from tests.restart.harness import Supervised, supervised
+from tests.restart.support.harness import Supervised, supervised
 
 FOLDER = Path("/dev/shm")
 
@@ -122,7 +123,9 @@ def check(
         return False
     for chunk, slot in enumerate(answer["context"]["slots"]):
         assert segment.read(slot) == content(name, chunk, slot["length"])
-    assert client.commit_retrieve(tokens, request, **fields) is True
+    released = client.commit_retrieve(tokens, request, **fields)
+    # A commit that the killed data plane carried out without answering is put to the next one, which has none to end.
+    assert released is True or client.answered_twice
     return True
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dataplane.policies.registry import POLICIES
-from dataplane.protocol.control import Ack
+from dataplane.protocol.control.snapshots import Ack
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, line, wait_for
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, packed, prompt
@@ -101,7 +101,7 @@ class TestD2BytesThatNobodyWroteNeverBecomeCache:
         )
         assert line(worker) == "ready"
         worker.kill()
-        worker.communicate(timeout=30)
+        worker.communicate(timeout=60)
         plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back")
         assert client.lookup(prompt(4, 9)) == 0
 

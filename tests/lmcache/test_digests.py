@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import ControlRefused, ControlReply, DigestEngine, EngineDigests
+from dataplane.protocol.control.messages import ControlRefused, ControlReply
+from dataplane.protocol.control.verification import DigestEngine, EngineDigests
 from tests.lmcache.client import Client
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.gateway import Gateway

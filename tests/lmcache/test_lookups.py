@@ -231,19 +231,19 @@ class TestTheEndOfLeases:
         assert client.lookup(prompt(4)) == 0
 
 
-def test_results_that_were_not_asked_for_are_told_by_the_next_data_plane(tmp_path: Path) -> None:
+def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_path: Path) -> None:
     before = LookupSessions(lambda *_: None)
-    for request in ("told", "untold", "ended", "asked again"):
+    for request in ("fetched", "not fetched", "ended", "asked again"):
         before.begin(HeldLookup(b"a", request, 1, b"", 3, 1e9))
-    assert before.take_result(b"a", "told") == 3
-    results.save(tmp_path, before.untold())
+    assert before.take_result(b"a", "fetched") == 3
+    results.save(tmp_path, before.not_fetched())
     after = LookupSessions(lambda *_: None, handed_over=results.take(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
     after.begin(HeldLookup(b"a", "asked again", 1, b"", 5, 1e9))
-    requests = ("told", "untold", "untold", "ended", "asked again")
+    requests = ("fetched", "not fetched", "not fetched", "ended", "asked again")
     assert [after.take_result(b"a", each) for each in requests] == [0, 3, 0, 0, 5]
-    assert after.take_result(b"another", "untold") == 0
+    assert after.take_result(b"another", "not fetched") == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x91\x01", b"\x91\x93\x01\x02\x03"])

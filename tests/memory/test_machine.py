@@ -38,7 +38,7 @@ def run(preexec: Callable[[], None] | None = None, **environ: str) -> subprocess
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=60,
             preexec_fn=preexec,
         )
 
@@ -96,7 +96,7 @@ def test_a_pool_of_huge_pages_stores_and_gives_them_back(
         pool_bytes="32MiB", dataplane__segment_bytes="4MiB", dataplane__huge_pages="true"
     ).start()
     spaces = [make.space("a"), make.space("b")]
-    with attach(plane.socket, spaces, timeout_s=10) as client:
+    with attach(plane.socket, spaces, timeout_s=30) as client:
         for number, nbytes in enumerate((100_000, 3 * make.MIB, 65_536, 5 * make.MIB, 1_000_000) * 4):
             chain = make.keys(2, number)
             with client.reserve(chain, nbytes, space=number % 2) as room:

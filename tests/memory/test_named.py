@@ -122,7 +122,7 @@ def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
     """As a supervisor does when its data plane was killed."""
     child = "if not os.fork(): sys.stdin.read(); os._exit(0)"
     with owner(name, then=f"{child}\nos.kill(os.getpid(), 9)") as process:
-        process.wait(30)
+        process.wait(60)
         with pytest.raises(CannotName, match="belongs to another data plane or its supervisor"):
             NamedFile.create(name, SIZE, os.getpid(), 1)
         assert process.stdin is not None
@@ -218,8 +218,8 @@ def test_another_process_goes_on_with_the_file(named: NamedFile) -> None:
 
 
 def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile, name: str) -> None:
-    told: list[str] = []
-    named.on_problem = told.append
+    problems: list[str] = []
+    named.on_problem = problems.append
     named.part(1, 0, make.MIB)
     named.view()[:5] = b"bytes"
     inode = path_of(name).stat().st_ino
@@ -229,7 +229,7 @@ def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile,
         assert path_of(name).stat().st_ino == inode
         assert path_of(name).read_bytes()[:5] == b"bytes"
         assert (named.problem, named.restored) == ("", time)
-    assert told == [f"{path_of(name)} was removed", ""] * 2
+    assert problems == [f"{path_of(name)} was removed", ""] * 2
     named.remove()
     assert not path_of(name).exists()
     assert not spare_of(name).exists()

@@ -125,12 +125,12 @@ def test_what_a_retired_range_had_serves_the_next_one_and_the_rest_goes_back(
 def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
     fd: int, pages: NamedPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, proceed = threading.Event(), threading.Event()
     real = shared_file.punch
 
     def punch(descriptor: int, offset: int, nbytes: int) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert proceed.wait(60)
         real(descriptor, offset, nbytes)
 
     monkeypatch.setattr(module, "punch", punch)
@@ -138,8 +138,8 @@ def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
     pages.use(0, 8 * PIECE_BYTES)
     pages.release(0, 8 * PIECE_BYTES)
     pages.give_back()
-    assert begun.wait(10)
-    threading.Timer(0.1, go_on.set).start()
+    assert begun.wait(60)
+    threading.Timer(0.1, proceed.set).start()
     pages.keep()  # returns when no piece is being given back
     kept = given(fd)
     assert kept >= 7 * PIECE_BYTES

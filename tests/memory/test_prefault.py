@@ -6,9 +6,10 @@ import mmap
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Condition
 
 import pytest
 
@@ -24,9 +25,9 @@ SEGMENT = 4 * make.MIB
 
 @contextmanager
 def prefaulting(failures: list[str] | None = None, **options: int | bool) -> Iterator[Prefault]:
-    told = [] if failures is None else failures
+    failed = [] if failures is None else failures
     sizes = {"ahead_bytes": 4 * SEGMENT, "segment_bytes": SEGMENT, "capacity_bytes": 8 * SEGMENT}
-    prefault = Prefault(lambda name, error: told.append(str(error)), **{**sizes, **options})  # type: ignore[arg-type]
+    prefault = Prefault(lambda name, error: failed.append(str(error)), **{**sizes, **options})  # type: ignore[arg-type]
     try:
         yield prefault
     finally:
@@ -50,6 +51,56 @@ def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> N
         with mmap.mmap(file.fd, file.nbytes) as mapped:
             assert mapped[:] == bytes(file.nbytes)
         prefault.cancel(1)
+        file.close()
+
+
+def test_the_thread_never_writes_what_a_segment_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread may choose the same spare again while `make` waits for the end of its piece."""
+    writing, go, chosen, made, left = (threading.Event() for _ in range(5))
+    written: list[int] = []
+    take = Prefault._take
+
+    def slow_zeros(fd: int, offset: int, nbytes: int) -> None:
+        if made.is_set():
+            written.append(os.fstat(fd).st_ino)
+        writing.set()
+        assert go.wait(60)
+        write_zeros(fd, offset, nbytes)
+
+    def slow_take(prefault: Prefault, task: module.PrefaultTask) -> None:
+        again = go.is_set()
+        if again:
+            chosen.set()
+            made.wait(5)
+        take(prefault, task)
+        if again:
+            left.set()
+
+    def slow_seal(file: SharedFile, nbytes: int) -> SharedFile:
+        made.set()
+        assert left.wait(60)
+        return seal(file, nbytes)
+
+    seal = SharedFile.sealed
+    monkeypatch.setattr(module, "write_zeros", slow_zeros)
+    monkeypatch.setattr(Prefault, "_take", slow_take)
+    monkeypatch.setattr(SharedFile, "sealed", slow_seal)
+    with prefaulting(ahead_bytes=SEGMENT) as prefault:
+        condition = prefault._changed
+        assert writing.wait(60)
+
+        def wait_for_choice(holds: Callable[[], bool], timeout: float) -> bool:
+            monkeypatch.setattr(condition, "wait_for", Condition.wait_for.__get__(condition))
+            holds()
+            go.set()
+            while not chosen.is_set():
+                condition.wait(0.01)
+            return condition.wait_for(holds, timeout)
+
+        monkeypatch.setattr(condition, "wait_for", wait_for_choice)
+        file = prefault.make("larder-test", 8192)
+        assert os.fstat(file.fd).st_size == 8192
+        assert os.fstat(file.fd).st_ino not in written, "a piece once the file was wanted"
         file.close()
 
 
@@ -112,17 +163,17 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(monkeypatch: pytest.Monke
 def slow_piece(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[queue.SimpleQueue[int], threading.Event]]:
     """The thread's writes last until the event is set, and longer than the loop waits; the fds that it writes to."""
     writing: queue.SimpleQueue[int] = queue.SimpleQueue()
-    go_on = threading.Event()
+    proceed = threading.Event()
 
     def slow(fd: int, offset: int, nbytes: int) -> None:
         writing.put(fd)
-        assert go_on.wait(30)
+        assert proceed.wait(60)
         write_zeros(fd, offset, nbytes)
 
     monkeypatch.setattr(module, "write_zeros", slow)
     monkeypatch.setattr(module, "LEAVE_S", 0.01)
-    yield writing, go_on
-    go_on.set()
+    yield writing, proceed
+    proceed.set()
 
 
 SlowPiece = tuple["queue.SimpleQueue[int]", threading.Event]
@@ -130,12 +181,12 @@ SlowPiece = tuple["queue.SimpleQueue[int]", threading.Event]
 
 def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) -> None:
     """The write would give the segment another size than engines are told."""
-    writing, go_on = slow_piece
+    writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT) as prefault:
-        busy = writing.get(timeout=10)
+        busy = writing.get(timeout=60)
         file = prefault.make("larder-test", SEGMENT // 2)
         assert file.fd != busy
-        go_on.set()
+        proceed.set()
         wait_for(lambda: prefault.spare_bytes == SEGMENT, "what was written is ready after all")
         assert os.fstat(file.fd).st_size == SEGMENT // 2
         file.close()
@@ -143,14 +194,14 @@ def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) 
 
 def test_what_is_being_written_is_closed_after_the_write(slow_piece: SlowPiece) -> None:
     """Else the number of its descriptor could be another file's when the thread writes to it."""
-    writing, go_on = slow_piece
+    writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT, capacity_bytes=SEGMENT) as prefault:
-        busy = writing.get(timeout=10)
+        busy = writing.get(timeout=60)
         inode = os.fstat(busy).st_ino
         file = SharedFile.create("larder-test", SEGMENT)
         prefault.submit(1, file)  # the pool has no room for what was to be ahead
         assert os.fstat(busy).st_ino == inode
-        go_on.set()
+        proceed.set()
         wait_for(lambda: not _is_open(busy, inode), "it is given back")
         prefault.cancel(1)
         file.close()

@@ -9,11 +9,13 @@ import pytest
 
 from dataplane.client import attach
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import ControlRefused, Resize, Resized
-from dataplane.protocol.events import NodeStats, PoolResized
+from dataplane.protocol.control.messages import ControlRefused
+from dataplane.protocol.control.nodes import Resize, Resized
+from dataplane.protocol.events import PoolResized
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
-from tests.dataplane.plane import Plane
+from tests.dataplane.plane import Plane, wait_for
 from tests.threads import join
 
 
@@ -80,7 +82,7 @@ def test_a_live_pool_grows_while_engines_store(make_plane: Callable[..., Plane])
     failed: list[object] = []
 
     def engine() -> None:
-        with attach(plane.socket, [make.space(block_bytes=65_536)], timeout_s=10) as client:
+        with attach(plane.socket, [make.space(block_bytes=65_536)], timeout_s=30) as client:
             number = 0
             while not stop.is_set():
                 number += 1
@@ -108,4 +110,4 @@ def test_a_live_pool_grows_while_engines_store(make_plane: Callable[..., Plane])
         stop.set()
         join(thread)
     assert failed == []
-    assert "pool.resized" in plane.log()
+    wait_for(lambda: "pool.resized" in plane.log(), "the log says so")

@@ -29,7 +29,7 @@ class CommandLine:
         done: list[dict[str, Any]] = ran(self._python, "commands", json.dumps(lists), timeout_s=300)
         return done
 
-    def told(self, *commands: str) -> list[dict[str, Any]]:
+    def run(self, *commands: str) -> list[dict[str, Any]]:
         """What each tells as JSON; all must succeed."""
         found = []
         for command, done in zip(
@@ -46,7 +46,7 @@ def command_line(lmcache_python: Path, server: Server) -> CommandLine:
 
 
 def test_quotas_are_set_told_listed_and_deleted(command_line: CommandLine):
-    found = command_line.told(
+    found = command_line.run(
         "quota set acme --limit-gb 1.5",
         "quota get acme",
         "quota set _default --limit-gb 2",
@@ -72,7 +72,7 @@ def test_the_server_is_pinged_described_and_cleared(
     lmcache_python: Path, server: Server, command_line: CommandLine
 ):
     ran(lmcache_python, "fill", server.rpc_url)
-    pinged, described = command_line.told("ping kvcache", "describe kvcache")
+    pinged, described = command_line.run("ping kvcache", "describe kvcache")
     assert pinged["status"] == "OK"
     assert (described["health"], described["chunk_size"]) == ("OK", 256)
     assert described["l1_capacity_gb"] == 0.5
@@ -86,7 +86,7 @@ def test_without_a_token_the_command_line_is_refused_where_one_is_needed(lmcache
     with servers.larder(64 * MiB, {"LARDER_APP__ADMIN_TOKEN": TOKEN}) as server:
         refused, pinged = CommandLine(lmcache_python, server)("quota set acme --limit-gb 1", "ping kvcache")
         assert (refused["code"], pinged["code"]) == (1, 0)
-        with httpx.Client(base_url=server.http_url, trust_env=False) as http:
+        with httpx.Client(base_url=server.http_url, trust_env=False, timeout=60) as http:
             headers = {"Authorization": f"Bearer {TOKEN}"}
             assert http.get("/quota", headers=headers).json() == {"users": {}}
             assert http.put("/quota/acme", json={"limit_gb": 1}, headers=headers).json()["status"] == "ok"
@@ -96,5 +96,5 @@ def test_salts_that_the_command_line_does_not_quote_arrive_at_larder(lmcache_pyt
     salts = ["50%", "a.b:c;d,e'f", "100%25"]
     done = CommandLine(lmcache_python, larder)(*(f"quota set {salt} --limit-gb 2" for salt in salts))
     assert [each["code"] for each in done] == [0, 0, 0]
-    with httpx.Client(base_url=larder.http_url, trust_env=False) as http:
+    with httpx.Client(base_url=larder.http_url, trust_env=False, timeout=60) as http:
         assert set(http.get("/quota").json()["users"]) == {"50%", "a.b:c;d,e'f", "100%"}

@@ -15,9 +15,9 @@ from playwright.sync_api import Browser, Page, expect
 from benchmarks.peers import servers
 from benchmarks.peers.environment import QUIET
 from benchmarks.peers.servers import Server
+from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
 from tests.peers.conftest import MiB
 from tests.peers.scripting import SCRIPTS, ran
-from tests.peers.vllm_model import FULL_CHUNKS, write_model
 from tests.require import require
 from tests.web.player import DIST
 
@@ -41,7 +41,7 @@ def _staying(python: Path, server: Server, model: Path) -> Iterator[Any]:
             assert process.stdout is not None
             assert process.stdin is not None
             said = next((line for line in process.stdout if line.startswith('{"cached"')), None)
-            assert said is not None, f"vLLM ended with {process.wait(30)}"
+            assert said is not None, f"vLLM ended with {process.wait(60)}"
             yield json.loads(said)
             process.stdin.close()
             process.stdout.read()
@@ -70,7 +70,7 @@ def test_the_same_vllm_goes_on_with_larder_and_is_seen(
         assert first == theirs  # also that nothing was cached yet
         with _staying(vllm_python, after, model) as second:
             assert second == {"cached": FULL_CHUNKS, "tokens": theirs["tokens"]}
-            with httpx.Client(base_url=after.http_url, trust_env=False, timeout=10) as api:
+            with httpx.Client(base_url=after.http_url, trust_env=False, timeout=60) as api:
                 (node,) = api.get("/api/v1/nodes").json()["items"]
                 assert {space["gateway"] for space in node["stats"]["spaces"]} == {"lmcache"}
             page = _opened(browser, after)

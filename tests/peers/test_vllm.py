@@ -9,9 +9,13 @@ import httpx
 import pytest
 
 from benchmarks.peers.servers import Server
+from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
+from tests.dataplane.plane import wait_for
+from tests.lmcache.planes import gateway_plane
 from tests.peers.scripting import ran
-from tests.peers.vllm_model import FULL_CHUNKS, write_model
+from tests.run_marks import short_folder
 
+CHUNK_TOKENS = 256
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -35,8 +39,31 @@ def test_a_vllm_takes_what_was_computed_before_the_data_plane_was_killed(
     vllm_python: Path, larder: Server, model: Path
 ):
     first = _generated(vllm_python, larder, model)
-    with httpx.Client(base_url=larder.http_url, trust_env=False, timeout=10) as api:
+    with httpx.Client(base_url=larder.http_url, trust_env=False, timeout=60) as api:
         (node,) = api.get("/api/v1/nodes").json()["items"]
         os.kill(node["pid"], signal.SIGKILL)
     second = _generated(vllm_python, larder, model)
+    assert second == {"cached": FULL_CHUNKS, "tokens": first["tokens"]}
+
+
+def test_a_vllm_takes_chunks_from_disk_after_the_memory_was_lost(
+    vllm_python: Path, model: Path, tmp_path: Path
+):
+    settings = {
+        "pool_bytes": "256MiB",
+        "dataplane__disk_tier_directories": str(tmp_path / "tier"),
+        "dataplane__disk_tier_bytes": "256MiB",
+    }
+    with short_folder() as folder, gateway_plane(folder, **settings) as plane:
+        port = plane.settings["lmcache_port"]
+        first = ran(vllm_python, "generate", port, model, timeout_s=420)
+        assert first["cached"] == 0
+        wait_for(
+            lambda: plane.describe().tiers[0].blocks >= FULL_CHUNKS // CHUNK_TOKENS, "the chunks are on disk"
+        )
+        plane.kill()
+        plane.start()
+        assert plane.describe().totals.stored_blocks == 0
+        second = ran(vllm_python, "generate", port, model, timeout_s=420)
+        assert plane.describe().tiers[0].loaded_blocks > 0
     assert second == {"cached": FULL_CHUNKS, "tokens": first["tokens"]}

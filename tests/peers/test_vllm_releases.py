@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.peers.environment import RELEASES
 from benchmarks.peers.servers import Server
+from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
 from dataplane.gateways.lmcache.handlers.failures import ANSWERS
 from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053, DIALECT_055, Dialect
 from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
-from tests.peers.vllm_model import FULL_CHUNKS, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 NEWEST = "0.5.6"
@@ -50,7 +50,7 @@ def _generated(release: str, server: Server, model: Path) -> Any:
 
 def _failures(server: Server) -> Any:
     """Failures of the gateway by reason."""
-    with httpx.Client(base_url=server.http_url, trust_env=False, timeout=10) as api:
+    with httpx.Client(base_url=server.http_url, trust_env=False, timeout=60) as api:
         (node,) = api.get("/api/v1/nodes").json()["items"]
     return node["stats"]["gateway"]["failures"]
 

@@ -1,6 +1,9 @@
 """`larder demo`: everything starts, shows something, and is gone afterwards."""
 
+import contextlib
+import json
 import os
+import re
 import select
 import signal
 import socket
@@ -8,11 +11,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from app import demo_s3
+from app.demo import DemoError, _wait_until_tier_serves, main
+from dataplane.base import allowed_secrets
 from dataplane.replay.sessions import SYSTEM_PROMPT_BLOCKS
+from tests.dataplane.plane import wait_for
 from tests.free_port import free_port
 
 
@@ -35,14 +44,14 @@ def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_
         url = next(line.split()[1] for line in lines if line.startswith("dashboard: "))
         summary = next(line for line in lines if "requests" in line)
         children = [os.pidfd_open(pid) for pid in _children(demo.pid)]
-        with httpx.Client(base_url=url, trust_env=False) as api:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
             quotas = api.get("/api/v1/quotas").text
             pin = api.get("/api/v1/pins/support-system-prompt").text
         demo.send_signal(number)
         if twice:
             time.sleep(0.2)
             demo.send_signal(number)
-        rest, _ = demo.communicate(timeout=30)
+        rest, _ = demo.communicate(timeout=60)
     assert demo.returncode == 0, summary + rest
     for tenant in ("chat", "support", "scanner"):
         assert tenant in summary
@@ -50,7 +59,7 @@ def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_
     assert str(SYSTEM_PROMPT_BLOCKS) in pin
     assert len(children) >= 5, "larder up, its data plane, the load and three engines"
     for child in children:
-        assert select.select([child], [], [], 10)[0], "a child is still there"
+        assert select.select([child], [], [], 60)[0], "a child is still there"
         os.close(child)
     assert not list(socket_dir.iterdir())
 
@@ -75,13 +84,113 @@ def test_a_demonstration_obeys_the_settings(socket_dir):
             assert next(said).startswith(f"port {environ['LARDER_HTTP_PORT']} is in use")
             url = next(said).split()[1]
             token = next(said).split()[1]
-            with httpx.Client(base_url=url, trust_env=False) as api:
+            with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
                 assert api.get("/api/v1/nodes").status_code == 401
                 answer = api.get("/api/v1/nodes", headers={"Authorization": f"Bearer {token}"})
             demo.send_signal(signal.SIGTERM)
-            rest, _ = demo.communicate(timeout=30)
+            rest, _ = demo.communicate(timeout=60)
     assert demo.returncode == 0, rest
     (node,) = answer.json()["items"]
     assert (node["name"], node["engine_socket"]) == ("shown", str(engine_socket))
     assert node["stats"]["gateway"]["url"] == f"tcp://127.0.0.1:{gateway}"
     assert not list(socket_dir.glob("larder-demo-*"))
+
+
+def test_a_demonstration_creates_the_folder_of_its_state(socket_dir):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}
+    folder = socket_dir / "not" / "yet"
+    command = [sys.executable, "-m", "app.demo", "--seconds", "1", "--state-dir", str(folder)]
+    demo = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=90, check=False)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert (folder / "larder.log").stat().st_size > 0
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def _shares(line: str) -> dict[str, int]:
+    """Percentages by memory and tier in a summary line."""
+    return {name: int(share) for name, share in re.findall(r"(memory|disk|s3) (\d+)%", line)}
+
+
+def _listed(api: httpx.Client) -> dict[str, Any] | None:
+    """The state of the S3 tier on its node, once it has been listed."""
+    nodes = list(api.get("/api/v1/tiers/s3").json()["stats"].values())
+    return nodes[0] if nodes and nodes[0]["listed_blocks"] is None else None
+
+
+def test_the_demonstration_says_why_its_s3_tier_is_not_in_service():
+    refused = {"faults": {"node-a": [{"path": "tiers.s3", "message": "expected no such parameter"}]}}
+    answers = iter([refused])
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=next(answers)))
+    with httpx.Client(base_url="http://test", transport=transport) as api, pytest.raises(DemoError) as raised:
+        _wait_until_tier_serves(api, "/api/v1/tiers/s3")
+    assert str(raised.value) == "node-a refused the tier s3: tiers.s3: expected no such parameter"
+
+
+def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
+    monkeypatch.setattr("app.demo.READY_S", 0.3)
+    held = {"serves": False, "reason": "no answer"}
+    tier = {"faults": {}, "status": {"nodes": {"node-a": {"state": "in_sync"}}}, "stats": {"node-a": held}}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=tier))
+    with httpx.Client(base_url="http://test", transport=transport) as api:
+        with pytest.raises(DemoError, match="the tier s3 is not in service after 0 s: no answer"):
+            _wait_until_tier_serves(api, "/api/v1/tiers/s3")
+        held["serves"] = True
+        _wait_until_tier_serves(api, "/api/v1/tiers/s3")
+
+
+def test_a_demonstration_with_s3_serves_from_all_tiers_and_goes_on_after_a_kill(socket_dir):
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "16MiB", "LARDER_LMCACHE_PORT": "0"}
+    environ |= {"LARDER_DATAPLANE__DISK_TIER_BYTES": "64MiB"}
+    folder = socket_dir / "state"
+    command = [sys.executable, "-m", "app.demo", "--s3", "--rate", "60", "--state-dir", str(folder)]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        each = (_shares(line) for line in demo.stdout if "requests" in line)
+        shares = next(shares for shares in each if shares.get("disk") and shares.get("s3"))
+        assert 0 < shares["memory"] < 100
+        children = {pid: os.pidfd_open(pid) for pid in _children(demo.pid)}
+        demo.kill()
+        for child in children.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+        for child in children.values():
+            assert select.select([child], [], [], 60)[0], "a child is still there"
+            os.close(child)
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        lines = iter(demo.stdout)
+        url = next(line.split()[1] for line in lines if line.startswith("dashboard: "))
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
+            tiers = api.get("/api/v1/tiers").json()["items"]
+            listed = wait_for(lambda: _listed(api), "the S3 tier is listed")
+        summary = next(line for line in lines if "requests" in line)
+        demo.send_signal(signal.SIGTERM)
+        rest, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0, summary + rest
+    assert [tier["name"] for tier in tiers] == ["s3"]
+    log = (folder / "larder.log").read_text().splitlines()
+    opened = [json.loads(line) for line in log if '"tier.opened"' in line]
+    disks = [line["blocks"] for line in opened if line["tier"] == "disk"]
+    assert len(disks) == 2
+    assert disks[0] == 0
+    assert disks[1] > 0, "the blocks on disk are still there"
+    assert listed["blocks"] > 0, "the blocks in S3 are still there, and counted"
+    assert ", 0 wrong" in summary
+
+
+def test_a_node_of_the_demonstration_allows_the_key_of_its_s3_tier_and_what_is_allowed_without(socket_dir):
+    parameters = demo_s3.record(1, socket_dir)["parameters"]
+    for given in ("", "env:OTHER"):
+        entries = demo_s3.allowed(socket_dir, given).split(",")
+        assert list(allowed_secrets.faults(parameters, entries)) == []
+        assert set(entries) >= ({given} if given else set(allowed_secrets.DEFAULT))
+        assert all(allowed_secrets.is_entry(entry) for entry in entries)
+
+
+def test_a_demonstration_with_s3_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(demo_s3, "REQUIRED", ("moto", "no_such_module"))
+    done = CliRunner().invoke(main, ["--s3"])
+    assert done.exit_code == 1
+    assert "--s3 needs no-such-module: pip install 'moto[s3]'" in done.output

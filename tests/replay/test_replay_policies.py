@@ -1,23 +1,23 @@
 """A policy that a replay names is in force in the data plane it starts, and is the one of the simulations."""
 
 import json
+import os
 import subprocess
-import sys
 
 import pytest
 
 from dataplane.policies.registry import POLICIES
-from dataplane.protocol.control import POLICY_IN_FORCE, PolicySpec
+from dataplane.protocol.control.records import POLICY_IN_FORCE, PolicySpec
 from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import own
 from tests.eviction.simulator import Simulator
+from tests.forked import run
 from tests.replay.traces import make_trace, write_trace
 
 
 def _replay(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dataplane.replay", *map(str, arguments), "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    return run("dataplane.replay", *map(str, arguments), "--json", env=dict(os.environ), timeout=120)
 
 
 @pytest.fixture(scope="module")

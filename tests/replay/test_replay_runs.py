@@ -17,6 +17,8 @@ from dataplane.replay.chains import DerivedChains
 from dataplane.replay.control import ControlLink
 from dataplane.replay.plane import Plane, own, running
 from dataplane.replay.worker import space_of
+from tests.dataplane.plane import WAIT_S
+from tests.forked import run
 from tests.replay.reference import ExactLru
 from tests.replay.traces import make_trace, write_trace
 
@@ -38,8 +40,7 @@ def trace_path(trace, tmp_path_factory) -> Path:
 
 
 def _replay(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dataplane.replay", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    return run("dataplane.replay", *map(str, arguments), env=dict(os.environ), timeout=120)
 
 
 def _result(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, Any]:
@@ -52,8 +53,8 @@ def _result(done: subprocess.CompletedProcess[str], code: int = 0) -> dict[str, 
 
 
 def _assert_every_block_is_counted_once(result: dict[str, Any]) -> None:
-    told = sum(result[name] for name in ("blocks_hit", "blocks_stored", "blocks_present", "blocks_busy"))
-    assert result["blocks_requested"] == told + sum(result["blocks_refused"].values())
+    answered = sum(result[name] for name in ("blocks_hit", "blocks_stored", "blocks_present", "blocks_busy"))
+    assert result["blocks_requested"] == answered + sum(result["blocks_refused"].values())
 
 
 def _assert_bytes_are_right(result: dict[str, Any]) -> None:
@@ -61,6 +62,18 @@ def _assert_bytes_are_right(result: dict[str, Any]) -> None:
     assert result["blocks_verified"] == result["blocks_hit"]
     assert result["stored_bytes"] == result["blocks_stored"] * result["block_bytes"]
     assert result["read_bytes"] == result["blocks_hit"] * result["block_bytes"]
+
+
+def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_path):
+    without, ceiling = ExactLru(60), ExactLru(1 << 20)
+    for ids in trace:
+        without.serve(ids)
+        ceiling.serve(ids)
+    result = _result(_replay(trace_path, "--pool-blocks", 60, "--disk-tier", "64MiB", "--json"))
+    assert without.hits < result["blocks_hit"] <= ceiling.hits
+    assert result["blocks_loaded"] > 0
+    _assert_every_block_is_counted_once(result)
+    _assert_bytes_are_right(result)
 
 
 @pytest.mark.parametrize("pool_blocks", [7, 60, 150])
@@ -144,14 +157,14 @@ def test_a_running_data_plane_is_driven_and_keeps_its_blocks(trace, trace_path, 
 
 def test_wrong_bytes_are_noticed_and_told_by_the_exit_code(trace, trace_path, plane: Plane):
     keys = DerivedChains().keys("", trace[0])
-    client = attach(plane.engine_socket, [space_of(BLOCK_BYTES)], group="liar", engine="liar", timeout_s=5.0)
+    client = attach(plane.engine_socket, [space_of(BLOCK_BYTES)], group="liar", engine="liar", timeout_s=30)
     with client.reserve(keys, BLOCK_BYTES) as reservation:
         for position in reservation.writable:
             reservation.view(position)[:] = bytes(BLOCK_BYTES)
         assert reservation.commit().blocks == len(keys)
     client.close()
-    told = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json"), code=1)
-    assert told["verify_errors"] == len(keys)
+    result = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json"), code=1)
+    assert result["verify_errors"] == len(keys)
     unchecked = _result(
         _replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json", "--no-verify")
     )
@@ -183,7 +196,7 @@ def test_a_replay_whose_engine_dies_says_so_and_stops_everything(trace, tmp_path
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         plane, *engines = _pids_with_engines(socket_dir, engines=2)
         os.kill(engines[0], signal.SIGKILL)
-        printed, complaint = process.communicate(timeout=20)
+        printed, complaint = process.communicate(timeout=60)
     assert process.returncode == 1
     assert printed == b""
     assert b"was ended by SIGKILL" in complaint
@@ -199,7 +212,7 @@ def test_a_data_plane_of_its_own_ends_with_a_killed_replay(trace, tmp_path, sock
         left = [os.pidfd_open(pid) for pid in _pids_with_engines(socket_dir, engines=1)]
         process.kill()
     for pidfd in left:
-        assert select.select([pidfd], [], [], 20)[0], "a process outlives its replay"
+        assert select.select([pidfd], [], [], WAIT_S)[0], "a process outlives its replay"
         os.close(pidfd)
 
 
@@ -221,8 +234,8 @@ def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, start_new_session=True) as process:
         children = _pids_with_engines(socket_dir, engines=2)
         os.kill(process.pid, signal_number)
-        assert process.wait(20) == 128 + signal_number
-        assert process.communicate(timeout=30)[0] == b""
+        assert process.wait(60) == 128 + signal_number
+        assert process.communicate(timeout=60)[0] == b""
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
     assert not list(socket_dir.glob("larder-*"))
 
@@ -232,6 +245,6 @@ def _pids_with_engines(folder: Path, engines: int) -> list[int]:
     while not (sockets := list(folder.glob("larder-*/control.sock"))):
         time.sleep(0.01)
     with ControlLink(f"ipc://{sockets[0]}") as link:
-        while len(attached := link.describe(5.0).stats.engines) < engines:
+        while len(attached := link.describe(WAIT_S).stats.engines) < engines:
             time.sleep(0.01)
-        return [link.hello(5.0).pid, *(engine.pid for engine in attached)]
+        return [link.hello(WAIT_S).pid, *(engine.pid for engine in attached)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from dataplane.client import attach
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
-from tests.restart.harness import Supervised, supervised
+from tests.restart.support.harness import Supervised, supervised
 
 
 def spare_pid(plane: Supervised) -> int:
@@ -19,18 +19,19 @@ def spare_pid(plane: Supervised) -> int:
 def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: Path) -> None:
     chain = make.keys(8)
     with supervised(tmp_path) as plane:
-        with attach(plane.socket, [make.space()], timeout_s=5) as client:
+        with attach(plane.socket, [make.space()], timeout_s=30) as client:
             with client.reserve(chain, 4096) as reservation:
                 reservation.commit()
             assert client.lookup(chain) == len(chain)
-            wait_for(plane.spare_waits, "a spare waits", 30)
+            wait_for(plane.spare_waits, "a spare waits")
             hung, before = spare_pid(plane), plane.plane_pid
             os.kill(hung, signal.SIGSTOP)
             plane.kill_plane()
-            wait_for(lambda: plane.plane_pid != before, "another process serves", 30)
+            wait_for(lambda: plane.plane_pid != before, "another process serves")
             assert plane.plane_pid != hung
+            wait_for(lambda: plane.logged("dataplane.standby_given_up"), "the log says it")
             assert [each["pid"] for each in plane.logged("dataplane.standby_given_up")] == [hung]
             with plane.manager() as manager:
                 assert manager.describe().pool.blocks == len(chain)
-            assert not Path(f"/proc/{hung}").exists()
-        wait_for(plane.spare_waits, "the next spare waits", 30)
+            wait_for(lambda: not Path(f"/proc/{hung}").exists(), "it is killed")
+        wait_for(plane.spare_waits, "the next spare waits")

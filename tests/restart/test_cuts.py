@@ -11,13 +11,13 @@ from dataplane.core.journal.id_journal import N_HALF
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Scope
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.layout import IndexMemory
 from dataplane.protocol.states import STATE_BITS, STATE_MASK, State
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
-from tests.restart.cuts import MEMORY, Image, KillBench, restoration_cuts
+from tests.restart.support.cuts import MEMORY, Image, KillBench, restoration_cuts
 
 SLOT = 64 << 10
 BLOCKS = 32
@@ -31,7 +31,7 @@ def bench() -> tuple[KillBench, BenchEngine]:
     return made, made.attach(make.space(), group="one", pid=1)
 
 
-def go_on(image: Image) -> KillBench:
+def restore(image: Image) -> KillBench:
     """The next data plane; whatever the cut, its books are in order and what readers had they still have."""
     after = KillBench(image, capacity_bytes=CAPACITY)
     assert after.faults() == []
@@ -64,7 +64,7 @@ def check_all(made: KillBench, engine: BenchEngine, work: Work) -> list[KillBenc
     assert len(images) > 5, "the work stores something"
     ends = []
     for image in images:
-        after = go_on(image)
+        after = restore(image)
         assert survivors(image) == set(after.ready()), "a READY block was lost, or one appeared"
         if engine.client in after.node.engines:
             again = after.resume(engine)
@@ -171,7 +171,7 @@ def test_an_invalidation_that_is_cut_anywhere_brings_nothing_back() -> None:
         made.pass_time(1)
 
     for image in made.cuts(invalidate):
-        after = go_on(image)
+        after = restore(image)
         reader = BenchEngine(after, engine.client, engine.spaces, engine.area)
         assert reader.lookup(make.keys(4, "other")) == 4
         assert reader.lookup(chain) in (0, 6), "all of it or nothing"
@@ -204,7 +204,7 @@ def test_a_restoration_that_is_cut_anywhere_is_done_again() -> None:
     for image in images[:: max(1, len(images) // 12)]:
         expected = survivors(image)
         for again in restoration_cuts(image, CAPACITY):
-            after = go_on(again)
+            after = restore(again)
             assert set(after.ready()) == expected
 
 
@@ -214,7 +214,7 @@ def test_a_restoration_that_is_cut_anywhere_is_done_again() -> None:
 def test_a_reservation_that_its_owner_still_writes_ends_with_its_commit() -> None:
     made, engine = bench()
     number = engine.reserve(make.keys(4, "open"), SLOT).reservation
-    after = go_on(made.image())
+    after = restore(made.image())
     assert after.pool.quarantined_bytes == 4 * SLOT
     known = after.node.engines[engine.client]
     message = Attach(
@@ -254,7 +254,7 @@ def test_bytes_of_a_writer_that_died_with_the_data_plane_wait_for_its_group() ->
 
 def test_another_process_does_not_resume() -> None:
     made, engine = bench()
-    after = go_on(made.image())
+    after = restore(made.image())
     spaces = [SpaceRequest(make.space())]
     for pid, group, memory, wanted in (
         (9, "one", MEMORY, spaces),
@@ -277,8 +277,23 @@ def test_the_order_of_eviction_is_that_of_the_last_uses() -> None:
     engine.release()
     made.pass_time(0.1)
     before = [made.node.pool.table.blocks[at].key for at in _victims(made.node.pool, made.now)]
-    after = go_on(made.image())
+    after = restore(made.image())
     assert [after.node.pool.table.blocks[at].key for at in _victims(after.node.pool, after.now)] == before
+
+
+def test_a_restart_keeps_hinted_blocks_and_forgets_their_hints() -> None:
+    made, engine = bench()
+    engine.store([make.key(0)], SLOT, ttl_s=10)
+    engine.store([make.key(1)], SLOT, pin_s=3600)
+    assert made.node.pool.hints.pinned_bytes == SLOT
+    after = restore(made.image())
+    assert after.node.pool.hints.pinned_bytes == 0
+    after.pass_time(20)
+    after.pass_time(1)
+    assert sorted(block.key for block in after.node.pool.table.blocks.values()) == sorted(
+        [make.key(0), make.key(1)]
+    )
+    assert after.node.check() == []
 
 
 def _victims(pool: Pool, now: float) -> list[int]:

@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 
 from dataplane.protocol.codes import Code
-from dataplane.protocol.events import EngineStats, NodeStats
+from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.driven.engines import Engine, Process, done
 from tests.driven.engines import make as make_engine
-from tests.gpu.machine_fixtures import twin
+from tests.gpu.machine_fixtures import emulated
 from tests.gpu.machines import Machine, Other
 from tests.lmcache.planes import free_port, leased, url_of
-from tests.restart.device_plane import DeviceRelay
+from tests.restart.support.device_plane import DeviceRelay
 
-__all__ = ["twin"]
+__all__ = ["emulated"]
 
 KILLS = int(os.environ.get("LARDER_TEST_KILLS", "6"))
 CHUNKS = 2
@@ -35,14 +36,14 @@ COPIED = 4 * CHUNKS * CHUNK_BYTES
 
 
 @pytest.fixture
-def plane(twin: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
+def plane(emulated: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
     made = DeviceRelay(
         socket_dir,
         {
             "pool_bytes": f"{32 + 2 * KILLS}MiB",
             "lmcache_port": str(free_port()),
         },
-        uuid=twin.uuid,
+        uuid=emulated.uuid,
     )
     made.start()
     yield made
@@ -50,9 +51,11 @@ def plane(twin: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
 
 
 @pytest.fixture
-def engines(twin: Machine, plane: DeviceRelay) -> Iterator[list[Engine]]:
+def engines(emulated: Machine, plane: DeviceRelay) -> Iterator[list[Engine]]:
     """In this process, as many as a round needs, registered."""
-    made = [make_engine(twin, plane.socket, FORM, group=f"driven-{at}", timeout_s=10.0) for at in range(3)]
+    made = [
+        make_engine(emulated, plane.socket, FORM, group=f"driven-{at}", timeout_s=30.0) for at in range(3)
+    ]
     for at, engine in enumerate(made):
         engine.fill(at)
         assert engine.register() is None
@@ -62,9 +65,9 @@ def engines(twin: Machine, plane: DeviceRelay) -> Iterator[list[Engine]]:
 
 
 @pytest.fixture
-def workers(twin: Machine, plane: DeviceRelay) -> Iterator[list[Other]]:
+def workers(emulated: Machine, plane: DeviceRelay) -> Iterator[list[Other]]:
     """LMCache workers of processes of their own, registered."""
-    made = [twin.start("engine", **FORM) for _ in range(2)]
+    made = [emulated.start("engine", **FORM) for _ in range(2)]
     for at, worker in enumerate(made):
         assert worker.hear() == {"ready": True}
         worker.ask(do="fill", seed=10 + at)
@@ -85,11 +88,11 @@ def keys(name: object) -> list[bytes]:
 
 @pytest.mark.timeout(120 + 15 * KILLS)
 def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
-    twin: Machine, plane: DeviceRelay, engines: Sequence[Engine], workers: Sequence[Other]
+    emulated: Machine, plane: DeviceRelay, engines: Sequence[Engine], workers: Sequence[Other]
 ) -> None:
     storing, loading, other = engines
     storer, reader = workers
-    own = twin.runtime.memory_used(twin.device)
+    own = emulated.runtime.memory_used(emulated.device)
     done(loading.client.store_from(keys("base"), OLD))
     based = loading.blocks(OLD)
     wanted = reader.ask(do="blocks", numbers=OLD)["digest"]
@@ -110,10 +113,10 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
             ),
             "all are under way",
         )
-        plane.ask("go_on_for", nbytes=COPIED * 9 // 10 * (kill - 1) // KILLS)
+        plane.ask("resume_for", nbytes=COPIED * 9 // 10 * (kill - 1) // KILLS)
         assert plane.ask("stopped") == {"stopped": True}
         plane.kill()
-        assert twin.runtime.memory_used(twin.device) == own  # nobody else has what engines exported
+        assert emulated.runtime.memory_used(emulated.device) == own  # nobody else has what engines exported
         plane.start()
         # The engine has said nothing yet: what it may have been told to leave alone is nobody else's.
         wait_for(lambda: other.client.lookup(keys("base")) == CHUNKS, "another one is attached")
@@ -129,9 +132,9 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
         assert here == (CHUNKS if store.ended.blocks else here)
         if load.ended.blocks:
             assert loading.blocks(NEW) == based
-        told = storer.hear()["result"]
+        result = storer.hear()["result"]
         read = reader.hear()["result"]
-        assert told in (True, False)
+        assert result in (True, False)
         if read:
             assert reader.ask(do="blocks", numbers=NEW)["digest"] == wanted
         # They go on.
@@ -152,7 +155,7 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
         engine.client.unregister_cache()
     for worker in workers:
         worker.ask(do="unregister")
-    wait_for(lambda: not plane.mappings(f"larder-twin-{twin.uuid}"), "no handle is open")
+    wait_for(lambda: not plane.mappings(f"larder-emulated-{emulated.uuid}"), "no handle is open")
     wait_for(lambda: not plane.mappings("larder-segment"), "nothing of the pool is registered")
 
 
@@ -164,9 +167,9 @@ def store_again(engine: Engine, chain: list[bytes]) -> bool:
 
 @pytest.mark.parametrize("do", ["begin_store", "load"])
 def test_what_was_copied_for_an_engine_that_died_too_is_given_back_at_once(
-    twin: Machine, plane: DeviceRelay, do: str
+    emulated: Machine, plane: DeviceRelay, do: str
 ) -> None:
-    arguments = {"kind": twin.kind, "uuid": twin.uuid, "socket": plane.socket, **FORM}
+    arguments = {"kind": emulated.kind, "uuid": emulated.uuid, "socket": plane.socket, **FORM}
     doomed = Process("engine", arguments)
     assert doomed.hear() == {"ready": True}
     assert doomed.ask(do="register") == {"code": None}
@@ -179,11 +182,11 @@ def test_what_was_copied_for_an_engine_that_died_too_is_given_back_at_once(
     assert plane.ask("stopped") == {"stopped": True}
     plane.kill()
     doomed.kill()
-    assert twin.runtime.memory_used(twin.device) == 0
+    assert emulated.runtime.memory_used(emulated.device) == 0
     plane.start()
     stats = plane.wait_stats(lambda stats: of_engines(stats) == 0, "the engine is forgotten")
     assert stats.pool.used_bytes == stats.pool.ready_bytes == CHUNKS * CHUNK_BYTES
-    other = make_engine(twin, plane.socket, FORM, timeout_s=10.0)
+    other = make_engine(emulated, plane.socket, FORM, timeout_s=30.0)
     assert other.register() is None
     assert other.client.lookup(keys("new")) == 0
     assert done(other.client.load_into(keys("base"), NEW)).hits == CHUNKS

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from dataplane.core.restore import Contradiction
-from dataplane.protocol.control import Scope
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.layout import COLD_STORED_AT, IndexMemory, pack_keys
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
-from tests.restart.cuts import Image, KillBench
+from tests.restart.support.cuts import Image, KillBench
 
 MIB = 1 << 20
 MODEL = Scope(model=make.MODEL)

@@ -8,11 +8,11 @@ import pytest
 
 from dataplane.client import attach
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import ListBlocks
+from dataplane.protocol.control.lookups import ListBlocks
 from dataplane.protocol.engine import BlocksCommitted, Commit, Reserve, Reserved
 from tests.dataplane import factories as make
 from tests.dataplane.plane import RawEngine, wait_for
-from tests.restart.relay import relay
+from tests.restart.support.relay import relay
 from tests.sizes import FULL, size
 
 TENANTS = size(72_000, 9_000)
@@ -75,8 +75,8 @@ def test_seventy_two_thousand_tenants_with_the_longest_salts_live_through_a_kill
                 with client.acquire([make.key(number)], tenant=salt(number)) as lease:
                     assert len(lease) == 1
         with plane.manager() as manager:
-            told = manager.ask(ListBlocks("n", tenant=salt(TENANTS - 1), after=TENANTS - 100))
-        assert [block.key for block in told.blocks] == [make.key(TENANTS - 1).hex()]
+            listed = manager.ask(ListBlocks("n", tenant=salt(TENANTS - 1), after=TENANTS - 100))
+        assert [block.key for block in listed.blocks] == [make.key(TENANTS - 1).hex()]
         with RawEngine(plane.socket) as engine:
             engine.attach()
             assert store(engine, range(TENANTS, TENANTS + 10)) == 10
@@ -88,7 +88,7 @@ def test_a_journal_of_a_release_with_a_smaller_one_is_gone_on_with(
     socket_dir: Path,
 ) -> None:
     plane = relay(socket_dir, pool_bytes="128MiB", dataplane__max_blocks="32768")
-    plane.module = "tests.restart.small_journal"
+    plane.module = "tests.restart.support.small_journal"
     try:
         plane.start()
         with attach(plane.socket, [make.space()], timeout_s=30) as client:
@@ -96,6 +96,7 @@ def test_a_journal_of_a_release_with_a_smaller_one_is_gone_on_with(
                 assert reservation.commit().blocks == 4
             old = len(plane.words("names")) * 8
             plane.kill()
+            wait_for(lambda: client.lookup(make.keys(4)) == 4 and not client.connected, "the loss is noticed")
             plane.module = "dataplane"
             plane.start()
             wait_for(
@@ -103,9 +104,9 @@ def test_a_journal_of_a_release_with_a_smaller_one_is_gone_on_with(
             )
             stats = plane.describe()
             assert (stats.adopted_blocks, [tenant.tenant for tenant in stats.tenants]) == (4, ["acme"])
-            (told,) = plane.wait_logged("names.migrated")
+            (line,) = plane.wait_logged("names.migrated")
             new = len(plane.words("names")) * 8
-            assert (told["from_bytes"], told["to_bytes"]) == (old, new)
+            assert (line["from_bytes"], line["to_bytes"]) == (old, new)
             assert new > old
             with client.reserve(make.keys(4, "more"), PAGE, tenant="other") as reservation:
                 assert reservation.commit().blocks == 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +15,10 @@ from dataplane.client import attach
 from dataplane.memory.named import FOLDER, PREFIX, SPARE_PREFIX
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
+from tests.forked import run
 from tests.free_port import free_port
-from tests.restart.gateway_plane import CHAIN, HELD, NBYTES
-from tests.restart.relay import Relay
+from tests.restart.support.gateway_plane import CHAIN, HELD, NBYTES
+from tests.restart.support.relay import Relay
 from tests.run_marks import shm_name
 
 SEGMENT = 2 * make.MIB
@@ -36,7 +36,7 @@ class Gateway(Relay):
     def start(self) -> Gateway:
         before = len(self.said())
         super().start()
-        wait_for(lambda: len(self.said()) > before or not self.alive, "the engine says what it found", 30)
+        wait_for(lambda: len(self.said()) > before or not self.alive, "the engine says what it found")
         assert self.alive, self.log()
         return self
 
@@ -52,7 +52,7 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
         name = shm_name(folder)
         names.append(name)
         settings = {"lmcache_port": str(free_port()), "dataplane__lmcache_shm_name": name, **settings}
-        made.append(Gateway(folder, settings, module="tests.restart.gateway_plane"))
+        made.append(Gateway(folder, settings, module="tests.restart.support.gateway_plane"))
         return made[-1]
 
     yield new
@@ -103,7 +103,7 @@ def test_what_a_gateway_cached_outlives_a_kill_where_clients_map_it(plane: Gatew
 
 def test_own_engines_and_a_gateways_outlive_a_kill_together(plane: Gateway) -> None:
     chain = make.keys(30, "own")
-    client = attach(plane.socket, [make.space()], timeout_s=5)
+    client = attach(plane.socket, [make.space()], timeout_s=30)
     with client.reserve(chain, NBYTES) as reservation:
         for at in reservation.writable:
             reservation.view(at)[:] = contents(chain, NBYTES)[at]
@@ -133,14 +133,7 @@ def rival(plane: Gateway, folder: Path) -> subprocess.CompletedProcess[str]:
     """Another data plane that is to have the same name."""
     folder.mkdir()
     settings = {**plane.settings, "lmcache_port": str(free_port())}
-    return subprocess.run(
-        [sys.executable, "-m", "dataplane"],
-        env=Gateway(folder, settings).environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run("dataplane", env=Gateway(folder, settings).environ)
 
 
 def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
@@ -159,7 +152,7 @@ def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
 
 def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Gateway) -> None:
     chain = make.keys(5, "own")
-    client = attach(plane.socket, [make.space()], timeout_s=5)
+    client = attach(plane.socket, [make.space()], timeout_s=30)
     with client.reserve(chain, NBYTES) as reservation:
         for at in reservation.writable:
             reservation.view(at)[:] = contents(chain, NBYTES)[at]
@@ -183,7 +176,7 @@ def test_a_name_that_was_removed_between_two_data_planes_is_put_back(plane: Gate
 
 def test_both_names_removed_cost_the_gateways_cache_alone(plane: Gateway) -> None:
     chain = make.keys(5, "own")
-    client = attach(plane.socket, [make.space()], timeout_s=5)
+    client = attach(plane.socket, [make.space()], timeout_s=30)
     with client.reserve(chain, NBYTES) as reservation:
         assert reservation.commit().blocks == len(chain)
     plane.kill()
@@ -227,14 +220,7 @@ def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway)
 
 def test_more_than_dev_shm_has_is_told_in_one_line(make_plane: Callable[..., Gateway]) -> None:
     plane = make_plane(dataplane__lmcache_pool_bytes="512TiB")
-    failed = subprocess.run(
-        [sys.executable, "-m", "dataplane"],
-        env=plane.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    failed = run("dataplane", env=plane.environ)
     assert failed.returncode == 2
     (line,) = [line for line in failed.stderr.splitlines() if "LMCache" in line]
     assert "free, and dataplane.lmcache_pool_bytes says 512 TiB" in line
@@ -255,9 +241,7 @@ def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
 
 def test_a_start_that_fails_later_leaves_no_name(make_plane: Callable[..., Gateway]) -> None:
     plane = make_plane(control_url="ipc:///proc/nowhere/control.sock")
-    failed = subprocess.run(
-        [sys.executable, "-m", "dataplane"], env=plane.environ, capture_output=True, check=False, timeout=60
-    )
+    failed = run("dataplane", env=plane.environ)
     assert failed.returncode == 1
     assert not path_of(plane).exists()
 

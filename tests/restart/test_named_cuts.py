@@ -16,7 +16,7 @@ from dataplane.protocol.states import State
 from tests.core.gateway import space
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
-from tests.restart.cuts import Image, KillBench, restoration_cuts
+from tests.restart.support.cuts import Image, KillBench, restoration_cuts
 
 SLOT = 64 << 10
 BLOCKS = 64
@@ -31,7 +31,7 @@ def bench() -> tuple[KillBench, BenchEngine, BenchEngine]:
     return made, worker, made.attach(make.space(), group="own", pid=2)
 
 
-def go_on(image: Image, named_bytes: int = NAMED) -> KillBench:
+def restore(image: Image, named_bytes: int = NAMED) -> KillBench:
     after = KillBench(image, capacity_bytes=CAPACITY, max_blocks=2 * BLOCKS, named_bytes=named_bytes)
     assert after.faults() == []
     return after
@@ -57,7 +57,7 @@ def check_all(made: KillBench, engines: tuple[BenchEngine, ...], work: Callable[
     for number, image in enumerate(images):
         if not number % 16:
             gc.collect()  # a node is megabytes, and a circle
-        after = go_on(image)
+        after = restore(image)
         now = places(after)
         there = image.state()
         for block, place in stay.items():
@@ -103,9 +103,9 @@ def test_a_restoration_that_is_cut_anywhere_is_done_again() -> None:
     worker.store(make.keys(BLOCKS, "old"), SLOT)
     images = made.cuts(lambda: worker.store(make.keys(3, "new"), SLOT, space=1))
     for image in images[:: max(1, len(images) // 8)]:
-        expected = places(go_on(image))
+        expected = places(restore(image))
         for again in restoration_cuts(image, CAPACITY, NAMED)[::5]:
-            assert places(go_on(again)) == expected
+            assert places(restore(again)) == expected
 
 
 def test_a_journal_that_is_compacted_keeps_where_ranges_begin() -> None:
@@ -119,7 +119,7 @@ def test_a_journal_that_is_compacted_keeps_where_ranges_begin() -> None:
     before = places(made)
     assert halves == {0, 1}, "it was compacted"
     assert {place > -1 for place, _ in before.values()} == {True, False}
-    assert places(go_on(made.image())) == before
+    assert places(restore(made.image())) == before
 
 
 def test_many_kills_in_a_row_lose_nothing_and_no_range_is_given_twice() -> None:
@@ -129,7 +129,7 @@ def test_many_kills_in_a_row_lose_nothing_and_no_range_is_given_twice() -> None:
         worker.store(make.keys(9, ("b", turn)), SLOT, space=1)
         own.store(make.keys(9, ("own", turn)), SLOT)
         before = places(made)
-        made = go_on(made.image())
+        made = restore(made.image())
         assert places(made) == before
         worker, own = made.resume(worker), made.resume(own)
         taken = sorted((base, made.memory.segments[number]) for number, base in made.memory.bases.items())
@@ -142,7 +142,7 @@ def test_without_the_named_segment_what_was_in_it_is_lost_and_the_rest_stays() -
     chain = make.keys(8, "own")
     own.store(chain, SLOT)
     for named_bytes in (0, SLOT):
-        after = go_on(made.image(), named_bytes)
+        after = restore(made.image(), named_bytes)
         assert after.restored is not None
         assert (after.restored.blocks, after.restored.lost_blocks) == (8, 20)
         assert after.resume(own).lookup(chain) == 8
@@ -155,7 +155,7 @@ def test_leases_of_a_gateways_engine_outlive_the_data_plane_and_its_writes_are_n
     worker.store(chain, SLOT)
     worker.acquire(chain)
     number = worker.reserve(make.keys(4, "open"), SLOT).reservation
-    after = go_on(made.image())
+    after = restore(made.image())
     assert after.pool.quarantined_bytes == 4 * SLOT
     again = after.resume(worker)
     assert again.store(make.keys(BLOCKS, "more"), SLOT).written > 0
@@ -174,4 +174,4 @@ def test_ranges_that_overlap_are_no_memory_of_a_data_plane() -> None:
         SegmentName(second.number, second.space, second.nbytes, second.small, 16 * SLOT)
     )
     with pytest.raises(Contradiction, match="are not free"):
-        go_on(made.image())
+        restore(made.image())

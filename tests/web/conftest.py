@@ -41,24 +41,44 @@ class Watched:
 OpenState = Callable[..., Watched]
 
 
+def new_context(browser: Browser) -> BrowserContext:
+    context = browser.new_context(timezone_id="UTC", reduced_motion="reduce")
+    context.set_default_timeout(60_000)
+    return context
+
+
+@pytest.fixture(scope="module")
+def shared_context(browser: Browser) -> Iterator[BrowserContext]:
+    """A page in a new context costs Chromium 3 s of CPU time, and half of that in one that has had pages."""
+    context = new_context(browser)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def open_state(browser: Browser) -> Iterator[OpenState]:
-    """`open_state("busy", width=390, dark=True)`: the page showing that fixture; `opened=False` leaves it blank."""
+def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[OpenState]:
+    """`open_state("busy", width=390, dark=True)`: the page showing that fixture; `opened=False` leaves it blank.
+
+    Each page has an origin of its own. `alone=True` opens it in a context of its own, for tests that change the
+    context: its clock, its permissions, its network.
+    """
     require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
     watched: list[Watched] = []
     with ExitStack() as stack:
 
-        def start(name: str, width: int = 1440, *, dark: bool = False, opened: bool = True) -> Watched:
+        def start(
+            name: str, width: int = 1440, *, dark: bool = False, opened: bool = True, alone: bool = False
+        ) -> Watched:
             player = stack.enter_context(playing(name))
-            context: BrowserContext = browser.new_context(
-                viewport={"width": width, "height": 900},
-                color_scheme="dark" if dark else "light",
-                timezone_id="UTC",
-                reduced_motion="reduce",
-            )
-            stack.callback(context.close)
-            context.set_default_timeout(30_000)
-            one = Watched(context.new_page(), player)
+            context = shared_context
+            if alone:
+                context = new_context(browser)
+                stack.callback(context.close)
+            page = context.new_page()
+            stack.callback(page.close)
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme="dark" if dark else "light")
+            one = Watched(page, player)
             watched.append(one)
             if opened:
                 one.open().locator("#verdict-title").wait_for()

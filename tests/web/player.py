@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
 from tests.threads import join
 
 WEB = Path(__file__).parents[2] / "web"
@@ -52,6 +53,11 @@ class Play:
     audit: dict[str, Any]
     session: dict[str, Any]
     """Who looks at the page."""
+    alerts: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
+    tiers: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
+    """Tier records."""
+    ipc: dict[str, Any] = field(default_factory=lambda: {"items": [], "total": 0})
+    policies: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
     locked: bool = False
     """Who asks is not known: the API answers nobody."""
     asked: list[str] = field(default_factory=list)
@@ -136,10 +142,20 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, "application/json", json.dumps(play.now()).encode())
         elif path == "/api/v1/overview/history":
             self.answer(200, "application/json", json.dumps(play.history).encode())
+        elif path == "/api/v1/events/history":
+            self.answer(200, "application/json", b'{"items":[],"total":0,"next_cursor":""}')
         elif path == "/api/v1/prefixes":
             self.answer(200, "application/json", json.dumps(play.prefixes).encode())
+        elif path == "/api/v1/tiers":
+            self.answer(200, "application/json", json.dumps(play.tiers).encode())
+        elif path == "/api/v1/ipc":
+            self.answer(200, "application/json", json.dumps(play.ipc).encode())
+        elif path == "/api/v1/policies":
+            self.answer(200, "application/json", json.dumps(play.policies).encode())
         elif path == "/api/v1/usage":
             self.answer(200, "application/json", json.dumps(play.usage).encode())
+        elif path == "/api/v1/alerts":
+            self.answer(200, "application/json", json.dumps(play.alerts).encode())
         elif path == "/api/v1/audit":
             page = play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
             self.answer(200, "application/json", json.dumps(page).encode())

@@ -4,10 +4,16 @@
 """
 
 import re
+from typing import Any
 
+import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
+from app.schemas.base.status import NodeProgress, RecordStatus
+from app.schemas.records.tiers import TierAnswer, TierRefusal
+from dataplane.protocol.stats.tiers import TierStats
+from tests.e2e.larder import until
 from tests.web.conftest import OpenState
 from tests.web.test_recorded_states import NAMES
 
@@ -31,33 +37,50 @@ def verdict(page: Page):
     return page.locator("#verdict-title")
 
 
+def clipboard(page: Page) -> str:
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+COLUMN = """c => {
+          const copy = document.createElement('canvas');  // Chromium warns about repeated reads of the canvas itself
+          [copy.width, copy.height] = [c.width, c.height];
+          const context = copy.getContext('2d', { willReadFrequently: true });
+          context.drawImage(c, 0, 0);
+          const data = context.getImageData(c.width / 2, 0, 1, c.height).data;
+          return data.some((v) => v > 0) ? [...new Set(data)].join() : '';
+        }"""
+"""Colours in the middle of a chart; nothing before it is drawn, which is after its canvas is there."""
+
+
+def painted(canvas: Locator) -> str:
+    """The colours of a chart, when it is drawn."""
+    return until(lambda: canvas.evaluate(COLUMN), "the chart is drawn")
+
+
 # ---- every state
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("width", [390, 1440])
-def test_every_state_fits_the_screen(open_state: OpenState, name: str, width: int):
-    page = open_state(name, width, dark=width == 390).page
+def test_every_state_fits_the_screen(open_state: OpenState, name: str):
+    page = open_state(name, 390, dark=True).page
     expect(page.get_by_role("status")).to_have_text("Live")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    spilled = page.evaluate(
-        """() => [...document.querySelectorAll('section')].flatMap((section) => {
-             const right = section.getBoundingClientRect().right;
-             return [...section.querySelectorAll('*')]
-               .filter((e) => e.getBoundingClientRect().right > right + 0.5 && !e.closest('.cut'))
-               .map((e) => section.id + ' ' + e.tagName + ' ' + e.className);
-           })"""
-    )
-    assert spilled == []
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme="dark" if width == 390 else "light")
+        page.wait_for_function("width => innerWidth === width", arg=width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        spilled = page.evaluate(
+            """() => [...document.querySelectorAll('section')].flatMap((section) => {
+                 const right = section.getBoundingClientRect().right;
+                 return [...section.querySelectorAll('*')]
+                   .filter((e) => e.getBoundingClientRect().right > right + 0.5 && !e.closest('.cut'))
+                   .map((e) => section.id + ' ' + e.tagName + ' ' + e.className);
+               })"""
+        )
+        assert spilled == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["busy", "nacked", "over-limit"])
-def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
-    """Contrast of at least 4.5 (WCAG AA) for every piece of text against what is painted behind it."""
-    page = open_state(name, dark=dark).page
-    poor = page.evaluate(
-        """() => {
+POOR = """() => {
           const parse = (c) => (c.match(/[\\d.]+/g) ?? []).map(Number);
           const light = (c) => c.slice(0, 3).map((v) => v / 255)
             .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
@@ -80,8 +103,48 @@ def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
           }
           return [...poor];
         }"""
+"""Texts whose contrast is below 4.5."""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["busy", "nacked", "over-limit"])
+def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
+    """Contrast of at least 4.5 (WCAG AA) for every piece of text against what is painted behind it."""
+    page = open_state(name, dark=dark).page
+    assert page.evaluate(POOR) == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(
+    "button", ["New quota", "New pin", "New policy", "New tier", re.compile("^Expel .*")]
+)
+def test_dialogs_can_be_read_and_used_by_keyboard(open_state: OpenState, button: str, dark: bool):
+    page = open_state("busy", 390, dark=dark).page
+    opener = page.get_by_role("button", name=button).first
+    opener.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    dialog.wait_for()
+    for details in dialog.locator("summary").all():
+        details.click()
+    assert page.evaluate(POOR) == []
+    assert page.evaluate(
+        "() => [document.documentElement, document.querySelector('dialog')]"
+        ".every((each) => each.scrollWidth <= each.clientWidth)"
     )
-    assert poor == []
+    unnamed = dialog.evaluate(
+        """(dialog) => [...dialog.querySelectorAll('input, select, textarea')]
+             .filter((each) => each.labels.length === 0).map((each) => each.outerHTML)"""
+    )
+    assert unnamed == []
+    for _ in range(40):  # the focus does not leave the dialog for the page behind it
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+        )
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(opener).to_be_focused()
 
 
 # ---- what each state says
@@ -105,17 +168,13 @@ def test_a_busy_cache_is_well(open_state: OpenState):
 
 def test_bars_and_charts_are_drawn_under_the_policy(open_state: OpenState):
     page = open_state("busy").page
-    widths = panel(page, "Pool").locator(".bar span").evaluate_all("all => all.map((e) => e.offsetWidth)")
+    parts = panel(page, "Pool").locator(".bar span")
+    expect(parts).to_have_count(3)
+    widths = parts.evaluate_all("all => all.map((e) => e.offsetWidth)")
     bar = panel(page, "Pool").locator(".bar").evaluate("e => e.offsetWidth")
-    assert len(widths) == 3
     assert sum(widths) / bar == pytest.approx(47.65 / 64, abs=0.01)
     for name in ("Pool", "Hit ratio", "Traffic"):
-        painted = (
-            panel(page, name)
-            .locator("canvas")
-            .evaluate("c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v > 0)")
-        )
-        assert painted, name
+        painted(panel(page, name).locator("canvas"))
     expect(
         page.get_by_role("img", name=re.compile("^Hit ratio over the last hour. Hit ratio: now "))
     ).to_be_visible()
@@ -158,10 +217,10 @@ def test_pins_show_residency_and_expiry(open_state: OpenState):
     expect(first).to_contain_text("3,802 of 4,096 resident")
     expect(first).to_contain_text("1,990 guaranteed")
     expect(first).to_contain_text("7.43 GiB")
-    expect(first).to_contain_text(re.compile(r"expires in 1 h (30|29) min|expires in 1 h \d+ min"))
+    expect(first).to_contain_text(re.compile(r"expires in 1 h \d+ min"))
     last = pins.get_by_role("listitem").last
     expect(last).to_contain_text("incident-1182")
-    expect(last).to_contain_text(re.compile("expired 21 min"))
+    expect(last).to_contain_text(re.compile(r"expired \d+ min"))
     expect(pins).to_contain_text("never expires")
 
 
@@ -220,9 +279,7 @@ def test_a_gpu_that_fails_is_told_first_and_nodes_without_one_say_so(open_state:
     expect(page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem")).to_be_visible()
     nodes = panel(page, "Nodes")
     expect(nodes.get_by_text("GPU copies: problem", exact=True)).to_be_visible()
-    expect(panel(page, "GPU copies of gpu-a3")).to_contain_text(
-        "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"
-    )
+    expect(panel(page, "GPU copies of gpu-a3")).to_contain_text("out of memory (CUDA_ERROR_OUT_OF_MEMORY)")
     expect(nodes.get_by_text("No GPU here keeps GPU copies")).to_have_count(1)
     page = open_state("thousand-tenants").page
     expect(page.get_by_role("link", name="2 pins have no GPU copies")).to_be_visible()
@@ -232,15 +289,14 @@ def test_a_gpu_that_fails_is_told_first_and_nodes_without_one_say_so(open_state:
 
 
 def test_a_hot_prefix_comes_with_the_command_that_pins_it(open_state: OpenState):
-    page = open_state("busy").page
+    page = open_state("busy", alone=True).page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     prefixes = panel(page, "Hot prefixes")
     expect(prefixes.get_by_role("listitem").first).to_contain_text("812 GiB served")
     prefixes.get_by_role("button", name="Copy the command that pins p-64f76ee4acd181ce").click()
-    assert page.evaluate("navigator.clipboard.readText()") == (
-        "larder pins set p-64f76ee4acd181ce --prefix p-64f76ee4acd181ce --ttl 24h --refresh-on-hit"
-    )
-    expect(panel(open_state("lost").page, "Hot prefixes")).to_contain_text("Without those of gpu-a2")
+    command = "larder pins set p-64f76ee4acd181ce --prefix p-64f76ee4acd181ce --ttl 24h --refresh-on-hit"
+    until(lambda: clipboard(page) == command, "the command is copied")
+    expect(panel(open_state("lost").page, "Hot prefixes")).to_contain_text("Prefixes of gpu-a2 are missing")
     expect(panel(open_state("fresh").page, "Hot prefixes")).to_contain_text("Nothing was served")
 
 
@@ -260,7 +316,7 @@ def test_sweeps_corruption_fragmentation_and_what_an_engine_waits_for_are_shown(
 
 def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
     page = open_state("nacked").page
-    expect(verdict(page)).to_have_text("1 problem, 2 warnings")
+    expect(verdict(page)).to_have_text("1 problem, 3 warnings")
     nodes = panel(page, "Nodes")
     for mark in ("nacked", "behind", "joining", "in sync"):
         expect(nodes.get_by_text(mark, exact=True)).to_be_visible()
@@ -302,10 +358,10 @@ def test_without_a_node_the_page_says_how_to_start_one(open_state: OpenState):
 
 
 def test_the_attach_line_can_be_copied(open_state: OpenState):
-    page = open_state("fresh").page
+    page = open_state("fresh", alone=True).page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the lines that attach an engine").click()
-    assert "from dataplane.client import" in page.evaluate("navigator.clipboard.readText()")
+    until(lambda: "from dataplane.client import" in clipboard(page), "the lines are copied")
 
 
 def test_a_thousand_tenants_can_be_searched_and_sorted(open_state: OpenState):
@@ -333,7 +389,7 @@ def test_a_thousand_tenants_can_be_searched_and_sorted(open_state: OpenState):
 
 def test_the_page_follows_the_stream(open_state: OpenState):
     one = open_state("busy")
-    one.play.events.append({"name": "engine.gone", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
+    one.play.events.append({"name": "engine.released", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
                            "fields": {"client": 1, "pid": 7, "group": "llama-70b-z", "released_blocks": 2,
                                       "released_bytes": 4096}})  # fmt: skip
     events = one.page.get_by_role("list", name="Recent events, newest first")
@@ -360,14 +416,14 @@ def test_a_broken_stream_greys_the_numbers_until_it_is_back(open_state: OpenStat
 
 
 def test_a_silent_stream_is_given_up_and_opened_again(open_state: OpenState):
-    one = open_state("busy", opened=False)
+    one = open_state("busy", opened=False, alone=True)
     one.page.clock.install()
     one.open().locator("#verdict-title").wait_for()
     expect(one.page.get_by_role("status")).to_have_text("Live")
+    opened = one.play.streams
     one.play.beating = False
     one.page.clock.run_for(11_000)
     expect(one.page.locator("[data-stale=true]")).to_have_count(1)
-    opened = one.play.streams
     one.page.clock.run_for(3_000)
     one.play.beating = True
     expect(one.page.get_by_role("status")).to_have_text("Live")
@@ -375,7 +431,7 @@ def test_a_silent_stream_is_given_up_and_opened_again(open_state: OpenState):
 
 
 def test_a_tab_that_slept_catches_up(open_state: OpenState):
-    one = open_state("busy", opened=False)
+    one = open_state("busy", opened=False, alone=True)
     one.page.clock.install()
     one.open().locator("#verdict-title").wait_for()
     expect(one.page.get_by_role("status")).to_have_text("Live")
@@ -413,7 +469,7 @@ def test_an_api_that_is_down_from_the_start_is_the_page(open_state: OpenState):
 
 
 def test_an_unreachable_api_is_told_in_words(open_state: OpenState):
-    one = open_state("busy")
+    one = open_state("busy", alone=True)
     one.expects_failures = True
     one.page.context.set_offline(True)
     one.play.streaming = False
@@ -445,6 +501,8 @@ def test_a_slow_api_shows_that_the_page_is_loading(open_state: OpenState):
 
 def test_everything_can_be_reached_by_keyboard_and_shows_its_focus(open_state: OpenState):
     page = open_state("thousand-tenants").page
+    for late, text in (("Hot prefixes", "served"), ("Alerts", "No alert is firing"), ("Tier records", "No tier")):
+        expect(panel(page, late)).to_contain_text(text)  # what is asked for apart from the overview
     wanted = page.evaluate("document.querySelectorAll('a, button, input, summary, [tabindex=\"0\"]').length")
     seen = set()
     for _ in range(wanted):
@@ -474,7 +532,7 @@ def test_the_events_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
     expect(events).not_to_contain_text("blocks.stored")
     events.get_by_role("button", name="Pause").click()
     one.play.events.append({"name": "pin.expired", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
-                           "fields": {"name": "late-pin"}})  # fmt: skip
+                           "fields": {"pin": "late-pin"}})  # fmt: skip
     # The overview that comes after the event is the signal that the event was heard.
     one.play.overview = {**one.play.overview, "ready": False}
     expect(one.page.get_by_text("Not ready", exact=True)).to_be_visible()
@@ -485,27 +543,27 @@ def test_the_events_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
 
 def test_charts_follow_the_colour_scheme(open_state: OpenState):
     page = open_state("busy").page
-    # One readback of each canvas: the browser complains about more. A scheme is drawn on a canvas of its own.
-    column = "c => [...new Set(c.getContext('2d').getImageData(c.width / 2, 0, 1, c.height).data)].join()"
+    # A scheme is drawn on a canvas of its own.
     canvas = panel(page, "Pool").locator("canvas")
-    light = canvas.evaluate(column)
+    light = painted(canvas)
     canvas.evaluate("c => { c.dataset.scheme = 'light' }")
     page.emulate_media(color_scheme="dark")
-    expect(panel(page, "Pool").locator("canvas:not([data-scheme])")).to_be_visible()
-    assert canvas.evaluate(column) != light
+    dark = panel(page, "Pool").locator("canvas:not([data-scheme])")
+    expect(dark).to_be_visible()
+    assert painted(dark) != light
 
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_nodes_show_their_labels_how_they_joined_and_what_is_not_as_usual(
     open_state: OpenState, width: int
 ) -> None:
-    page = open_state("nacked", width=width).open()
+    page = open_state("nacked", width=width).page
     draining = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a3"))
     expect(draining.get_by_text("draining", exact=True)).to_be_visible()
     expect(draining.get_by_text("joined by token 323d00ec")).to_be_visible()
     labels = draining.get_by_label("Labels of gpu-a3")
     expect(labels.get_by_role("listitem")).to_have_text(["gpu=h200", "zone=b"])
-    expect(labels.get_by_text("zone=b")).to_have_attribute("title", "Laid over it by an operator")
+    expect(labels.get_by_text("zone=b")).to_have_attribute("title", "Set by an operator")
     joining = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a4"))
     for mark in ("joining", "to drain", "clock 1 h ahead"):
         expect(joining.get_by_text(mark, exact=True)).to_be_visible()
@@ -533,7 +591,7 @@ def test_who_is_limited_to_tenants_sees_theirs_and_is_offered_nothing_else(open_
     prefixes = panel(page, "Hot prefixes")
     expect(prefixes.get_by_role("listitem")).to_have_count(1)
     expect(prefixes).to_contain_text("--prefix p-91ce2f00d3b4a6f8 --tenant rag-support --ttl 24h")
-    for text in ("The last hour is missing", "may not do this", "told its numbers", "of this machine"):
+    for text in ("The last hour is missing", "may not do this", "reported its statistics", "of this machine"):
         expect(page.get_by_text(text)).to_have_count(0)
     assert not [path for path in one.play.asked if "history" in path]
 
@@ -554,7 +612,7 @@ def test_until_it_is_known_who_asks_the_page_asks_for_nothing_else(open_state: O
     page = one.open()
     expect(page.get_by_label("Token")).to_be_visible()
     expect(page).to_have_title("Larder: log in")
-    assert one.play.asked == ["/api/v1/session"]
+    assert set(one.play.asked) == {"/api/v1/session"}
 
 
 def test_names_of_others_are_shown_with_escapes_for_what_cannot_be_seen(open_state: OpenState):
@@ -577,7 +635,7 @@ def test_models_are_shown_whole(open_state: OpenState):
 # ---- the other pages
 
 
-def test_usage_is_summed_up_and_told_step_by_step(open_state: OpenState):
+def test_usage_is_shown_as_sums_and_by_step(open_state: OpenState):
     one = open_state("busy")
     page = one.page
     page.get_by_role("link", name="Usage").click()
@@ -633,6 +691,144 @@ def test_the_other_pages_fit_the_screen_and_scroll_their_tables_alone(
 def test_only_an_admin_is_offered_the_audit(open_state: OpenState):
     page = open_state("tenant").page
     pages = page.get_by_role("navigation", name="Pages").get_by_role("link")
-    expect(pages).to_have_text(["Overview", "Usage"])
+    expect(pages).to_have_text(["Overview", "Usage", "Records", "Docs"])
     page.get_by_role("link", name="Usage").click()
     expect(page.get_by_role("rowheader", name="rag-support")).to_be_visible()
+
+
+# ---- alerts
+
+
+def firing(at: float, **fields: Any) -> dict[str, Any]:
+    change = {
+        "audit_id": 3, "at": at - 75, "actor": "bob", "action": "update", "kind": "quota", "name": "chat",
+        "tenant": "chat", "node": "", "type": "quotas", "generation": 7, "fields": [],
+        "summary": "quota chat: limit_bytes 8 GiB → 1 GiB",
+    }  # fmt: skip
+    return {
+        "fingerprint": "a1", "alertname": "LarderTenantRefused", "severity": "critical", "state": "firing",
+        "tenant": "chat", "node": "node-a", "summary": "<b>Blocks</b> of chat are refused.",
+        "runbook_url": "https://runbook.example/refused", "generator_url": "", "labels": {}, "annotations": {},
+        "starts_at": at - 60, "ended_at": None, "received_at": at, "expires_at": at + 900,
+        "preceding_changes": [change], **fields,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
+def test_firing_alerts_are_shown_beside_the_change_before(open_state: OpenState, width: int, dark: bool):
+    one = open_state("busy", width, dark=dark, opened=False)
+    at = one.play.overview["at"]
+    hostile = firing(
+        at, fingerprint="a2", alertname="Hostile" * 12, severity="", tenant="", node="", summary="",
+        runbook_url="javascript:alert(1)", preceding_changes=[],
+    )  # fmt: skip
+    entry = one.play.audit["items"][0]
+    alert = firing(at)
+    alert["preceding_changes"][0]["audit_id"] = entry["id"]
+    one.play.alerts = {"items": [alert, hostile], "total": 2, "next_cursor": ""}
+    page = one.open()
+    items = panel(page, "Alerts").get_by_role("listitem")
+    expect(items).to_have_count(2)
+    first, second = items.nth(0), items.nth(1)
+    expect(first).to_contain_text("critical")
+    expect(first).to_contain_text(re.compile(r"tenant chat\s+node node-a\s+since \d+ min"))
+    expect(first).to_contain_text("<b>Blocks</b> of chat are refused.")
+    expect(first).to_contain_text(
+        re.compile(r"Preceding change:\s+quota chat: limit_bytes 8 GiB → 1 GiB\s+by bob")
+    )
+    expect(first.get_by_role("link", name="Runbook")).to_have_attribute(
+        "href", "https://runbook.example/refused"
+    )
+    expect(second).to_contain_text("No change preceded it.")
+    expect(second.get_by_role("link")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    with page.expect_request(re.compile(r"/audit\?kind=quota&name=chat&limit=50$")):
+        first.get_by_role("link", name=f"audit entry {entry['id']}").click()
+    expect(panel(page, "Audit").get_by_label("Only this name")).to_have_value("chat")
+    expect(page.locator("tr[aria-current]")).to_have_count(1)
+
+
+def test_a_new_alert_is_asked_for_at_once_and_an_ended_one_goes(open_state: OpenState):
+    one = open_state("busy")
+    page, at = one.page, one.play.overview["at"]
+    expect(panel(page, "Alerts")).to_contain_text("No alert is firing")
+    one.play.alerts = {"items": [firing(at)], "total": 1, "next_cursor": ""}
+    event = {
+        "name": "alert.fired",
+        "at": at,
+        "seq": 900,
+        "node": "",
+        "actor": "",
+        "fields": {"alertname": "X"},
+    }
+    one.play.events.append(event)
+    expect(panel(page, "Alerts").get_by_role("listitem")).to_have_count(1)
+    expect(verdict(page)).to_have_text("1 alert firing")
+    one.play.alerts = {"items": [], "total": 0, "next_cursor": ""}
+    one.play.events.append({**event, "name": "alert.resolved", "seq": 901, "at": at + 1})
+    expect(panel(page, "Alerts")).to_contain_text("No alert is firing")
+    expect(verdict(page)).to_have_text("All is well")
+
+
+# ---- tier records
+
+
+def tier_record(name: str = "nvme", **fields: Any) -> dict[str, Any]:
+    """A tier that one node serves and another refuses."""
+    nodes = {
+        "gpu-a1": NodeProgress(3, "in_sync"),
+        "gpu-a2": NodeProgress(2, "nacked"),
+    }
+    stats = {"gpu-a1": TierStats(name, "disk", 2 << 40, True, blocks=1040, stored_bytes=65 << 20)}
+    answer = TierAnswer(
+        name=name, type="disk", budget_bytes=2 << 40, parameters={"directories": ["/mnt/nvme0/larder"]}, order=1,
+        spill="commit", load_deadline_s=5.0, max_bytes_in_flight=64 << 20, compress="none", note="", managed_by="", selector=None,
+        generation=3, etag='"3"', created_at=0.0, updated_at=0.0, blocks=1040, stored_bytes=65 << 20,
+        logical_bytes=64 << 20, stats=stats,
+        faults={"gpu-a2": [TierRefusal("tiers.nvme.name", "bad_field", "'nvme' is a tier of the settings")]},
+        status=RecordStatus(accepted=True, applied=False, nodes=nodes),
+    )  # fmt: skip
+    return {**msgspec.to_builtins(answer), **fields}
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
+def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenState, width: int, dark: bool):
+    one = open_state("busy", width, dark=dark, opened=False)
+    hostile = tier_record("<b>" + "x" * 60, status={"accepted": True, "applied": True, "nodes": {}, "conditions": []},
+                          stats={}, faults={}, note="n" * 300)  # fmt: skip
+    one.play.tiers = {"items": [tier_record(), hostile], "total": 2, "next_cursor": ""}
+    page = one.open()
+    tiers = panel(page, "Tier records")
+    expect(tiers).to_contain_text("not applied")
+    expect(tiers).to_contain_text("65 MiB in 1,040 blocks, at most 2 TiB on each node")
+    expect(tiers).to_contain_text("gpu-a1: in_sync, generation 3, in service")
+    expect(tiers).to_contain_text("gpu-a2: nacked, generation 2, not open")
+    expect(tiers).to_contain_text("gpu-a2 refused tiers.nvme.name: 'nvme' is a tier of the settings")
+    expect(tiers.get_by_role("button", name="Change the tier nvme")).to_be_visible()
+    expect(tiers.get_by_role("button", name="Delete the tier nvme")).to_be_visible()
+    expect(tiers).to_contain_text("no node is selected")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_changed_tier_record_is_asked_for_at_once(open_state: OpenState):
+    one = open_state("busy")
+    page, at = one.page, one.play.overview["at"]
+    expect(panel(page, "Policy")).to_be_visible()
+    expect(panel(page, "Tier records")).to_contain_text("No tier is recorded")
+    one.play.tiers = {"items": [tier_record()], "total": 1, "next_cursor": ""}
+    one.play.events.append(
+        {"name": "tier.created", "at": at, "seq": 900, "node": "", "actor": "", "fields": {"tier": "nvme"}}
+    )
+    expect(panel(page, "Tier records")).to_contain_text("nvme")
+    one.play.tiers = {"items": [], "total": 0, "next_cursor": ""}
+    one.play.events.append(
+        {
+            "name": "tier.deleted",
+            "at": at + 1,
+            "seq": 901,
+            "node": "",
+            "actor": "",
+            "fields": {"tier": "nvme"},
+        }
+    )
+    expect(panel(page, "Tier records")).to_contain_text("No tier is recorded")

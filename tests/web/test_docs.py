@@ -121,7 +121,7 @@ def test_who_gives_a_token_can_try_requests(browser: Browser, socket_dir: Path) 
 def test_who_is_logged_in_to_the_dashboard_can_try_requests(browser: Browser, socket_dir: Path) -> None:
     with opened(browser, socket_dir, auth="required", admin_token=ADMIN) as docs:
         made = httpx.post(f"{docs.url}/api/v1/tokens", json={"name": "ops", "role": "operator"},
-                          headers=bearer(ADMIN), trust_env=False).json()  # fmt: skip
+                          headers=bearer(ADMIN), trust_env=False, timeout=60).json()  # fmt: skip
         docs.page.context.request.post(f"{docs.url}/api/v1/session", data={"token": made["token"]})
         a_record_can_be_put(docs)
         refused = docs.execute(docs.route("tokens", "listTokens"), 403)

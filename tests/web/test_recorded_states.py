@@ -6,17 +6,27 @@ import msgspec
 import pytest
 
 from app.schemas.access.audit import AuditList
-from app.schemas.views.overview import Overview, Series
-from app.schemas.records.prefixes import PrefixList
 from app.schemas.access.tokens import SessionAnswer
+from app.schemas.records.prefixes import PrefixList
 from app.schemas.usage.reports import UsageReport
+from app.schemas.views.overview import Overview, Series
 from tests.web.player import FIXTURES, fixture
 
 NAMES = sorted(file.stem for file in FIXTURES.glob("*.json"))
 
 
 def test_every_state_that_the_page_must_show_has_a_fixture():
-    assert NAMES == ["busy", "cold", "empty", "fresh", "lost", "nacked", "over-limit", "tenant", "thousand-tenants"]
+    assert NAMES == [
+        "busy",
+        "cold",
+        "empty",
+        "fresh",
+        "lost",
+        "nacked",
+        "over-limit",
+        "tenant",
+        "thousand-tenants",
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,7 +23,7 @@ function random() {
 
 const pool = (of = {}) => {
   const p = {
-    capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0,
+    capacity_bytes: 64 * GiB, used_bytes: 0, ready_bytes: 0, reserved_bytes: 0, quarantined_bytes: 0, pinned_bytes: 0, hinted_bytes: 0,
     pin_budget_bytes: 16 * GiB, committed_bytes: 0, padding_bytes: 0, segments: 0, blocks: 0, max_blocks: 131_072, prefaulted_bytes: 0,
     free_slot_bytes: 0, huge_pages: false, locked: false, ...of,
   };
@@ -39,7 +39,7 @@ const pool = (of = {}) => {
 
 const totals = (of = {}) => ({
   requested_blocks: 0, hit_blocks: 0, stored_bytes: 0, read_bytes: 0, stored_blocks: 0, evicted_blocks: 0, evicted_bytes: 0,
-  evictions_cancelled: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
+  hinted_ttl_blocks: 0, hinted_pin_blocks: 0, refused_hinted_pin_blocks: 0, evictions_cancelled: 0, refused_blocks: 0, aborted_blocks: 0, quarantined_blocks: 0, invalidated_blocks: 0, corrupt_blocks: 0,
   false_reports: 0, malformed_messages: 0, ring_dropped: 0, ring_entries_rejected: 0, events_dropped: 0, ...of,
 });
 
@@ -52,7 +52,7 @@ const busyTotals = totals({
 const tenant = (name, of = {}) => ({
   tenant: name, bytes: 0, blocks: Math.round((of.bytes ?? 0) / (2 * MiB)), limit_bytes: null, floor_bytes: 0,
   effective_floor_bytes: of.floor_bytes ?? 0, weight: 1, pin_budget_bytes: null, pinned_bytes: 0, pins: 0, store_rate_bytes: null,
-  on_exceed: 'evict_self', mode: 'enforce', would_refuse_blocks: 0, over_limit: false, managed: true, refused: {},
+  on_exceed: 'evict_self', mode: 'enforce', tiers: {}, would_refuse_blocks: 0, over_limit: false, managed: true, refused: {},
   requested_blocks: 0, hit_blocks: 0, stored_blocks: 0, evicted_blocks: 0, refused_blocks: 0, note: '', ...of,
   hit_ratio: of.requested_blocks ? of.hit_blocks / of.requested_blocks : null,
 });
@@ -88,12 +88,12 @@ const pin = (name, of) => ({
   keys_digest: digest(name, of.resolved), expires_at: null, note: '', managed_by: '', selector: null, owner: 'alice', origin: null,
   etag: '"9"', generation: 9, created_at: AT - 604_800, updated_at: AT - 86_400,
   resident: 0, bytes: of.resident * 2 * MiB, guaranteed: of.resident, degraded: of.resident - (of.guaranteed ?? of.resident), expired: false, holds_nothing: false,
-  gpu_copies: 0, gpu_copy_bytes: (of.gpu_copies ?? 0) * 2 * MiB, gpu_copies_wanted: of.tier === 'gpu' ? of.resident : 0,
+  gpu_copies: 0, gpu_copy_bytes: (of.gpu_copies ?? 0) * 2 * MiB, gpu_copies_wanted: of.tier === 'gpu' ? of.resident : 0, tiers: {}, unlisted_tiers: [],
   summary: `resolved ${of.resolved / 4} chunks, ${Math.floor(of.resident / 4)} resident, ${Math.round((of.bytes ?? of.resident * 2 * MiB) / MiB)} MiB${of.tier === 'gpu' ? `, ${of.gpu_copies ?? 0} GPU copies` : ''}`,
   nodes: {
     'gpu-a1': {
       resolved: of.resolved, resident: of.resident, bytes: of.bytes ?? of.resident * 2 * MiB, gpu_copies: of.gpu_copies ?? 0,
-      gpu_copy_bytes: (of.gpu_copies ?? 0) * 2 * MiB, gpu_copies_wanted: of.gpu_copies_wanted ?? (of.tier === 'gpu' ? of.resident : 0),
+      gpu_copy_bytes: (of.gpu_copies ?? 0) * 2 * MiB, gpu_copies_wanted: of.gpu_copies_wanted ?? (of.tier === 'gpu' ? of.resident : 0), tiers: of.tiers ?? {},
     },
   },
   status: statusOf('pins', 9), ...of,
@@ -102,13 +102,23 @@ const pin = (name, of) => ({
 const engine = (client, pid, of = {}) => ({
   client, pid, group: 'llama-70b-a', engine: 'vllm 0.25.2', attached_at: AT - 86_000,
   spaces: ['meta-llama/Llama-3.3-70B-Instruct'], connected: true, reserved_bytes: 0, quarantined_bytes: 0, ring_dropped: 0, ring_entries_rejected: 0,
-  leased_blocks: 0, alive: true, expelled: '', waits_for_pids: [], ...of,
+  leased_blocks: 0, alive: true, expelled: '', waits_for_pids: [], read_bytes: 0, read_tokens: 0, stored_bytes: 0, ...of,
 });
 
 const gpuCopyPool = (of = {}) => ({
   device: 'GPU-7717ca5e-4f6c-4a3b-9a51-0c5de1c2a901', name: 'NVIDIA H200', capacity_bytes: 8 * GiB, used_bytes: GiB, gpu_copies: 512,
   gpu_copy_bytes: GiB, wanted: 512, copying: 0, leaving_bytes: 0, readers: 1, copied_blocks: 512, copied_bytes: GiB, evicted_blocks: 0,
   read_blocks: 0, failed_copies: 0, problem: '', ...of,
+});
+
+const tierTenant = (tenant, blocks, bytes, of = {}) => ({ tenant, blocks, bytes, floor_bytes: 0, effective_floor_bytes: 0, limit_bytes: null, ...of });
+
+const tier = (of = {}) => ({
+  name: 'disk', type: 'disk', budget_bytes: 2_048 * GiB, serves: true, state: (of.serves ?? true) ? 'in service' : 'out of service', from_settings: true, shared: false, listed_blocks: null, listing_fault: '', reason: '', out_of_service: 0, blocks: 312_400, stored_bytes: 612 * GiB,
+  logical_bytes: 611 * GiB, encodings: { none: 312_400 }, not_compressed: {},
+  spilled_blocks: 340_120, spilled_bytes: 664 * GiB, loaded_blocks: 41_870, loaded_bytes: 82 * GiB, evicted_blocks: 0, refused: {}, lost: {},
+  waiting_blocks: 0, spilling_bytes: 0, loading_bytes: 0, load_bytes_per_s: 4.2 * GiB,
+  tenants: [tierTenant('chat-assistant', 210_400, 412 * GiB), tierTenant('code-search', 102_000, 200 * GiB, { floor_bytes: 100 * GiB, effective_floor_bytes: 100 * GiB, limit_bytes: 256 * GiB })], ...of,
 });
 
 const cacheStart = (of = {}) => ({ kind: 'unknown', at: 0, reason: '', released: false, blocks: 0, bytes: 0, lost_blocks: 0, lost_bytes: 0, ...of });
@@ -143,7 +153,7 @@ const node = (name, of = {}) => ({
 
 const stats = (nodePool, nodeTotals, engines, of = {}) => ({
   at: AT - 0.3, uptime_s: 86_400, armed: true, pool: nodePool, totals: nodeTotals, refused: {}, engines, policy: policyStats(),
-  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, start: cacheStart(), cold: false, draining: false, gateway: null, gpu_copy_pools: [],
+  spaces: [], spaces_total: of.spaces?.length ?? 0, sweeps: [], adopted_blocks: 0, start: cacheStart(), cold: false, draining: false, gateway: null, gpu_copy_pools: [], tiers: [], tier_directory_blocks: 0, tier_directory_unlisted: 0,
   gpu_copy_pool_bytes: of.gpu_copy_pools?.length ? 8 * GiB : 0, id_journal_bytes: 96 * 1024, id_journal_capacity_bytes: 32 * MiB, ...of,
 });
 
@@ -179,7 +189,7 @@ const half = (p) => pool({
 
 const busyTenants = [
   tenant('chat', { bytes: 17.8 * GiB, limit_bytes: 24 * GiB, floor_bytes: 8 * GiB, weight: 2, pin_budget_bytes: 4 * GiB, pinned_bytes: 1 * GiB, pins: 3, requested_blocks: 8_120_400, hit_blocks: 7_064_748, stored_blocks: 1_055_652, evicted_blocks: 1_046_540, note: 'Chat, production' }),
-  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, floor_bytes: 4 * GiB, pinned_bytes: 3.5 * GiB, pins: 1, on_exceed: 'reject', refused: { over_limit: 1_012 }, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
+  tenant('code-search', { bytes: 11.2 * GiB, limit_bytes: 12 * GiB, floor_bytes: 4 * GiB, tiers: { disk: { floor_bytes: 100 * GiB, limit_bytes: 256 * GiB } }, pinned_bytes: 3.5 * GiB, pins: 1, on_exceed: 'reject', refused: { over_limit: 1_012 }, requested_blocks: 5_020_118, hit_blocks: 4_116_496, stored_blocks: 903_622, evicted_blocks: 897_888, refused_blocks: 1_012 }),
   tenant('batch-eval', { bytes: 8.4 * GiB, limit_bytes: 16 * GiB, store_rate_bytes: 256 * MiB, mode: 'observe', would_refuse_blocks: 388, requested_blocks: 2_911_204, hit_blocks: 1_106_257, stored_blocks: 1_804_947, evicted_blocks: 1_800_646, refused_blocks: 192 }),
   tenant('rag-support', { bytes: 6.1 * GiB, pins: 1, limit_bytes: 8 * GiB, requested_blocks: 1_802_001, hit_blocks: 1_423_580, stored_blocks: 378_421, evicted_blocks: 375_298 }),
   tenant('_default', { bytes: 2.2 * GiB, managed: false, requested_blocks: 410_882, hit_blocks: 205_441, stored_blocks: 205_441, evicted_blocks: 204_315 }),
@@ -187,7 +197,7 @@ const busyTenants = [
 ];
 
 const busyPins = [
-  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', gpu_copies: 1_024, gpu_copies_wanted: 1_024, note: 'Release 2026-02, do not remove before April' }),
+  pin('chat-system-prompt', { resolved: 512, resident: 512, strength: 'permanent', tier: 'gpu', tiers: { disk: { blocks: 512, bytes: 514 * 2 * MiB, guaranteed: 512 } }, gpu_copies: 1_024, gpu_copies_wanted: 1_024, note: 'Release 2026-02, do not remove before April' }),
   pin('code-search-tools', { tenant: 'code-search', resolved: 1_792, resident: 1_792 }),
   pin('launch-day-prefix', { resolved: 1_024, resident: 611, expires_at: AT + 2 * 3600 + 840, refresh_on_hit: true, ttl_s: 10_800 }),
   pin('warmup-next-model', { strength: 'soft', tier: 'gpu', model: 'Qwen/Qwen3-235B-A22B', resolved: 2_048, resident: 0, expires_at: AT + 3 * 86_400 }),
@@ -219,7 +229,7 @@ function busy() {
     policy: busyPolicy({ 'gpu-a1': busyForce, 'gpu-a2': busyForce }),
     nodes: [
       node('gpu-a1', {
-        stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces, gpu_copy_pools: [gpuCopyPool(), gpuCopyPool(secondGpu)] }),
+        stats: stats(half(busyPool), busyTotals, engines, { policy: busyForce, spaces: busySpaces, gpu_copy_pools: [gpuCopyPool(), gpuCopyPool(secondGpu)], tiers: [tier()] }),
       }),
       node('gpu-a2', { pid: 3987, epoch: '41c9d7735efa4e02', seen_at: AT - 0.4, stats: stats(half(busyPool), busyTotals, [
         engine(1, 20_011, { group: 'llama-70b-c' }),
@@ -236,9 +246,9 @@ function busy() {
       fact('snapshot.applied', 221, { type: 'quotas', generation: 14, digest: digest('quotas', 14), traceparent: '' }),
       fact('snapshot.applied', 221, { type: 'quotas', generation: 14, digest: digest('quotas', 14), traceparent: '' }, 'gpu-a2'),
       fact('reservation.expired', 610, { client: 2, pid: 18_377, group: 'llama-70b-b', blocks: 16, bytes: 32 * MiB }),
-      fact('blocks.refused', 905, { client: 2, tenant: 'code-search', code: 'over_limit', blocks: 16, bytes: 32 * MiB }),
-      fact('pin.expired', 1_260, { name: 'incident-1182' }),
-      fact('gpu_copy_pool.made', 3_090, { device: secondGpu.device, name: 'NVIDIA H200', capacity_bytes: 8 * GiB }),
+      fact('blocks.refused', 905, { client: 2, tenant: 'code-search', reason: 'over_limit', blocks: 16, bytes: 32 * MiB }),
+      fact('pin.expired', 1_260, { pin: 'incident-1182', tenant: '_default' }),
+      fact('gpu_copy_pool.created', 3_090, { device: secondGpu.device, name: 'NVIDIA H200', capacity_bytes: 8 * GiB }),
       fact('engine.attached', 3_100, { client: 2, pid: 20_144, group: 'embed', engine: 'lmcache 0.5.6', spaces: ['Qwen/Qwen3-32B', 'Qwen/Qwen3-8B'] }, 'gpu-a2'),
     ),
   };
@@ -295,8 +305,8 @@ function overLimit() {
     recent: facts(
       ...o.recent,
       fact('engine.detached', 31, { client: 2, pid: 18_377, group: 'llama-70b-b', reason: 'socket closed', quarantined_blocks: 1_229 }),
-      fact('pin.degraded', 58, { name: 'eval-harness', blocks: 1_812 }),
-      fact('blocks.refused', 2, { client: 1, tenant: 'code-search', code: 'over_limit', blocks: 48, bytes: 96 * MiB }),
+      fact('pin.degraded', 58, { pin: 'eval-harness', tenant: 'batch-eval', blocks: 1_812 }),
+      fact('blocks.refused', 2, { client: 1, tenant: 'code-search', reason: 'over_limit', blocks: 48, bytes: 96 * MiB }),
     ),
   };
 }
@@ -322,6 +332,10 @@ function nacked() {
             device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', used_bytes: 384 * MiB, gpu_copies: 160, gpu_copy_bytes: 320 * MiB, copied_blocks: 160,
             copied_bytes: 320 * MiB, failed_copies: 3, readers: 0, problem: 'the GPU gave 384 MiB of 8 GiB: out of memory (CUDA_ERROR_OUT_OF_MEMORY)',
           })],
+          tiers: [tier({
+            serves: false, reason: '/mnt/nvme0/larder: write: Input/output error', out_of_service: 1, blocks: 8_120, stored_bytes: 16 * GiB,
+            refused: { away: 1_204, failed: 12 }, lost: { failed: 3 }, tenants: [],
+          })],
         }),
       }),
       node('gpu-a4', {
@@ -330,7 +344,7 @@ function nacked() {
       }),
     ],
     recent: facts(fact('snapshot.refused', 12, { type: 'quotas', generation: 15, faults: 2 }, 'gpu-a2'),
-      fact('gpu_copy_pool.failed', 40, { device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', problem: 'out of memory' }, 'gpu-a3'),
+      fact('gpu_copy_pool.failed', 40, { device: 'GPU-91ce2f00-d3b4-46f8-b7e1-f0c2a94d4be6', reason: 'out of memory' }, 'gpu-a3'),
       fact('push.nacked', 12, { type: 'quotas', generation: 15, reason: 'changed', faults: faults.map(({ path, code, message }) => ({ path, code, message })) }, 'gpu-a2'), ...o.recent),
   };
 }
@@ -396,8 +410,8 @@ function cold() {
     ],
     recent: facts(
       ...o.recent,
-      fact('cache.cold', 312, { reason: began.reason, released: false, lost_blocks: began.lost_blocks, lost_bytes: began.lost_bytes }),
-      fact('pin.emptied', 311, { name: 'code-search-tools', tenant: 'code-search', strength: 'guaranteed', blocks: 1_792 }),
+      fact('cache.started_cold', 312, { reason: began.reason, released: false, lost_blocks: began.lost_blocks, lost_bytes: began.lost_bytes }),
+      fact('pin.emptied', 311, { pin: 'code-search-tools', tenant: 'code-search', strength: 'guaranteed', blocks: 1_792 }),
     ),
   };
 }
@@ -434,8 +448,10 @@ const asker = (of = {}) => ({
 
 const used = (of = {}) => ({
   byte_hours: 0, requested_tokens: 0, served_tokens: 0, saved_prefill_s: 0, unrated_tokens: 0, stored_blocks: 0, stored_bytes: 0,
-  evicted_blocks: 0, evicted_bytes: 0, refused_blocks: 0, ...of,
+  evicted_blocks: 0, evicted_bytes: 0, refused_blocks: 0, served_bytes: 0, tiers: {}, ...of,
 });
+
+const KV_BYTES = 128 * 1024; // of a token
 
 /** What a day of the tenants comes to, hour by hour. */
 function usage(tenants) {
@@ -448,17 +464,22 @@ function usage(tenants) {
       const served = each.requested_blocks ? Math.round((asked * each.hit_blocks) / each.requested_blocks) : 0;
       const stored = Math.round((each.stored_blocks / 24) * busyness);
       const rated = each.tenant !== 'notebooks';
+      const held = Math.round(each.bytes * busyness);
       items.push({
         start: DAY + hour * 3_600, group: each.tenant,
         ...used({
-          byte_hours: Math.round(each.bytes * busyness), requested_tokens: asked, served_tokens: served,
+          byte_hours: held, requested_tokens: asked, served_tokens: served, served_bytes: served * KV_BYTES,
+          tiers: { memory: { byte_hours: held, served_tokens: served, served_bytes: served * KV_BYTES } },
           saved_prefill_s: rated ? Math.round(served / 2_400) : 0, unrated_tokens: rated ? 0 : served, stored_blocks: stored,
           stored_bytes: stored * 2 * MiB, evicted_blocks: stored, evicted_bytes: stored * 2 * MiB, refused_blocks: hour === 14 ? each.refused_blocks : 0,
         }),
       });
     }
   }
-  const sums = Object.fromEntries(Object.keys(used()).map((key) => [key, items.reduce((sum, item) => sum + item[key], 0)]));
+  const summed = (of, counts) => Object.fromEntries(Object.keys(counts).map((key) => [key, items.reduce((sum, item) => sum + of(item)[key], 0)]));
+  const { tiers: _, ...counts } = used();
+  const memory = { byte_hours: 0, served_tokens: 0, served_bytes: 0 };
+  const sums = { ...summed((item) => item, counts), tiers: { memory: summed((item) => item.tiers.memory, memory) } };
   return { group_by: 'tenant', step: '1h', from: DAY, to: DAY + 24 * 3_600, items, totals: used(sums) };
 }
 
@@ -538,7 +559,7 @@ for (const [name, make] of Object.entries(states)) {
   const session = name === 'tenant' ? tenantsOperator : asker();
   const seen = busyPrefixes.filter((each) => session.tenants?.includes(each.tenant) ?? true);
   const items = name === 'empty' || name === 'fresh' ? [] : seen;
-  const hot = { items, total: items.length, silent: name === 'lost' ? [{ node: 'gpu-a2', error: 'gpu-a2: did not answer within 5 s' }] : [] };
+  const hot = { items, total: items.length, failed_nodes: name === 'lost' ? [{ node: 'gpu-a2', error: 'gpu-a2: did not answer within 5 s' }] : [] };
   const quiet = name === 'empty' || name === 'fresh';
   // A thousand tenants would be a large file for nothing.
   const used24 = usage(quiet ? [] : overview.tenants.slice(0, 6));

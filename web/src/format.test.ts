@@ -9,7 +9,7 @@ const GiB = 1024 * MiB;
 describe('sizes', () => {
   it.each([
     [0, '0 B'],
-    [1023, '1023 B'],
+    [1023, '1,023 B'],
     [1023.5, '1 KiB'],
     [KiB, '1 KiB'],
     [1.5 * GiB, '1.5 GiB'],
@@ -18,10 +18,10 @@ describe('sizes', () => {
     [47.7 * GiB, '47.7 GiB'],
     [512 * MiB, '512 MiB'],
     [100.5 * MiB, '100 MiB'],
-    [999.6 * MiB, '1000 MiB'],
-    [1023.4 * MiB, '1023 MiB'],
+    [999.6 * MiB, '1,000 MiB'],
+    [1023.4 * MiB, '1,023 MiB'],
     [2 ** 60, '1 EiB'],
-    [2 ** 70, '1024 EiB'],
+    [2 ** 70, '1,024 EiB'],
     [-3 * KiB, '-3 KiB'],
   ])('%d bytes are %s, as on the command line', (value, text) => expect(bytes(value)).toBe(text));
 

@@ -2,10 +2,10 @@
 
 const BINARY = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;
 const DECIMAL = ['', 'k', 'M', 'G', 'T'] as const;
-/** What stands for a value that does not exist. */
+/** Placeholder for a missing value. */
 export const NONE = '–';
 
-/** Halves to the even neighbour, as the command line rounds. */
+/** Round half to even, as the command line does. */
 function rounded(value: number): number {
   const floor = Math.floor(value);
   return value - floor === 0.5 ? floor + (floor % 2) : Math.round(value);
@@ -20,7 +20,16 @@ export function bytes(value: number): string {
     unit += 1;
   }
   const step = unit === 0 || size >= 100 ? 1 : size >= 10 ? 10 : 100;
-  return `${value < 0 ? '-' : ''}${rounded(size * step) / step} ${BINARY[unit]}`;
+  const shown = rounded(size * step) / step;
+  return `${value < 0 ? '-' : ''}${shown < 1_000 ? shown : whole(shown)} ${BINARY[unit]}`;
+}
+
+/** `4GiB`, `1500`: a number of bytes without rounding, as the API reads it. */
+export function exactSize(value: number): string {
+  let unit = 0;
+  let size = value;
+  while (size > 0 && size % 1024 === 0 && unit < BINARY.length - 1) [size, unit] = [size / 1024, unit + 1];
+  return `${size}${unit === 0 ? '' : BINARY[unit]}`;
 }
 
 export function bytesPerSecond(value: number): string {
@@ -40,6 +49,11 @@ export function count(value: number): string {
   return `${value < 0 ? '-' : ''}${size.toFixed(size < 9.995 ? 2 : size < 99.95 ? 1 : 0)} ${DECIMAL[unit]}`;
 }
 
+/** A number per second: `0.2`, `12.5`, `1,204`. */
+export function rate(value: number): string {
+  return value > 0 && value < 100 ? value.toFixed(1) : count(Math.round(value));
+}
+
 const WHOLE = new Intl.NumberFormat('en-GB', { maximumFractionDigits: 0 });
 
 /** All digits with separators. */
@@ -55,7 +69,7 @@ export function percent(ratio: number | null | undefined): string {
   return ratio === 1 || ratio === 0 ? `${ratio * 100} %` : `${(ratio * 100).toFixed(1)} %`;
 }
 
-/** The part of `whole` that `part` is, between 0 and 1; 0 when there is no whole. */
+/** `part` as a fraction of `whole`, from 0 to 1; 0 if `whole` is 0. */
 export function share(part: number, of: number): number {
   return of > 0 ? Math.min(1, Math.max(0, part / of)) : 0;
 }
@@ -91,7 +105,7 @@ export function dateTime(unixSeconds: number): string {
   return `${d.getFullYear()}-${part(d.getMonth() + 1)}-${part(d.getDate())} ${clock(unixSeconds)}`;
 }
 
-/** A name of somebody else's choosing: one of blanks alone would not be seen. */
+/** A user-chosen name. One of only blanks is made visible. */
 export function named(name: string): string {
   return name.trim() ? name : `'${name.replaceAll(' ', '\u00a0')}'`;
 }

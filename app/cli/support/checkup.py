@@ -63,7 +63,7 @@ def checks(
     yield _files(int(table.get("max_clients", 1024)))
     yield _memory(pool_bytes, huge=bool(table.get("huge_pages")), runs=runs)
     yield _shared_memory(
-        _gateway_bytes(settings, table, pool_bytes), asked=bool(table.get("lmcache_pool_bytes"))
+        _gateway_bytes(settings, table, pool_bytes), configured=bool(table.get("lmcache_pool_bytes"))
     )
     yield from _gateway_memory(settings, str(table.get("lmcache_shm_name") or ""), runs=runs)
     yield _huge_pages(pool_bytes, wanted=bool(table.get("huge_pages")), runs=runs)
@@ -170,8 +170,8 @@ def _memory(pool_bytes: int, *, huge: bool, runs: bool) -> CheckResult:
         f"the pool takes {format_size(pool_bytes)}; {format_size(available)} of {format_size(total)} are free"
     )
     if pool_bytes > total or (pool_bytes > available and not huge and not runs):
-        # No space, which would end the value in a shell.
-        half = format_size(available // 2 // HUGE_BYTES * HUGE_BYTES).replace(" ", "")
+        # No space, which would end the value in a shell, and no separator, which is not part of a size.
+        half = format_size(available // 2 // HUGE_BYTES * HUGE_BYTES).replace(" ", "").replace(",", "")
         return CheckResult(
             "memory", "failure", message, f"LARDER_POOL_BYTES={half} or less, or free some memory"
         )
@@ -185,21 +185,21 @@ def _gateway_bytes(settings: Settings, table: dict[str, Any], pool_bytes: int) -
     return int(table.get("lmcache_pool_bytes") or pool_bytes)
 
 
-def _shared_memory(gateway_bytes: int = 0, *, asked: bool = False) -> CheckResult:
+def _shared_memory(gateway_bytes: int = 0, *, configured: bool = False) -> CheckResult:
     """Check the size of /dev/shm. The LMCache gateway needs `gateway_bytes` of it; less is a failure only if that size
-    was configured (`asked`)."""
+    was configured (`configured`)."""
     try:
         place = os.statvfs("/dev/shm")
     except OSError as error:
         return CheckResult("/dev/shm", "warning", f"cannot be read: {error.strerror}", "mount a tmpfs there")
     size = place.f_blocks * place.f_frsize
-    message = f"{format_size(size)}; Larder's pool is not in it, engines' own buffers are"
+    message = f"{format_size(size)}; it does not contain Larder's pool, but buffers of engines"
     if gateway_bytes:
         message = (
-            f"{format_size(size)}; engines' own buffers are in it, and what LMCache clients map, up to "
+            f"{format_size(size)}; it contains buffers of engines and the memory that LMCache clients map, up to "
             f"{format_size(gateway_bytes)} of the pool"
         )
-    if gateway_bytes > size and asked:
+    if gateway_bytes > size and configured:
         return CheckResult(
             "/dev/shm", "failure", message, "a larger tmpfs, or less dataplane.lmcache_pool_bytes"
         )
@@ -262,8 +262,8 @@ def _user_of_a_session() -> str:
         lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
     except (KeyError, OSError, UnicodeDecodeError):
         return ""
-    said = [line.partition("=")[2].strip() for line in lines if line.strip().startswith("RemoveIPC=")]
-    if said and said[-1].lower() in ("no", "false", "0", "off"):
+    values = [line.partition("=")[2].strip() for line in lines if line.strip().startswith("RemoveIPC=")]
+    if values and values[-1].lower() in ("no", "false", "0", "off"):
         return ""
     return "" if (LINGER / user).exists() else user
 
@@ -271,7 +271,7 @@ def _user_of_a_session() -> str:
 def _huge_pages(pool_bytes: int, *, wanted: bool, runs: bool) -> CheckResult:
     free = _meminfo("HugePages_Free", unit=1) or 0
     if not wanted:
-        return CheckResult("huge pages", "ok", "not asked for (dataplane.huge_pages)")
+        return CheckResult("huge pages", "ok", "not requested (dataplane.huge_pages)")
     needed = -(-pool_bytes // HUGE_BYTES)
     message = f"the pool takes {needed} pages of 2 MiB, {free} are free"
     if free >= needed or runs:
@@ -284,7 +284,7 @@ def _locked_memory(pool_bytes: int, *, wanted: bool) -> CheckResult:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     shown = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
     if not wanted:
-        return CheckResult("locked memory", "ok", f"{shown} allowed, not asked for (dataplane.mlock)")
+        return CheckResult("locked memory", "ok", f"{shown} allowed, not requested (dataplane.mlock)")
     if soft == resource.RLIM_INFINITY or soft >= pool_bytes or os.geteuid() == 0:
         return CheckResult("locked memory", "ok", f"{shown} allowed")
     return CheckResult(
@@ -308,7 +308,8 @@ def _port(settings: Settings, *, runs: bool) -> CheckResult:
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         if in_use and runs:
             return CheckResult("port", "ok", f"{host}:{port}, taken by the Larder that runs here")
-        reason = "is taken by another program" if in_use else f"cannot be listened on: {error}"
+        taken = "is taken by another program, or by a Larder of another state directory"
+        reason = taken if in_use else f"cannot be listened on: {error}"
         return CheckResult(
             "port", "failure", f"{host}:{port} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST"
         )
@@ -364,7 +365,7 @@ def _fleet(folder: Path) -> Iterator[CheckResult]:
         yield CheckResult(
             name,
             "failure",
-            f"the management plane does not know {kept.get('node')} any more: {refused}",
+            f"the management plane no longer knows {kept.get('node')}: {refused}",
             "start the data plane with a new join token (larder nodes token create)",
         )
     else:

@@ -14,9 +14,9 @@ from app.cli.support.credentials import contexts, stored_tokens
 from app.cli.support.exit_codes import Unreachable
 from app.cli.support.keys import F, seconds
 from app.cli.support.terminal import exact
-from app.observe.visible import plain
 from app.settings import load
 from dataplane.base.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
+from dataplane.base.visible import plain
 
 TIMEOUT_S = 60.0
 MAX_URL_SHOWN = 80
@@ -63,7 +63,6 @@ def _timeout_s() -> float:
     return TIMEOUT_S if context is None else float(context.meta.get(_TIMEOUT, TIMEOUT_S))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
 wait_option = click.option(
     "--wait",
     metavar="TIME",
@@ -162,7 +161,7 @@ def call(
         raise click.ClickException("expected text in UTF-8") from None
     except http.TimedOut:
         raise Unreachable(
-            f"{base} did not answer within {limit_s:g} s (--timeout); a change may have been made all the same"
+            f"{base} did not answer within {limit_s:g} s (--timeout); a change may still have been made"
             if method != "GET"
             else f"{base} did not answer within {limit_s:g} s{'' if timeout_s else ' (--timeout)'}"
         ) from None
@@ -278,10 +277,10 @@ def _sentence(response: http.Response, base: str) -> str:
     try:
         sentence = str(json.loads(response.content)["detail"])
     except (ValueError, KeyError, TypeError):
-        return f"{base} answered {response.status}, which is not an answer of Larder"
+        return f"{base} answered {response.status}: it is not a Larder"
     if response.status == 401 and "larder login" not in sentence:
         return (
-            f"{sentence}; 'larder login --url {base}' keeps a token. The first one of a new Larder is made by "
+            f"{sentence}; 'larder login --url {base}' stores a token. To create the first token of a new Larder, run "
             "'larder login --setup', which asks for the setup token of its log (auth.setup_token)"
         )
     return sentence

@@ -64,7 +64,7 @@ def _text(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if key.endswith("_bytes") and isinstance(value, int):
+    if (key.endswith("_bytes") or "_bytes_" in key) and isinstance(value, int):
         return show.size(value)
     if key.endswith("_at") and isinstance(value, float):
         return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(value))

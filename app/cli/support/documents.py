@@ -9,9 +9,10 @@ import click
 
 from app.cli.support.client import ApiError, call
 from app.cli.support.exit_codes import worded
+from app.cli.support.show import tier_shares
 from app.cli.support.terminal import say
-from app.observe.visible import is_plain
 from dataplane.base.units import format_exact_size
+from dataplane.base.visible import is_plain
 
 MAX_FAULTS = 50
 _SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
@@ -54,19 +55,19 @@ def _read(name: str) -> str:
 
 
 def send(
-    url: str | None, files: Sequence[str], texts: list[str], wait: str | None = None, **asked: Any
+    url: str | None, files: Sequence[str], texts: list[str], wait: str | None = None, **options: Any
 ) -> Any:
     """Apply the documents and return the answer. Raises ClickException with every fault and the file that it is in."""
-    body = {"document": texts[0] if len(texts) == 1 else texts, **asked}
+    body = {"document": texts[0] if len(texts) == 1 else texts, **options}
     try:
         return call(url, "POST", "/api/v1/apply", body, {"wait": wait})
     except ApiError as refused:
         if not refused.errors:
             raise
-        told = [f"{_place(error['path'], files)}: {error['message']}" for error in refused.errors]
-        if len(told) > MAX_FAULTS:
-            told[MAX_FAULTS:] = [f"and {len(told) - MAX_FAULTS} more"]
-        raise worded(refused, "\n  ".join(["nothing was changed:", *told])) from None
+        faults = [f"{_place(error['path'], files)}: {error['message']}" for error in refused.errors]
+        if len(faults) > MAX_FAULTS:
+            faults[MAX_FAULTS:] = [f"and at least {len(faults) - MAX_FAULTS} more"]
+        raise worded(refused, "\n  ".join(["nothing was changed:", *faults])) from None
 
 
 def _place(path: str, files: Sequence[str]) -> str:
@@ -98,7 +99,7 @@ def _lines(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]
             yield kind, {"bold": True}
         sign, colour = _SIGNS[record["action"]]
         owner = f" ({record['managed_by']})" if record["managed_by"] else ""
-        ended = ": has ended, and is not made" if record["action"] == "ended" else ""
+        ended = ": has expired and is not created" if record["action"] == "ended" else ""
         yield f"  {sign} {record['name']}{owner}{ended}", {"fg": colour}
         for name, change in record["fields"].items():
             before, after = change["before"], change["after"]
@@ -135,6 +136,8 @@ def _value(name: str, value: Any) -> str:
             return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds")
         except (OverflowError, ValueError, OSError):
             return str(value)
+    if name == "tiers" and isinstance(value, dict):
+        return tier_shares(value, format_exact_size)
     if isinstance(value, dict):
         return ", ".join(f"{label}={text}" for label, text in sorted(value.items())) or "none"
     if isinstance(value, float):

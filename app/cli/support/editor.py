@@ -7,7 +7,7 @@ from typing import Any
 import click
 import yaml
 
-from app.observe.visible import plain
+from dataplane.base.visible import plain
 
 _HELP = "Lines that begin with # are ignored. An empty file changes nothing."
 

@@ -1,4 +1,4 @@
-"""How commands show events."""
+"""Columns of events in tables."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -34,14 +34,11 @@ def concerning(url: str | None, noun: str, name: str, limit: int) -> list[dict[s
         newest = every(url, "/api/v1/events/history", None, MAX_SEARCHED)["items"]
     except ApiError:
         return None
-    return [event for event in newest if _concerns(event, noun, name)][:limit]
+    return [event for event in newest if concerns(event, noun, name)][:limit]
 
 
-def _concerns(event: Mapping[str, Any], noun: str, name: str) -> bool:
-    fields, kind = event["fields"], event["name"].partition(".")[0]
+def concerns(event: Mapping[str, Any], noun: str, name: str) -> bool:
+    fields = event["fields"]
     if noun == "node":
-        return name in (event["node"], fields.get("node"))
-    if noun in ("quota", "tenant") and fields.get("tenant") == name:
-        return True
-    kinds = ("quota", "ceiling", noun) if noun == "tenant" else (noun,)
-    return kind in kinds and fields.get("name") == name
+        return name == event["node"] or name in (fields.get("nodes") or ())
+    return bool(fields.get("tenant" if noun in ("quota", "ceiling") else noun) == name)

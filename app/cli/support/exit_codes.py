@@ -17,7 +17,7 @@ MEANINGS = {
     DIFFERS: "diff, or apply --dry-run: there are differences.",
     NOT_FOUND: "The record, node or other resource does not exist.",
     FORBIDDEN: "The token is missing or invalid, or lacks the permission.",
-    UNREACHABLE: "The server does not answer, or its database does not.",
+    UNREACHABLE: "The server or its database does not respond.",
 }
 
 _BY_STATUS = {

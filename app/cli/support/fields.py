@@ -8,7 +8,7 @@ import msgspec
 
 from app.cli.support.keys import FINITE, F
 from app.cli.support.selectors import NONE, selector, selector_option
-from app.services.base.fields import member_types
+from dataplane.base.field_errors import member_types
 
 
 def field_options(put: type[msgspec.Struct], names: Iterable[str]) -> Callable[[F], F]:
@@ -44,7 +44,7 @@ def kept_fields(put: type[msgspec.Struct], held: Mapping[str, Any]) -> dict[str,
 def required(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields. Raises UsageError if there are none."""
     if not fields:
-        raise click.UsageError("expected at least one option that says what to set")
+        raise click.UsageError("expected at least one option to set")
     return fields
 
 

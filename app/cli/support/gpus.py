@@ -29,15 +29,17 @@ def tried(command: Sequence[str]) -> list[CheckResult]:
     """Run the test process and return its results. Raises nothing."""
     fix = "look at the driver (dmesg)"
     try:
-        told = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+        completed = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [CheckResult("GPU copies", "failure", f"trying them failed: {error}", fix)]
     try:
-        found = [msgspec.json.decode(line, type=CheckResult) for line in told.stdout.splitlines()]
+        found = [msgspec.json.decode(line, type=CheckResult) for line in completed.stdout.splitlines()]
     except msgspec.DecodeError:
         found = []
-    if told.returncode > 1 or told.returncode < 0 or not found:
-        reason = told.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {told.returncode}"]
+    if completed.returncode > 1 or completed.returncode < 0 or not found:
+        reason = completed.stderr.decode(errors="replace").strip().splitlines() or [
+            f"exit code {completed.returncode}"
+        ]
         found.append(CheckResult("GPU copies", "failure", f"trying them failed: {reason[-1][:200]}", fix))
     return found
 
@@ -59,14 +61,14 @@ def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[Chec
             CheckResult(
                 name,
                 "warning",
-                f"no GPU is seen to give {wanted}: pins of the tier gpu have no GPU copies",
+                f"no GPU was found that could provide {wanted}: pins of the tier gpu have no GPU copies",
                 fix,
             )
         ]
     query = [program, "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-        sizes = [[int(each) << 20 for each in line.split(",")] for line in told.stdout.splitlines()]
+        completed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        sizes = [[int(each) << 20 for each in line.split(",")] for line in completed.stdout.splitlines()]
     except (OSError, subprocess.TimeoutExpired, ValueError):
         sizes = []
     if not sizes or any(len(size) != 2 for size in sizes):
@@ -74,7 +76,7 @@ def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[Chec
             CheckResult(
                 name,
                 "warning",
-                f"nvidia-smi does not tell whether GPUs have {wanted}",
+                f"nvidia-smi did not report whether GPUs have {wanted}",
                 "look at the driver (dmesg)",
             )
         ]

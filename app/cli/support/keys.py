@@ -33,7 +33,7 @@ def key_options(command: F) -> F:
     """Add `--tokens`, `--tokens-file`, `--keys-file` and `--chunk-tokens`."""
     for option in (
         click.option(
-            "--chunk-tokens", type=int, help="Tokens in a chunk, as the engines have it; default 256."
+            "--chunk-tokens", type=int, help="Tokens in a chunk, as the engines use it; default 256."
         ),
         click.option(
             "--keys-file",

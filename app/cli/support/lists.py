@@ -1,4 +1,4 @@
-"""Options of lists and deletions, and titles of lists."""
+"""Options of lists and deletions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -46,9 +46,3 @@ def listed(
 ) -> Any:
     """Return every item from the cursor on, at most `limit`. Raises ClickException."""
     return every(url, path, {**(query or {}), "sort": sort}, limit, cursor)
-
-
-def title(name: str, answer: Mapping[str, Any]) -> str:
-    """Return `Quotas (12)`, or `Quotas (5 of 12)` if there are more."""
-    shown, total = len(answer["items"]), answer["total"]
-    return f"{name} ({total})" if shown == total else f"{name} ({shown} of {total})"

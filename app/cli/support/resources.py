@@ -1,4 +1,4 @@
-"""Commands that are the same for every type of record: `get`, `describe`, `edit` and `delete`."""
+"""Commands that are the same for every type of record: `get`, `describe`, `edit` and `delete`; answers to dry runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ import click
 
 from app.cli.support.client import ANY_STATE, call, find, held_state, segment, url_option, wait_option
 from app.cli.support.lists import unasked_option
-from app.cli.support.output import output_option
+from app.cli.support.output import Output, output_option
+from app.cli.support.selectors import reach
 from app.cli.support.table import Column
 from app.cli.support.terminal import say
 
@@ -112,6 +113,34 @@ def add_delete(group: click.Group, resource: Resource, about: str, *, waits: boo
         say(f"{name}: {resource.noun} deleted")
 
     group.command("delete", help=about)(wait_option(delete) if waits else delete)
+
+
+def show_dry_run(
+    answer: Mapping[str, Any], noun: str, labels: Mapping[str, str] | None, output: Output
+) -> None:
+    """Print how each node would respond to a record with the selector `labels`. Raises ClickException if one would
+    refuse it."""
+    nodes = answer["items"]
+    if not output.data(answer, [node["node"] for node in nodes]):
+        for node in nodes:
+            say(f"{node['node']}: {_response(node)}")
+        if not any(_is_selected(node) for node in nodes):
+            say(f"no node matches the selector {reach(labels)}: the {noun} would apply nowhere")
+    if not answer["accepted"]:
+        raise click.ClickException(f"not every node would accept the {noun}")
+
+
+def _response(node: Mapping[str, Any]) -> str:
+    faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in node["faults"])
+    refusal = "" if node["accepted"] else faults or node["error"]
+    if _is_selected(node):
+        return refusal or "accepted"
+    return f"not selected; {refusal}" if refusal else "not selected"
+
+
+def _is_selected(node: Mapping[str, Any]) -> bool:
+    selected: bool = node.get("selected", True)  # servers of older releases do not report it
+    return selected
 
 
 def add_set(group: click.Group, function: Callable[..., Any], *, about: str, create: str) -> None:

@@ -8,16 +8,16 @@ import structlog
 
 from app import __version__
 from app.compose import Parts
-from app.observe.visible import plain
 from app.push.states import NodeState
 from app.settings import Settings
 from dataplane.base.log_writer import LogWriter
+from dataplane.base.visible import plain
 
 POLL_S = 0.05
 
 
 async def announce(settings: Settings, parts: Parts, url: str) -> None:
-    """Wait until the embedded data plane serves, too, and say where everything is.
+    """Wait until the embedded data plane also serves, and print all addresses.
 
     The line goes to standard output when that is a terminal or the log format is `console`. Otherwise, and in a JSON
     log, it is the event `larder.serving`.

@@ -10,7 +10,7 @@ from app.cli.support.exit_codes import NothingFound
 
 MIN = 8
 """Smallest number of digits of an abbreviation."""
-MAX_TOLD = 5
+MAX_LISTED = 5
 PAGE = 1000
 DIGITS = {"key": 64, "space": 32}
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
@@ -27,9 +27,9 @@ def whole(url: str | None, field: str, given: str) -> str:
     if not found:
         raise NothingFound(f"no cached block has a {field} that begins with {short}")
     if len(found) > 1:
-        more = f" and {len(found) - MAX_TOLD} more" if len(found) > MAX_TOLD else ""
+        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
         raise click.ClickException(
-            f"{len(found)} {field}s begin with {short}: {', '.join(found[:MAX_TOLD])}{more}; give more digits"
+            f"{len(found)} {field}s begin with {short}: {', '.join(found[:MAX_LISTED])}{more}; give more digits"
         )
     return found[0]
 

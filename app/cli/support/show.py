@@ -1,7 +1,7 @@
 """Format records as tables and text."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -23,6 +23,25 @@ def floor(floor_bytes: int, effective_bytes: int | None) -> str:
     if effective_bytes is None or effective_bytes >= floor_bytes:
         return size(floor_bytes or None)
     return f"{size(floor_bytes)} ({size(effective_bytes)} in effect)"
+
+
+def tier_shares(shares: Mapping[str, Mapping[str, Any]], say_size: Callable[[int], str] = format_size) -> str:
+    """Return the floors and limits of a quota in tiers: `disk limit 100 GiB floor 10 GiB`; `-` for none."""
+    texts = []
+    for name, share in sorted(shares.items()):
+        parts = [
+            f"{word} {say_size(share[f'{word}_bytes'])}"
+            for word in ("limit", "floor")
+            if share.get(f"{word}_bytes") is not None
+        ]
+        texts.append(" ".join([name, *parts]))
+    return ", ".join(texts) or "-"
+
+
+def pin_tiers(pin: Mapping[str, Any]) -> str:
+    """Return what tiers behind memory hold of a pin: `disk 12 (96 MiB)`; `-` for nothing."""
+    held = sorted((pin.get("tiers") or {}).items())
+    return ", ".join(f"{name} {each['blocks']:,} ({size(each['bytes'])})" for name, each in held) or "-"
 
 
 def rate(bytes_per_s: int | None) -> str:
@@ -81,6 +100,62 @@ def gpu_copy_pools(node: dict[str, Any]) -> list[dict[str, Any]]:
     return [] if node["stats"] is None else list(node["stats"].get("gpu_copy_pools", ()))
 
 
+def tiers(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tiers behind the node's memory; empty if the node has not reported or the server is of an older
+    release."""
+    return [] if node["stats"] is None else list(node["stats"].get("tiers", ()))
+
+
+def tier_state(tier: Mapping[str, Any]) -> str:
+    """Return the state of a tier, with the reason if it does not serve: `not opened: Permission denied`."""
+    if tier["serves"]:
+        return ", ".join(filter(None, ("in service", listing(tier))))
+    state = tier.get("state", "in service")  # a node of an older release does not report it
+    return f"{'out of service' if state == 'in service' else state}: {tier['reason']}"
+
+
+def listing(tier: Mapping[str, Any]) -> str:
+    """Return how far the listing of a shared tier is, `listing, 1,204 blocks so far`; empty if none is under way."""
+    blocks = tier.get("listed_blocks")  # a node of an older release does not report it
+    if blocks is None:
+        return ""
+    fault = tier["listing_fault"]
+    return f"listing, {blocks:,} blocks so far{f'; {fault}; it is tried again' if fault else ''}"
+
+
+def ratio(tier: Mapping[str, Any]) -> str:
+    """Return stored bytes as a share of the bytes in memory: `67%`; `-` without blocks."""
+    logical = tier.get("logical_bytes", 0)  # a node of an older release does not report it
+    return f"{100 * tier['stored_bytes'] / logical:.0f}%" if logical else "-"
+
+
+def encodings(tier: Mapping[str, Any]) -> str:
+    """Return the number of blocks by how a tier holds them: `1,200 zstd, 12 none`."""
+    counts = sorted(tier.get("encodings", {}).items(), key=lambda each: (-each[1], each[0]))
+    return ", ".join(f"{count:,} {name}" for name, count in counts)
+
+
+def tier_faults(node: dict[str, Any]) -> list[str]:
+    """Return a line for each tier of the node that is out of service, or cannot be listed."""
+    return [
+        f"{node['name']} tier {tier['name']}: {tier_state(tier)}"
+        for tier in tiers(node)
+        if not tier["serves"] or tier.get("listing_fault")
+    ]
+
+
+def unlisted_blocks(node: dict[str, Any]) -> str:
+    """Return a line if blocks of the node's tiers did not fit into its tier directory."""
+    stats = node["stats"] or {}
+    unlisted = stats.get("tier_directory_unlisted", 0)  # an older server does not report it
+    if not unlisted:
+        return ""
+    return (
+        f"{node['name']} tier directory: lists {stats['tier_directory_blocks']:,} blocks; "
+        f"{unlisted:,} times a block did not fit, and engines do not find it"
+    )
+
+
 def pool_state(pool: dict[str, Any]) -> str:
     """Return the most important state of a pool of GPU copies: its problem, or that not all copies fit."""
     if pool["problem"]:
@@ -102,12 +177,16 @@ def _id_journal(node: dict[str, Any]) -> None:
 
 
 def faults(nodes: Iterable[dict[str, Any]]) -> None:
-    """Print a line for every refusal that still applies, for every GPU with a problem, and for an id journal that is
-    nearly full."""
+    """Print a line for every refusal that still applies, for every GPU with a problem, for every tier that is out of
+    service, for a tier directory that is too small, and for an id journal that is nearly full."""
     for node in nodes:
         for pool in gpu_copy_pools(node):
             if pool["problem"]:
                 say(f"  {node['name']} GPU copies on {pool['name']} ({pool['device']}): {pool['problem']}")
+        for line in tier_faults(node):
+            say(f"  {line}")
+        if line := unlisted_blocks(node):
+            say(f"  {line}")
         _id_journal(node)
         for fault in node["faults"]:
             say(
@@ -119,9 +198,22 @@ def applied(record: dict[str, Any]) -> str:
     """Return `applied`, or `waiting` with the states of the nodes that have not applied the record."""
     if record["status"]["applied"]:
         return "applied"
+    if selects_no_node(record):
+        return "waiting (no node)"
     nodes = record["status"]["nodes"]
     behind = [f"{name}: {at['state']}" for name, at in nodes.items() if at["state"] != "in_sync"]
     return "waiting" + (f" ({', '.join(behind)})" if behind else "")
+
+
+def selects_no_node(record: Mapping[str, Any]) -> str:
+    """Return why the record applies to no node, such as `no node matches the selector zone=b`; empty if it applies to
+    one."""
+    status = record["status"]
+    applied = next((each for each in status.get("conditions", ()) if each["type"] == "Applied"), None)
+    if status["nodes"] or applied is None or applied["reason"] != "NoNode":
+        return ""
+    message: str = applied["message"]
+    return message
 
 
 def ineffective(record: dict[str, Any]) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.cli.support.terminal import style, width, write
-from app.observe.visible import cell as visible_cell
-from app.observe.visible import plain
+from dataplane.base.visible import cell as visible_cell
+from dataplane.base.visible import plain
 
 GAP = 2
 MIN_TEXT = 16

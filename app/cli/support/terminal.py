@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from app.observe.visible import is_plain, is_seen, plain
+from dataplane.base.visible import is_plain, is_seen, plain
 
 WIDTH = 80
 """Width in characters where the output is not a terminal."""
@@ -29,12 +29,12 @@ def is_terminal() -> bool:
 
 
 def style(text: str, **styles: Any) -> str:
-    """Return the text with the arguments of `click.style` applied, on a terminal and without NO_COLOR alone."""
+    """Return the text with the arguments of `click.style` applied, only on a terminal and without NO_COLOR."""
     return click.style(text, **styles) if is_terminal() and not os.environ.get("NO_COLOR") else text
 
 
 def write(line: str, *, err: bool = False) -> None:
-    """Print a line that is safe already."""
+    """Print a line that is already safe."""
     click.echo(line, err=err, color=True)
 
 

@@ -60,19 +60,29 @@ def watch_option(command: F) -> F:
     return cast(F, watched)
 
 
-def _repeat(show: Callable[[], Any], output: Output) -> None:
-    """Print what `show` prints, again and again. Does not return."""
-    before = ""
-    while True:
-        frame = _Frame(sys.stdout)
-        with redirect_stdout(frame):
-            show()
-        text = frame.text()
-        if text != before:
-            sys.stdout.write(_CLEAR + text if is_terminal() else _added(before, text, output.for_programs))
-            sys.stdout.flush()
-        before = text
-        time.sleep(POLL_S)
+def repeat_options(command: F) -> F:
+    """Add `--once` and `--count`, for scripts, which show the list once or N times, even if it does not change."""
+
+    @click.option("--once", is_flag=True, help="Show the list once, which is the default.")
+    @click.option("--count", type=click.IntRange(min=1), help="Show the list this many times, then end.")
+    @click.option(
+        "--interval",
+        type=click.FloatRange(min=0.1, max=3600.0),
+        default=POLL_S,
+        show_default=True,
+        help="Seconds between the lists that --count shows.",
+    )
+    @functools.wraps(command)
+    def repeated(*args: Any, once: bool, count: int | None, interval: float, **kwargs: Any) -> None:
+        if once and count is not None:
+            raise click.UsageError("expected at most one of --once and --count")
+        for number in range(count or 1):
+            if number:
+                sys.stdout.flush()
+                time.sleep(interval)
+            command(*args, **kwargs)
+
+    return cast(F, repeated)
 
 
 def _added(before: str, text: str, whole: bool) -> str:

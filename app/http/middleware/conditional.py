@@ -13,6 +13,8 @@ from litestar.types import ASGIApp, Message, Receive, Send
 _NO_METHOD = "LARDER-ALLOW"
 """A method that no route has: the 405 answer names the methods that the route has."""
 _API = "/api/"
+_OF_THE_ROUTE = ("path_template", "route_handler")
+"""Keys that the router adds to an ASGI scope."""
 _OF_A_BODY = (b"content-type", b"content-length")
 
 
@@ -28,15 +30,18 @@ class ConditionalResponses:
             await self._app(scope, receive, _Reading(scope, send))
         elif method == "HEAD":
             # Leave the server's own scope unchanged: the server must know that no body follows.
-            await self._app(_as(scope, "GET"), receive, _Reading(scope, send))
+            await self._run_as("GET", scope, receive, _Reading(scope, send))
         elif method == "OPTIONS":
-            await self._app(_as(scope, _NO_METHOD), receive, _Allowing(send))
+            await self._run_as(_NO_METHOD, scope, receive, _Allowing(send))
         else:
             await self._app(scope, receive, send)
 
-
-def _as(scope: Any, method: str) -> Any:
-    return {**scope, "method": method}
+    async def _run_as(self, method: str, scope: Any, receive: Receive, send: Send) -> None:
+        changed: Any = {**scope, "method": method}
+        try:
+            await self._app(changed, receive, send)
+        finally:
+            scope.update((name, changed[name]) for name in _OF_THE_ROUTE if name in changed)
 
 
 class _Reading:

@@ -5,6 +5,7 @@ route can omit it.
 An action on a resource is a `POST` to the name of the resource followed by `opt["suffix"]`. The router does not know
 such paths: it sees a resource and its actions as one route. This module separates their methods."""
 
+import re
 from enum import Enum
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,6 +24,8 @@ from app.errors import FieldError, Invalid, Malformed, NotAcceptable
 JSON = "application/json"
 METHODS: tuple[Method, ...] = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _QUERIES = "query_parameters"
+_QVALUE = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
+"""RFC 9110 §12.4.2."""
 
 
 async def negotiate(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -96,8 +99,28 @@ def _check_accepted(accepted: str, kinds: tuple[str, ...]) -> None:
     """Raise NotAcceptable if the Accept header admits none of the media types of the route's answer."""
     if accepted.strip() and not any(_is_taken(accepted, produces) for produces in kinds):
         raise NotAcceptable(
-            f"expected an Accept header that takes {' or '.join(kinds)}, got {accepted[:80]!r}"
+            f"expected an Accept header that accepts {' or '.join(kinds)}, got {accepted[:80]!r}"
         )
+
+
+def preferred(accepted: str, offered: tuple[str, ...]) -> str:
+    """Return which of the offered values an Accept or Accept-Encoding header names with the highest quality; the first
+    if it names none. Wildcards are ignored, because they request no particular value."""
+    best, chosen = 0.0, offered[0]
+    for part in accepted.lower().split(","):
+        wanted, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = _quality(parameters)
+        if wanted in offered and quality > best:
+            best, chosen = quality, wanted
+    return chosen
+
+
+def _quality(parameters: list[str]) -> float:
+    """Return the value of `q`: 1 without one, 0 if it is not a number."""
+    given = next(
+        (value for name, _, value in (each.partition("=") for each in parameters) if name == "q"), "1"
+    )
+    return float(given) if _QVALUE.fullmatch(given) else 0.0
 
 
 def _is_taken(accepted: str, produces: str) -> bool:

@@ -25,6 +25,9 @@ HEAD_S = 10.0
 head."""
 BODY_S = 120.0
 """Seconds in which the body must arrive."""
+IDLE_S = 75
+"""Seconds that a connection stays open after an answer. Proxies close idle connections after 60 s. If the server closed
+one first, it could do so while the next request arrives, and the proxy would answer 502."""
 _ABSOLUTE = re.compile(rb"https?://([^/?#]+)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL)
 """The absolute form of a request target (RFC 9112 §3.2.2): the authority, then the path and the query."""
 _TOO_LARGE = ("head-too-large", f"expected at most {format_size(MAX_HEAD_BYTES)} beside the body")
@@ -51,6 +54,7 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.timeout_keep_alive = IDLE_S
         most = most_connections()
         if len(self.connections) <= most:
             self._expect(HEAD_S)

@@ -2,14 +2,12 @@
 a proxy that the settings name sent them, because any client can send X-Forwarded-For."""
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from app.settings import Network
+from dataplane.base import tracing
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
-_NO_TRACE = "0" * 32
 _OF_PROXIES = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
 """Headers in which proxies name the client that they forward."""
 
@@ -74,7 +72,6 @@ def _bare(hop: str) -> str | None:
 
 
 def trace_id(headers: Mapping[bytes, str]) -> str:
-    """Return the trace id of the request's traceparent, or an empty string."""
-    match = _TRACEPARENT.fullmatch(headers.get(b"traceparent", ""))
-    found = "" if match is None else match[1]
-    return "" if found == _NO_TRACE else found
+    """Return the trace id of the request's span, if the span is recorded, or else of its traceparent; empty without
+    either."""
+    return tracing.recorded_trace_id() or tracing.trace_id_of(headers.get(b"traceparent", ""))

@@ -12,6 +12,7 @@ dashboard must load before its user has logged in. A refusal is written to the a
 
 import asyncio
 import ipaddress
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -19,7 +20,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
-from uuid import uuid4
 
 import structlog
 from litestar.types import ASGIApp, Message, Receive, Send
@@ -29,6 +29,7 @@ from app.http.cookies import session_cookie
 from app.http.middleware.source import ClientAddresses, trace_id
 from app.http.principals import serve_as
 from app.http.problems import CRASHED, MEDIA_TYPE, REFUSAL, encode, headers_of, problem
+from app.observe.histogram import LatencyHistogram
 from app.services.access.auth import Auth, Credentials, WrongToken
 from app.services.access.credentials import same
 from app.services.base.principals import LOCAL, Principal
@@ -40,7 +41,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEALTH = frozenset({"/healthz", "/readyz", "/healthz/fleet"})
 SURE_S = 1.0
-"""Seconds between two checks that the token of a stream is still valid."""
+"""Seconds between checks that the token of a stream is still valid."""
 UNANNOUNCED = (
     "a proxy forwarded this request, and only direct requests of this machine need no token: create a token "
     "('larder tokens create NAME --role admin' on the machine itself) and name the proxy in "
@@ -58,11 +59,30 @@ SECURITY_HEADERS = (
 )
 
 
+UNMATCHED = "unmatched"
+_METHODS = frozenset({"GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS"})
+_DASHBOARD = "/{path}"
+"""Route that takes every path that no other takes."""
+
+
 @dataclass
 class RequestCounts:
-    """Counts of answers by method and status since the process started."""
+    """Answers since the process started. Routes are templates such as `/api/v1/quotas/{tenant}`."""
 
-    ended: dict[tuple[str, int], int] = field(default_factory=dict)
+    ended: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    """Number by method, route and status."""
+    seconds: dict[tuple[str, str], LatencyHistogram] = field(default_factory=dict)
+    """Durations by method and route, without those of event streams."""
+
+    def count(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """Record an answer. `seconds` is None for an event stream, because its client decides how long it lasts."""
+        method = method if method in _METHODS else "other"
+        self.ended[method, route, status] = self.ended.get((method, route, status), 0) + 1
+        if seconds is not None:
+            durations = self.seconds.get((method, route))
+            if durations is None:
+                durations = self.seconds[method, route] = LatencyHistogram()
+            durations.observe(seconds)
 
 
 class MiddlewareStack:
@@ -92,23 +112,29 @@ class MiddlewareStack:
         method, path = scope["method"], scope["path"]
         headers = _headers(scope["headers"])
         offered = headers.get(b"x-request-id", "")
-        request_id = offered if _REQUEST_ID.fullmatch(offered) else uuid4().hex
+        request_id = offered if _REQUEST_ID.fullmatch(offered) else os.urandom(16).hex()
         started = time.perf_counter()
-        status = 0
+        status, is_stream = 0, False
+        failure: LarderError | None = None
         attempt = self._attempt(scope, headers, request_id)
         known: Principal | LarderError | None = None
         sure_until = started + SURE_S
 
         async def answer(message: Message) -> None:
-            nonlocal status, sure_until
+            nonlocal status, is_stream, sure_until
             if message["type"] == "http.response.start":
-                if isinstance(known, Principal) and method in _SAFE and time.perf_counter() >= sure_until:
+                is_due = failure is None and time.perf_counter() >= sure_until
+                if isinstance(known, Principal) and method in _SAFE and is_due:
                     # A caller whose token was revoked while the request waited must not see the state after the
                     # revocation.
                     await still(known, "request")
                 if message["status"] in (401, 403):
                     await self._keep_refusal(message["status"], known, attempt, scope)
                 status = message["status"]
+                is_stream = any(
+                    name == b"content-type" and value.startswith(b"text/event-stream")
+                    for name, value in message["headers"]
+                )
                 extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *extra]
             elif (
@@ -126,7 +152,6 @@ class MiddlewareStack:
             if not await self._auth.still(attempt, asks):
                 raise Unauthorized(f"the token of this {what} is no longer valid")
 
-        failure: LarderError | None = None
         with structlog.contextvars.bound_contextvars(request_id=request_id), ExitStack() as ending:
             try:
                 self._check(scope, headers)
@@ -137,12 +162,14 @@ class MiddlewareStack:
                 failure = error
             except asyncio.CancelledError:
                 # Only the server cancels, at the end of the grace time, and would log a traceback for each request.
-                failure = Stopping("the server stops and did not wait longer for this request; try again")
+                failure = Stopping("the server stopped before this request ended; try again")
             except Exception as error:  # noqa: BLE001 - no outer layer answers with a problem
                 failure = self._crash(error, path)
             if failure is not None and not status:
                 await _refuse(failure, path, request_id, answer)
-            self._ended(method, path, status, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._counts.count(method, _route(scope, status), status, None if is_stream else seconds)
+            self._ended(method, path, status, seconds)
             # The traceback of a refusal refers to this scope: the cycle would keep the body in memory.
             scope.get("state", {}).pop(REFUSAL, None)
 
@@ -154,14 +181,14 @@ class MiddlewareStack:
             cookie,
             request_id,
             self._sources.address(scope, headers),
-            trace_id(headers) if b"traceparent" in headers else "",
+            trace_id(headers),
         )
 
     async def _identify(
         self, method: str, attempt: Credentials, headers: dict[bytes, str], scope: Any
     ) -> Principal | LarderError:
         """Return the principal, or the error that prevented its identification. The error is returned, not raised,
-        because public routes are served all the same."""
+        because public routes are served anyway."""
         try:
             known = await self._auth.identify(attempt)
         except LarderError as error:
@@ -208,11 +235,9 @@ class MiddlewareStack:
         return LarderError(CRASHED)
 
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
-        known = method if method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS") else "other"
-        self._counts.ended[known, status] = self._counts.ended.get((known, status), 0) + 1
         # Health checks run every few seconds, also while they fail.
-        told = method not in _SAFE or (status >= 400 and path not in _HEALTH)
-        level = "info" if told else "debug"
+        is_notable = method not in _SAFE or (status >= 400 and path not in _HEALTH)
+        level = "info" if is_notable else "debug"
         getattr(self._log, level)(
             "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
         )
@@ -262,6 +287,15 @@ class MiddlewareStack:
         except ValueError:
             return False
         return True
+
+
+def _route(scope: Any, status: int) -> str:
+    """Return the template of the route that served a request; UNMATCHED if none did."""
+    template = scope.get("path_template", UNMATCHED)
+    if template == _DASHBOARD and status == 404:
+        return UNMATCHED
+    handler = scope.get("route_handler")
+    return str(template) if handler is None else f"{template}{handler.opt.get('suffix', '')}"
 
 
 def _known(error: BaseException | None) -> LarderError | None:

@@ -17,10 +17,11 @@ class AuditEntry(msgspec.Struct, frozen=True):
     action: str
     """`create`, `update` or `delete` for a record; otherwise the name of the action, such as `invalidate`."""
     kind: str
-    """`quota`, `pin`, `policy`, `blocks`, `node`, `token`, …"""
+    """`quota`, `pin`, `policy`, `tier`, `blocks`, `node`, `token`, …"""
     name: str
     type: str
-    """Type of the record, for records that are pushed to nodes (`quotas`, `pins` or `policies`); otherwise empty."""
+    """Type of the record, for records that are pushed to nodes (`quotas`, `pins`, `policies` or `tiers`); otherwise
+    empty."""
     generation: int
     """The generation that the change created; 0 for an action that changes no record: `invalidate`, `demote`,
     `resize`."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-RoleName = Literal["viewer", "operator", "admin"]
+RoleName = Literal["alerts", "viewer", "operator", "admin"]
 
 
 class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
@@ -21,8 +21,8 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
         RoleName,
         Meta(
             description=(
-                "`viewer` may read; `operator` may also change quotas, pins, policies and nodes; `admin` "
-                "may also manage tokens and ceilings and read the audit log."
+                "`viewer` may read; `operator` may also change quotas, pins, policies, tiers and nodes; `admin` "
+                "may also manage tokens and ceilings and read the audit log. `alerts` may only post alerts."
             )
         ),
     ] = "viewer"

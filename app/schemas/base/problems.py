@@ -15,4 +15,4 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     instance: str
     request_id: str
     errors: list[FieldError] = []
-    """Invalid fields, if any."""
+    """Invalid fields, if any: at most 100. If there is more than one, `detail` says how many there are."""

@@ -9,8 +9,11 @@ from msgspec import Meta
 from app.schemas.records.pins import PinPut
 from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
+from app.schemas.records.tiers import TierPut
 from app.schemas.records.tokenizers import TokenizerUsed
+from dataplane.protocol.control.moves import MAX_MOVE_S
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+from dataplane.protocol.tiers import MAX_NAME_CHARACTERS, MEMORY
 
 
 class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -66,6 +69,69 @@ class VerifyPost(ScopePost, kw_only=True):
     """The blocks that match every given field; all blocks without any field. A prefix includes only its own blocks."""
 
 
+class MovePost(ScopePost, kw_only=True):
+    """The blocks that match every given field; at least one field is required. A prefix includes all blocks that were
+    stored after it."""
+
+    tier: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_NAME_CHARACTERS,
+            description="Name of the tier to copy blocks to, or `memory` to load blocks from tiers.",
+        ),
+    ]
+    source: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_NAME_CHARACTERS,
+            description="Name of the tier to copy blocks from, or `memory`. Must be `memory` if `tier` is.",
+        ),
+    ] = MEMORY
+    release: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Remove each block from memory, or from the tier `source`, once the tier holds it and no engine "
+                "reads it. Blocks under guaranteed and permanent pins stay."
+            )
+        ),
+    ] = False
+    deadline_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=MAX_MOVE_S,
+            description="Seconds after which blocks that have not been moved stay where they are.",
+        ),
+    ] = 300.0
+    dry_run: Annotated[bool, Meta(description="Only count the blocks, without moving them.")] = False
+
+
+class CompressPost(ScopePost, kw_only=True):
+    """Selects the blocks that match every given field. Without fields, it selects all blocks of the tier. A prefix
+    includes all blocks that were stored after it."""
+
+    tier: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_NAME_CHARACTERS,
+            description="Name of the tier whose blocks are encoded again, with the current `compress` of its record.",
+        ),
+    ]
+    deadline_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=MAX_MOVE_S,
+            description="Seconds after which blocks that have not been encoded stay as they are.",
+        ),
+    ] = 300.0
+    dry_run: Annotated[bool, Meta(description="Only count the blocks, without encoding them.")] = False
+
+
 class ClearPost(TargetedPost, kw_only=True):
     """Drop all cached blocks."""
 
@@ -105,6 +171,10 @@ class DryRunPost(TargetedPost, kw_only=True):
         Annotated[dict[str, PolicyPut], Meta(max_length=1)] | None,
         Meta(description="At most one policy, by name; it is checked as if it were in force."),
     ] = None
+    tiers: Annotated[
+        Annotated[dict[str, TierPut], Meta(max_length=100)] | None,
+        Meta(description="Tiers by name. A node that a tier does not select checks its other tiers."),
+    ] = None
 
 
 class DryRunFault(msgspec.Struct, frozen=True):
@@ -120,7 +190,9 @@ class NodeVerdict(msgspec.Struct, frozen=True):
 
     node: str
     type: str
-    """`quotas`, `pins` or `policies`."""
+    """`quotas`, `pins`, `policies` or `tiers`."""
+    selected: bool
+    """Whether at least one of these records selects the node. A node that none selects checks its other records."""
     accepted: bool
     faults: list[DryRunFault]
     error: str | None
@@ -139,7 +211,7 @@ class NodeAction(msgspec.Struct, frozen=True):
 
     node: str
     sweep: int | None
-    """Number of the sweep in the node's `sweeps` and in the event `sweep.done`."""
+    """Number of the sweep in the node's `sweeps` and in the event `sweep.ended`."""
     error: str | None
 
 
@@ -148,7 +220,7 @@ class NodeSweep(msgspec.Struct, frozen=True):
 
     node: str
     sweep: int | None
-    """Number of the sweep in the node's `sweeps` and in the event `sweep.done`; null for a dry run."""
+    """Number of the sweep in the node's `sweeps` and in the event `sweep.ended`; null for a dry run."""
     error: str | None
     blocks: int | None = None
     """Matching blocks; null if the node does not report them."""
@@ -171,7 +243,7 @@ class VerifyProgress(msgspec.Struct, frozen=True):
     """Progress of a verification."""
 
     number: int
-    """Number of the verification in the event `verify.done`."""
+    """Number of the verification in the event `verification.ended`."""
     blocks: int
     """Blocks to check."""
     checked: int
@@ -196,6 +268,52 @@ class VerifyAnswer(msgspec.Struct, frozen=True):
     items: list[NodeVerification]
     total: int
     tokenizer: TokenizerUsed | None = None
+
+
+class MoveProgress(msgspec.Struct, frozen=True):
+    """Progress of a move."""
+
+    number: int
+    """Number of the move in the event `move.ended`."""
+    tier: str
+    blocks: int
+    """Blocks in the scope when the move began."""
+    bytes: int
+    moved_blocks: int
+    """Blocks that were copied to the tier, or loaded into memory."""
+    moved_bytes: int
+    present_blocks: int
+    """Blocks that the tier, or memory, held already."""
+    released_blocks: int
+    """Blocks that were removed from memory, or from the tier `source`."""
+    released_bytes: int
+    refused: dict[str, int]
+    """Blocks that were not moved, or not removed from where they were, by reason."""
+    started_at: float
+    ended_at: float | None
+    dry_run: bool
+    source: str
+    """Name of the tier that blocks are copied from, or `memory`."""
+    tenant: str | None
+    """Tenant whose blocks are moved; null for all tenants, and from nodes of older releases."""
+    cancelled: bool
+    """Whether it was cancelled before it ended. Blocks that had been moved by then stay moved."""
+
+
+class NodeMove(msgspec.Struct, frozen=True):
+    node: str
+    move: MoveProgress | None
+    error: str | None
+
+
+class MoveAnswer(msgspec.Struct, frozen=True):
+    items: list[NodeMove]
+    """Answers of the addressed nodes, by name."""
+    total: int
+    tokenizer: TokenizerUsed | None = None
+    blocks: int = 0
+    """Sum over the nodes."""
+    bytes: int = 0
 
 
 class SpaceLookup(msgspec.Struct, frozen=True):
@@ -257,5 +375,5 @@ class LocateAnswer(msgspec.Struct, frozen=True):
     chunks: int
     chunk_tokens: int
     tokenizer: TokenizerUsed | None
-    silent: list[NodeAction]
+    failed_nodes: list[NodeAction]
     """Nodes that did not answer."""

@@ -48,7 +48,7 @@ class BlockList(msgspec.Struct, frozen=True):
     next_cursor: str
     """`cursor` of the next page; empty on the last. A page with fewer items than `limit`, or none, may not be the
     last."""
-    silent: list[NodeError]
+    failed_nodes: list[NodeError]
     """Nodes that did not answer; their blocks are missing."""
 
 
@@ -58,4 +58,4 @@ class BlockCopies(msgspec.Struct, frozen=True):
     key: str
     items: list[BlockAnswer]
     total: int
-    silent: list[NodeError]
+    failed_nodes: list[NodeError]

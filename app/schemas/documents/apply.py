@@ -19,7 +19,7 @@ class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             description=(
                 "One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, "
-                "policies: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its "
+                "policies: …, tiers: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its "
                 "PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it."
             )
         ),

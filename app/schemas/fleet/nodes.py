@@ -6,17 +6,12 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.status import NodeStateName
-from dataplane.protocol.events import (
-    CacheStart,
-    EngineStats,
-    GatewayInstance,
-    GpuCopyPoolStats,
-    PolicyStats,
-    PoolStats,
-    SpaceStats,
-    SweepStats,
-    Totals,
-)
+from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.gateways import GatewayInstance
+from dataplane.protocol.stats.pins import GpuCopyPoolStats
+from dataplane.protocol.stats.pool import PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
+from dataplane.protocol.stats.processes import CacheStart
+from dataplane.protocol.stats.tiers import TierStats
 
 
 class ObservedState(msgspec.Struct, frozen=True):
@@ -102,6 +97,12 @@ class NodeNumbers(msgspec.Struct, frozen=True):
     cannot be used is included; its `problem` says why."""
     gpu_copy_pool_bytes: int
     """Bytes that GPU copies may take on each GPU (`gpu_pool_bytes`); 0 if the node keeps none."""
+    tiers: list[TierStats]
+    """Tiers behind memory, at most 16, also those that are out of service; `reason` says why."""
+    tier_directory_blocks: int
+    """Blocks of tiers that the node's tier directory lists, where engines look for them."""
+    tier_directory_unlisted: int
+    """Times that a block did not fit into the tier directory, since the start; engines do not find such blocks."""
     id_journal_bytes: int
     """Bytes of the records of segments, and of tenants with blocks, in the id journal, which a restart reads."""
     id_journal_capacity_bytes: int
@@ -117,6 +118,7 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     state: NodeStateName
     epoch: str
     pid: int
+    """Process id of the data plane; 0 while the node is lost, because the process may be gone."""
     release: str
     engine_socket: str
     control_url: str

@@ -6,7 +6,7 @@ import msgspec
 
 PushStateName = Literal["acked", "nacked", "timed_out", "refused"]
 PushReason = Literal["joined", "change", "drift", "retry"]
-TypeName = Literal["quotas", "pins", "policies"]
+TypeName = Literal["quotas", "pins", "policies", "tiers"]
 
 
 class PushFault(msgspec.Struct, frozen=True):

@@ -35,3 +35,5 @@ class RestartAnswer(msgspec.Struct, frozen=True):
     """Process id of the new data plane; null with `dry_run`, or when this management plane starts no data plane."""
     seconds: float | None
     """Seconds from the stop of the old data plane process until the new one served."""
+    starts_data_plane: bool = True
+    """Whether this management plane starts a data plane, which a restart replaces too."""

@@ -1,1 +1,1 @@
-"""Schemas of quotas, pins, policies, ceilings, rates, tokenizers, tenants and prefixes."""
+"""Schemas of quotas, pins, policies, tiers, ceilings, rates, tokenizers, tenants and prefixes."""

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from app.schemas.base.records import Note
-from dataplane.protocol.control import Strength
+from dataplane.protocol.control.records import Strength
 
 NoBound = Literal[
     "max_limit_bytes",

@@ -10,8 +10,9 @@ from msgspec import Meta
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
 from app.schemas.records.tokenizers import TokenizerUsed
-from dataplane.protocol.control import Strength, Tier
+from dataplane.protocol.control.records import Strength, Tier
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
+from dataplane.protocol.stats.pins import PinInTier
 
 
 class PinSource(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,6 +117,13 @@ class PinOnNode(msgspec.Struct, frozen=True):
     gpu_copy_bytes: int
     gpu_copies_wanted: int
     """Copies that unlimited room would allow: one of each resident block on each GPU whose engines read it."""
+    tiers: dict[str, PinInTier]
+    """What the node's tiers behind memory hold of it, by the name of the tier."""
+    only_in_tiers: int
+    """Blocks that should be in memory and that only a tier holds now."""
+    not_loaded: str
+    """Why these blocks are not being loaded now: `budget`, `failed` or `detached`. Empty if they are being loaded, or
+    if there are none."""
 
 
 class PinShared(msgspec.Struct, frozen=True):
@@ -174,10 +182,22 @@ class PinAnswer(PinShared, frozen=True):
     gpu_copy_bytes: int
     gpu_copies_wanted: int
     """Copies that unlimited room would allow: one of each resident block on each GPU whose engines read it."""
+    tiers: dict[str, PinInTier]
+    """What tiers behind memory hold of it, by the name of the tier. A block may be in the pool and in tiers."""
+    only_in_tiers: int
+    """Blocks of a guaranteed or permanent pin that only a tier holds now. Nodes load them in the background, as far as
+    the pin budgets have room."""
+    not_loaded: str
+    """Why some of these blocks are not being loaded now. `budget`: the pin budgets of a node have no room. `failed`: a
+    load failed, and the node will try again. `detached`: no engine of the model has attached since the node started.
+    Empty if they are being loaded, or if there are none."""
     expired: bool
     holds_nothing: bool
-    """Whether the pin is guaranteed or permanent and no selected node caches any of its blocks. Becomes false as soon
-    as an engine stores one."""
+    """Whether the pin is guaranteed or permanent and no selected node has any of its blocks, in the pool or in a tier.
+    Becomes false as soon as an engine stores one. It is false while `unlisted_tiers` is not empty."""
+    unlisted_tiers: list[str]
+    """Tiers of selected nodes that may hold blocks of the pin, because their contents are still being read or listed,
+    while none of its blocks has been found. Empty otherwise."""
     summary: str
     """Human-readable counts, such as `resolved 12 chunks, 9 resident, 96 MiB`."""
     nodes: dict[str, PinOnNode]

@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
-from dataplane.protocol.control import Algorithm
-from dataplane.protocol.events import PolicyStats
+from dataplane.protocol.control.records import Algorithm
+from dataplane.protocol.stats.pool import PolicyStats
 
 
 class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):

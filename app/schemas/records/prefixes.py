@@ -37,5 +37,5 @@ class PrefixList(msgspec.Struct, frozen=True):
     items: list[PrefixAnswer]
     total: int
     """Number of prefixes that the nodes reported; each reports at most `limit`."""
-    silent: list[NodeError]
+    failed_nodes: list[NodeError]
     """Nodes that did not answer; their prefixes are missing."""

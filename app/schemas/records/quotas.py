@@ -8,7 +8,20 @@ from msgspec import Meta
 
 from app.schemas.base.records import ManagedBy, Note, Selector
 from app.schemas.base.status import RecordStatus
-from dataplane.protocol.control import Mode, OnExceed
+from dataplane.protocol.control.records import Mode, OnExceed, TierQuota
+
+
+class TierQuotaPut(msgspec.Struct, forbid_unknown_fields=True):
+    """Share of a tenant in one tier behind memory."""
+
+    floor_bytes: Annotated[
+        int | str,
+        Meta(description="Bytes of the tier that no other tenant's blocks may take; at most the limit."),
+    ] = 0
+    limit_bytes: Annotated[
+        int | str | None,
+        Meta(description="Most bytes that the tenant may hold in the tier of each node; null for no limit."),
+    ] = None
 
 
 class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,6 +78,16 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
             )
         ),
     ] = msgspec.UNSET
+    tiers: Annotated[
+        dict[str, TierQuotaPut] | msgspec.UnsetType,
+        Meta(
+            description=(
+                "Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. "
+                "`weight`, `on_exceed` and `mode` apply there, too."
+            ),
+            examples=[{"disk": {"floor_bytes": "10GiB", "limit_bytes": "100GiB"}}],
+        ),
+    ] = msgspec.UNSET
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None
@@ -81,6 +104,8 @@ class QuotaRecord(msgspec.Struct, frozen=True):
     store_rate_bytes: int | None
     on_exceed: OnExceed
     mode: Mode
+    tiers: dict[str, TierQuota]
+    """Floors and limits in tiers behind memory, by the name of the tier; fields at their default are omitted."""
     note: str
     managed_by: str
     selector: dict[str, str] | None

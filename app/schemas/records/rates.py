@@ -9,18 +9,21 @@ from app.schemas.base.records import Note
 
 
 class RatePut(msgspec.Struct, forbid_unknown_fields=True):
-    """A prefill rate: tokens per second that an engine computes, as measured by the operator."""
+    """A prefill rate: tokens per second that an engine computes, as measured by the operator. `model` and
+    `prefill_tokens_per_s` have no default."""
 
-    model: Annotated[str, Meta(description="Model name with which engines attach.")]
+    model: Annotated[
+        str | msgspec.UnsetType, Meta(description="Required: model name with which engines attach.")
+    ] = msgspec.UNSET
     prefill_tokens_per_s: Annotated[
-        float,
+        float | msgspec.UnsetType,
         Meta(
             description=(
-                "Prefill tokens per second of a whole engine, with all its ranks: above 0, at most "
+                "Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most "
                 "1,000,000,000."
             )
         ),
-    ]
+    ] = msgspec.UNSET
     space: Annotated[
         str,
         Meta(

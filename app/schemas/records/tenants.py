@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dataplane.protocol.control.records import TierQuota
+
 
 class TenantAnswer(msgspec.Struct, frozen=True):
     """A tenant: its statistics and its quota, if it has one. Counts and bytes are sums over nodes."""
@@ -24,6 +26,8 @@ class TenantAnswer(msgspec.Struct, frozen=True):
     store_rate_bytes: int | None
     on_exceed: str
     mode: str
+    tiers: dict[str, TierQuota]
+    """Floors and limits of the quota in tiers behind memory, by the name of the tier."""
     would_refuse_blocks: int
     over_limit: bool
     managed: bool

@@ -9,17 +9,22 @@ from app.schemas.base.records import Note
 
 
 class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
-    """The tokenizer of one model, as its engines load it."""
+    """The tokenizer of one model, as its engines load it. `model` and `tokenizer` have no default."""
 
     model: Annotated[
-        str, Meta(description="Model name with which engines attach. A model has at most one tokenizer.")
-    ]
-    tokenizer: Annotated[
-        dict[str, Any] | str,
+        str | msgspec.UnsetType,
         Meta(
-            description="The Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB."
+            description="Required: model name with which engines attach. A model has at most one tokenizer."
         ),
-    ]
+    ] = msgspec.UNSET
+    tokenizer: Annotated[
+        dict[str, Any] | str | msgspec.UnsetType,
+        Meta(
+            description=(
+                "Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB."
+            )
+        ),
+    ] = msgspec.UNSET
     chat_template: Annotated[
         str | None,
         Meta(

@@ -8,15 +8,29 @@ GroupBy = Literal["tenant", "model", "node"]
 Step = Literal["1h", "1d"]
 
 
+class TierUsageCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes that memory or one tier held, and tokens and bytes that it served."""
+
+    byte_hours: float
+    """Bytes held times hours."""
+    served_tokens: int
+    """Tokens of blocks that engines read: for a tier, the first read of each block after it was loaded from the
+    tier; for memory, all other reads."""
+    served_bytes: int
+    """Bytes of these blocks, over all ranks."""
+
+
 class UsageCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over a period. Numbers above 2^53 are rounded."""
 
     byte_hours: float
-    """Cached bytes times hours."""
+    """Bytes in memory times hours."""
     requested_tokens: int
     """Tokens of look-ups, counted once per request regardless of the number of ranks."""
     served_tokens: int
-    """Tokens that engines read from the cache."""
+    """Tokens that engines read from the cache, from memory and from tiers."""
+    served_bytes: int
+    """Bytes that engines read from the cache, over all ranks. Nodes of older releases do not report this number."""
     saved_prefill_s: float
     """Estimated seconds of prefill: served tokens divided by the configured rates."""
     unrated_tokens: int
@@ -26,6 +40,9 @@ class UsageCounts(msgspec.Struct, frozen=True, kw_only=True):
     evicted_blocks: int
     evicted_bytes: int
     refused_blocks: int
+    tiers: dict[str, TierUsageCounts]
+    """`memory`, and each tier that held or served blocks, by name. Blocks that nodes of older releases serve count as
+    served by memory."""
 
 
 class UsageItem(UsageCounts, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ class EventAnswer(msgspec.Struct, frozen=True):
     at: float
     """Unix seconds."""
     name: str
-    """e.g. `node.lost`, `push.nacked`, `quota.changed`."""
+    """e.g. `node.lost`, `push.nacked`, `quota.created`."""
     node: str
     """Node that it happened on, or that was changed; empty for the management plane."""
     actor: str
@@ -22,16 +22,16 @@ class EventAnswer(msgspec.Struct, frozen=True):
 
 
 class EventsNotKept(msgspec.Struct, frozen=True):
-    """Which events the history lacks. Counts are since the start of the manager that answers."""
+    """Events that are missing from the history. Counts are since the answering manager started."""
 
     before: float
     """Events before this time, in Unix seconds, are deleted (`events_retention_days`)."""
     names: list[str]
     """Names of events of normal operation, which are never kept; the event stream has them."""
     dropped: int
-    """Events that were dropped because the database did not take them in time."""
+    """Events that were dropped because the database was too slow or unavailable."""
     lost: int
-    """Events that nodes sent and that did not arrive."""
+    """Events that nodes sent but that did not arrive."""
 
 
 class EventList(msgspec.Struct, frozen=True):

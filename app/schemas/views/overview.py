@@ -7,7 +7,7 @@ from app.schemas.fleet.nodes import NodeAnswer
 from app.schemas.records.pins import PinAnswer
 from app.schemas.records.policies import PolicyAnswer
 from app.schemas.records.tenants import TenantAnswer
-from dataplane.protocol.events import PoolStats, Totals
+from dataplane.protocol.stats.pool import PoolStats, Totals
 
 __all__ = ["LarderEvent", "Overview", "RecentRates", "Series"]
 
@@ -43,7 +43,7 @@ class Overview(msgspec.Struct, frozen=True):
     armed: bool
     """Whether every living node enforces quotas; false if there is no living node."""
     ready: bool
-    """Result of `/healthz/fleet`: no node is lost, and every node holds what the records ask for."""
+    """Result of `/healthz/fleet`: no node is lost, and every node has applied the current records."""
     pool: PoolStats
     totals: Totals
     rates: RecentRates

@@ -7,7 +7,8 @@ import msgspec
 from app.schemas.records.pins import PinRecord
 from app.schemas.records.policies import PolicyRecord
 from app.schemas.records.quotas import QuotaRecord
-from dataplane.protocol.control import SnapshotType
+from app.schemas.records.tiers import TierRecord
+from dataplane.protocol.control.snapshots import SnapshotType
 
 T = TypeVar("T")
 
@@ -38,7 +39,13 @@ class SnapshotAnswer(msgspec.Struct, frozen=True):
     quotas: Records[QuotaRecord]
     pins: Records[PinRecord]
     policies: Records[PolicyRecord]
+    tiers: Records[TierRecord]
     nodes: list[NodeRecord]
 
 
-RECORDS: dict[SnapshotType, type[Any]] = {"quotas": QuotaRecord, "pins": PinRecord, "policies": PolicyRecord}
+RECORDS: dict[SnapshotType, type[Any]] = {
+    "quotas": QuotaRecord,
+    "pins": PinRecord,
+    "policies": PolicyRecord,
+    "tiers": TierRecord,
+}

@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import LarderError, StoreUnavailable, TooManyRequests, Unauthorized
+from app.observe.catalogue.access import TokenCreated
 from app.services.access import credentials
 from app.services.access.credentials import Hasher, same
 from app.services.access.refusals import MinuteShare, RefusalAudit
@@ -130,7 +131,7 @@ class Auth:
                     created_by="larder", created_at=change.now,
                 )
             )  # fmt: skip
-            change.noted("create", "token", "(setup)")
+            change.noted("create", "token", "(setup)", event=TokenCreated("(setup)"))
         return made.text
 
     async def identify(self, attempt: Credentials, *, again: bool = False) -> Principal:
@@ -274,8 +275,8 @@ class Auth:
 
     async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
         try:
-            await self._changes.note(
-                refused.action, refused.kind, refused.name, more, refused.by, denied=refused.why
+            await self._changes.denied(
+                refused.action, refused.kind, refused.name, more, refused.by, refused.why
             )
         except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
             self._log.warning("audit.failed", reason=str(error))

@@ -3,7 +3,8 @@
 import time
 from dataclasses import replace
 
-from app.errors import Unauthorized
+from app.errors import Forbidden, Unauthorized
+from app.observe.catalogue.access import SessionClosed, SessionOpened
 from app.schemas.access.tokens import SessionAnswer
 from app.services.access import credentials
 from app.services.access.auth import Auth, Credentials
@@ -27,10 +28,13 @@ class LoginSessions:
         self._auth = auth
 
     async def log_in(self, token: str, attempt: Credentials) -> tuple[str, SessionAnswer]:
-        """Open a session, and return the cookie's value and the session. Raises Unauthorized, TooManyRequests."""
+        """Open a session, and return the cookie's value and the session. Raises Unauthorized, Forbidden,
+        TooManyRequests."""
         who = await self._auth.check(token.strip(), attempt)
         if who.token_id == SETUP_ID:
             raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
+        if not who.may("viewer"):
+            raise Forbidden(f"{who.actor!r} has the role {who.role!r}, which sees nothing")
         cookie, now = credentials.new_cookie(), time.time()
         row = SessionRow(
             hash=self._auth.hasher.session(cookie),
@@ -42,7 +46,7 @@ class LoginSessions:
         )
         async with self._changes.begin(who) as change:
             ended = await tokens.open_session(change.session, row, change.now, MAX_OF_A_TOKEN)
-            change.noted("login", "session", who.actor)
+            change.noted("login", "session", who.actor, event=SessionOpened())
         for digest in (row.hash, *ended):
             self._auth.forget_session(digest)
         return cookie, self._answer(replace(who, session=True), cookie, row.expires_at)
@@ -62,7 +66,7 @@ class LoginSessions:
         digest = self._auth.hasher.session(cookie)
         async with self._changes.begin(by) as change:
             if await tokens.close_session(change.session, digest):
-                change.noted("logout", "session", by.actor)
+                change.noted("logout", "session", by.actor, event=SessionClosed())
         self._auth.forget_session(digest)
 
     def _answer(self, by: Principal, cookie: str, expires_at: float | None) -> SessionAnswer:

@@ -43,7 +43,8 @@ class TokenUses:
                     await tokens.used(session, token_id, at, source)
         except StoreUnavailable:
             return
-        for token_id in due:
-            del self._waiting[token_id]
+        for token_id, use in due.items():
+            if self._waiting.get(token_id) == use:  # it may have been used again, or written by another call
+                del self._waiting[token_id]
             self._written[token_id] = now
         self._written = {each: at for each, at in self._written.items() if now - at < EVERY_S}

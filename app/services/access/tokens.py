@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import Conflict, FieldError, Forbidden, Unauthorized
+from app.observe.catalogue.access import TokenChanged, TokenCreated, TokenRevoked
 from app.schemas.access.tokens import (
     RoleName,
     TokenAnswer,
@@ -69,7 +70,7 @@ class Tokens:
                     )
             await _check_free(change.session, request.name)
             change.session.add(row)
-            change.noted("create", "token", row.name, None, _audited(row))
+            change.noted("create", "token", row.name, None, _audited(row), event=TokenCreated(row.name))
         self._auth.forget(row.id)
         self._auth.forget(SETUP_ID)
         return TokenMade(**_fields(row), token=made.text)
@@ -109,7 +110,7 @@ class Tokens:
             if expires_at is not None or never:
                 row.expires_at = expires_at
             if before != _audited(row):
-                change.noted("update", "token", row.name, before, _audited(row))
+                change.noted("update", "token", row.name, before, _audited(row), event=TokenChanged(row.name))
         self._auth.forget(row.id)
         return _answer(row)
 
@@ -119,7 +120,7 @@ class Tokens:
             await audit.lock(change.session)  # of two admins who revoke each other, one remains
             row = await _found(change.session, key)
             await self._check_not_last(change, row)
-            change.noted("delete", "token", row.name, _audited(row), None)
+            change.noted("delete", "token", row.name, _audited(row), None, event=TokenRevoked(row.name))
             await change.session.delete(row)
         self._auth.forget(row.id)
 
@@ -166,6 +167,11 @@ def _checked(request: TokenPost, now: float) -> tuple[list[str] | None, float | 
         if request.role == "admin":
             faults.add(
                 "role", "an admin is not limited to tenants: expected viewer or operator, or no tenants"
+            )
+        if request.role == "alerts":
+            faults.add(
+                "role",
+                "the role alerts cannot be limited to tenants: expected viewer or operator, or no tenants",
             )
     expires_at = expiry(request.ttl_s, request.expires_at, now, faults)
     faults.stop()

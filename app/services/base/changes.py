@@ -7,15 +7,17 @@ push later.
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.ingest.fleet import Fleet
-from app.observe.events import EventBus
+from app.observe.catalogue import PlaneEvent, name_of
+from app.observe.catalogue.records import RecordsChanged
+from app.observe.events import EventBus, fields_of
 from app.services.base import snapshot_sizes
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import SnapshotGrowth
@@ -26,12 +28,41 @@ from app.store.base.database import Database
 from app.store.base.notify import Notification
 from app.store.records import bulk, generations, snapshot_size
 from app.store.records.snapshot_size import SnapshotSize
-from dataplane.protocol.control import MAX_PINNED_KEYS, SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.control.records import MAX_PINNED_KEYS
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 
 MAX_EVENTS = 200
 """Largest number of events per change; more would displace all other events from the backlogs of subscribers."""
 Action = Literal["create", "update", "delete"]
-NOUNS: dict[SnapshotType, str] = {"quotas": "quota", "pins": "pin", "policies": "policy"}
+NOUNS: dict[SnapshotType, str] = {"quotas": "quota", "pins": "pin", "policies": "policy", "tiers": "tier"}
+
+
+class ChangeEvents:
+    """Events of one change, with their nodes. If it changes too many records, their numbers replace their events."""
+
+    def __init__(self) -> None:
+        self._each: list[tuple[PlaneEvent, str]] = []
+        self._records: list[PlaneEvent] = []
+        self._counts: Counter[tuple[SnapshotType, int, Action]] = Counter()
+
+    def add(self, event: PlaneEvent, node: str = "") -> None:
+        self._each.append((event, node))
+
+    def add_record(self, event: PlaneEvent, kind: SnapshotType, generation: int, action: Action) -> None:
+        self._counts[kind, generation, action] += 1
+        if len(self._records) <= MAX_EVENTS:
+            self._records.append(event)
+
+    def all(self) -> list[tuple[PlaneEvent, str]]:
+        records = self._records
+        if len(records) > MAX_EVENTS:
+            records = [
+                RecordsChanged(
+                    kind, generation, *(self._counts[kind, generation, action] for action in get_args(Action))
+                )
+                for kind, generation in dict.fromkeys(key[:2] for key in self._counts)
+            ]
+        return [*self._each, *((event, "") for event in records)]
 
 
 @dataclass
@@ -47,6 +78,7 @@ class Change:
     entries: list[AuditRow] = field(default_factory=list)
     growth: dict[SnapshotType, SnapshotGrowth] = field(default_factory=dict)
     """Growth of each type with a changed record."""
+    events: ChangeEvents = field(default_factory=ChangeEvents)
 
     def made(
         self,
@@ -55,9 +87,11 @@ class Change:
         name: str,
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
+        event: PlaneEvent,
     ) -> None:
         """Record the change of a record of a type that nodes receive."""
         self._add(action, NOUNS[kind], name, before, after, kind)
+        self.events.add_record(event, kind, self.generations[kind], action)
         self.growth.setdefault(kind, SnapshotGrowth()).add(kind, name, before, after)
 
     def noted(
@@ -67,9 +101,13 @@ class Change:
         name: str,
         before: dict[str, Any] | None = None,
         after: dict[str, Any] | None = None,
+        *,
+        event: PlaneEvent,
+        node: str = "",
     ) -> None:
-        """Record another action, which is audited but not sent to nodes."""
+        """Record another action, which is audited but not sent to nodes. `node`: the node that the event is about."""
         self._add(action, noun, name, before, after, None)
+        self.events.add(event, node)
 
     def _add(
         self,
@@ -128,9 +166,12 @@ class Changes:
         """Size of the records of a type at a generation."""
 
     @asynccontextmanager
-    async def begin(self, by: Principal, *kinds: SnapshotType) -> AsyncIterator[Change]:
+    async def begin(
+        self, by: Principal, *kinds: SnapshotType, dry_run: bool = False
+    ) -> AsyncIterator[Change]:
         """Open a change of records of these types (none: of records that nodes do not receive). Commits at the end of
-        the block. Raises StoreUnavailable; Conflict if the result would be too large to send to nodes."""
+        the block; a dry run undoes everything there, and the records of the block stay readable. Raises
+        StoreUnavailable; Conflict if the result would be too large to send to nodes."""
         async with self._database.write() as session:
             numbers: dict[SnapshotType, int] = {}
             for kind in SNAPSHOT_TYPES:
@@ -141,21 +182,25 @@ class Changes:
             if not change.entries:
                 return
             made = {kind: await self._weighed(change, kind) for kind in numbers if kind in change.growth}
+            if dry_run:
+                await session.flush()
+                session.expunge_all()
+                await session.rollback()
+                return
             for kind in numbers:
                 if kind in made:
                     await generations.advance(session, kind, numbers[kind], change.now)
-            collected = _ChangeEvents()
             while change.entries:  # batches give other tasks a turn and release written rows
                 batch = change.entries[: bulk.BATCH]
                 del change.entries[: bulk.BATCH]
                 await audit.append(session, batch)
                 await session.flush()
-                collected.add(batch)
-            events = collected.events()
-            await notify.post(session, events)
+            await self._notify(change)
         self._weights |= {kind: (numbers[kind], weight) for kind, weight in made.items()}
+        for kind in made:
+            self._fleet.change_traces.note(kind, numbers[kind])
         self._fleet.change_signal.notify()
-        self._publish(events)
+        self._publish(change)
 
     async def _weighed(self, change: Change, kind: SnapshotType) -> SnapshotSize:
         """Return the size of all records of the type after the change. Raises Conflict if it exceeds the limits."""
@@ -182,58 +227,31 @@ class Changes:
         name: str,
         after: Mapping[str, Any] | None,
         by: Principal,
-        denied: str = "",
+        event: PlaneEvent,
+        node: str = "",
     ) -> None:
-        """Audit an action that changes no record, before it happens or after its refusal. Raises StoreUnavailable."""
-        row = entry(by, time.time(), action, noun, name, None, after, denied=denied)
-        collected = _ChangeEvents()
-        collected.add([row])
-        events = collected.events()
+        """Audit an action that changes no record, before it happens. Raises StoreUnavailable."""
+        async with self.begin(by) as change:
+            change.entries.append(entry(by, change.now, action, noun, name, None, after))
+            change.events.add(event, node)
+
+    async def denied(
+        self, action: str, noun: str, name: str, after: Mapping[str, Any] | None, by: Principal, reason: str
+    ) -> None:
+        """Audit the refusal of an action. It has no event. Raises StoreUnavailable."""
         async with self._database.write() as session:
-            await audit.append(session, [row])
-            await notify.post(session, events)
-        self._publish(events)
-
-    def _publish(self, events: Sequence[Notification]) -> None:
-        for event in events:
-            self._bus.publish(event.name, event.node, event.actor, at=event.at, **event.fields)
-
-
-class _ChangeEvents:
-    """Collects the events to publish: one for each changed record or, if there are too many, their counts."""
-
-    def __init__(self) -> None:
-        self._each: list[Notification] = []
-        self._at = 0.0
-        self._actor = ""
-        self._counts: Counter[tuple[str, int, str]] = Counter()
-
-    def add(self, rows: Iterable[AuditRow]) -> None:
-        for row in rows:
-            if row.decision == "denied":
-                continue
-            self._at, self._actor = row.at, row.actor
-            self._counts[row.type, row.generation, row.action] += 1
-            if len(self._each) <= MAX_EVENTS:
-                self._each.append(_event(row))
-
-    def events(self) -> list[Notification]:
-        if len(self._each) <= MAX_EVENTS:
-            return self._each
-        return [
-            Notification(
-                f"{kind or 'records'}.changed",
-                self._at,
-                {"action": action, "count": count, "generation": number},
-                actor=self._actor,
+            await audit.append(
+                session, [entry(by, time.time(), action, noun, name, None, after, denied=reason)]
             )
-            for (kind, number, action), count in self._counts.items()
+
+    async def _notify(self, change: Change) -> None:
+        """Notify the other managers with the events of a change."""
+        found = [
+            Notification(name_of(event), change.now, fields_of(event), node, change.by.actor)
+            for event, node in change.events.all()
         ]
+        await notify.post(change.session, found)
 
-
-def _event(row: AuditRow) -> Notification:
-    if row.type:
-        fields = {"name": row.name, "action": row.action, "generation": row.generation}
-        return Notification(f"{row.kind}.changed", row.at, fields, actor=row.actor)
-    node = row.name if row.kind == "node" else ""
-    return Notification(f"{row.kind}.{row.action}", row.at, {"name": row.name}, node, row.actor)
+    def _publish(self, change: Change) -> None:
+        for event, node in change.events.all():
+            self._bus.publish(event, node=node, actor=change.by.actor, at=change.now)

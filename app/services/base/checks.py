@@ -5,10 +5,12 @@ import unicodedata
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec import UnsetType
+
 from app.errors import FieldError, Forbidden, Invalid, NotFound
-from app.observe.visible import is_seen
 from dataplane.base import labels as label_rules
 from dataplane.base.units import parse_size
+from dataplane.base.visible import is_seen
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.salts import salt_of
 
@@ -65,7 +67,7 @@ def new_tenant(name: str) -> str:
         called = unicodedata.name(unseen, "a character without a name")
         raise ValueError(f"expected characters that can be seen, found {unseen!a} ({called})")
     if name != name.strip():
-        raise ValueError(f"expected no blank at an end, got {name!r}")
+        raise ValueError(f"expected no leading or trailing blank, got {name!r}")
     if not unicodedata.is_normalized("NFC", name):
         composed = unicodedata.normalize("NFC", name)
         raise ValueError(f"expected composed characters (NFC), as {composed!a}, got {name!a}")
@@ -85,10 +87,12 @@ def tenant_in_path(name: str) -> str:
 
 def pin_name(name: str) -> str:
     """Check the name of a record. Raises Invalid."""
+    faults = Faults()
     if _NAME.fullmatch(name) is None:
-        faults = Faults()
         faults.add("name", "expected 1 to 128 of the characters A-Z a-z 0-9 . _ -")
-        faults.stop()
+    elif name in (".", ".."):
+        faults.add("name", f"expected another name: {name!r} cannot be used in a URL")
+    faults.stop()
     return name
 
 
@@ -118,6 +122,13 @@ def labels(given: dict[str, str] | None) -> dict[str, str] | None:
     if fault := label_rules.fault(given or {}):
         raise ValueError(fault)
     return dict(sorted(given.items())) if given else None
+
+
+def given(value: T | UnsetType, expected: str) -> T:
+    """Return the value of a required field. Raises ValueError if it is missing."""
+    if isinstance(value, UnsetType):
+        raise ValueError(f"expected {expected}, got nothing")
+    return value
 
 
 def model(name: str) -> str:

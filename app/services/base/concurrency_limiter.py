@@ -37,7 +37,7 @@ class ConcurrencyLimiter:
     @contextmanager
     def taken(self, by: Principal) -> Iterator[None]:
         """Hold a place for the duration of the block. Raises TooManyRequests."""
-        with ExitStack() as places:
+        with ExitStack() as held:
             for kind, holder, description in _holders(by):
                 if not self._of[kind].begin(holder):
                     raise TooManyRequests(
@@ -45,7 +45,7 @@ class ConcurrencyLimiter:
                         f"(app.streams_per_{kind}); close some of them first",
                         retry_after_s=RETRY_AFTER_S,
                     )
-                places.callback(self._of[kind].end, holder)
+                held.callback(self._of[kind].end, holder)
             yield
 
 

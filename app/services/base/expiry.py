@@ -20,19 +20,20 @@ def expiry(ttl_s: float | None, expires_at: float | str | None, now: float, faul
         return now + ttl_s
     if expires_at is None:
         return None
-    at = faults.check("expires_at", lambda: _moment(expires_at))
+    at = faults.check("expires_at", lambda: moment(expires_at))
     if at is not None and not now < at <= now + MAX_TTL_S:
         faults.add("expires_at", "expected a moment in the future, within ten years")
     return at
 
 
-def _moment(value: float | str) -> float:
+def moment(value: float | str) -> float:
+    """Return Unix seconds of a number or an RFC 3339 text. Raises ValueError."""
     if not isinstance(value, str):
         return float(value)
     try:
-        moment = datetime.fromisoformat(value)
+        parsed = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError(f"expected RFC 3339 such as '2030-01-31T12:00:00Z', got {value[:40]!r}") from None
-    if moment.tzinfo is None:
+    if parsed.tzinfo is None:
         raise ValueError("expected a moment with an offset, such as '2030-01-31T12:00:00Z'")
-    return moment.timestamp()
+    return parsed.timestamp()

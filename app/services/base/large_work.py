@@ -6,12 +6,12 @@ work has used goes back to the system soon after the last piece of work; glibc a
 """
 
 import asyncio
-import ctypes
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.yielding import in_thread
+from dataplane.base.allocator import trim_memory
 
 BOUNDS = Bounds(at_once=1, each_at_once=1, waiting=256, each_waiting=64)
 TRIM_AFTER_S = 0.5
@@ -39,10 +39,3 @@ class LargeWork:
             self._trim.cancel()
         loop = asyncio.get_running_loop()
         self._trim = loop.call_later(TRIM_AFTER_S, lambda: loop.run_in_executor(None, trim_memory))
-
-
-def trim_memory() -> None:
-    """Give freed memory back to the system, where the C library can."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

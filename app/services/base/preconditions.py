@@ -49,6 +49,11 @@ class Precondition:
 ANY = Precondition(waived=True)
 
 
+def state_of(tag: str) -> Precondition:
+    """Return the precondition that a record is in the state of this ETag."""
+    return Precondition(tags=frozenset({tag}))
+
+
 def etag(number: int) -> str:
     """Return the ETag of a generation or revision number."""
     return f'"{number}"'

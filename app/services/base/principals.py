@@ -7,9 +7,10 @@ from typing import Literal, get_args
 from app.errors import Forbidden
 from dataplane.protocol.salts import shown
 
-Role = Literal["viewer", "operator", "admin"]
+Role = Literal["alerts", "viewer", "operator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""From the least to the most powerful; each includes the rights of those before it."""
+"""From the least to the most powerful; each includes the rights of those before it. `alerts` may only post alerts,
+which a viewer may not."""
 
 ADMIN = "admin"
 """Actor of the token from the settings."""

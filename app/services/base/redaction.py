@@ -13,7 +13,7 @@ from app.schemas.records.tenants import TenantAnswer
 from app.schemas.records.tokenizers import TokenizerAnswer
 from app.schemas.views.overview import RecentRates
 from app.services.base.principals import Principal
-from dataplane.protocol.events import PoolStats, Totals
+from dataplane.protocol.stats.pool import PoolStats, Totals
 
 
 def visible_events(events: Iterable[LarderEvent], by: Principal) -> list[LarderEvent]:
@@ -30,8 +30,6 @@ def visible_events(events: Iterable[LarderEvent], by: Principal) -> list[LarderE
 def _is_shown(event: LarderEvent, by: Principal) -> bool:
     """Return whether the event names one of the caller's tenants; other events may name others."""
     tenant = event.fields.get("tenant")
-    if tenant is None and event.name.startswith("quota."):
-        tenant = event.fields.get("name")
     return isinstance(tenant, str) and by.sees_shown(tenant)
 
 

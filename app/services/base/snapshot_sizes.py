@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import Conflict, FieldError
-from app.store.records.snapshot_size import PIN_BYTES, RECORD_BYTES, SnapshotSize
+from app.store.base.declarative import json_text
+from app.store.records.snapshot_size import FIXED_BYTES, SnapshotSize
 from dataplane.base.units import format_size
-from dataplane.protocol.control import MAX_PINNED_KEYS, MAX_RECORDS, MAX_SNAPSHOT_BYTES, SnapshotType
+from dataplane.protocol.control.records import MAX_PINNED_KEYS, MAX_RECORDS
+from dataplane.protocol.control.snapshots import MAX_SNAPSHOT_BYTES, SnapshotType
 from dataplane.protocol.salts import DEFAULT_TENANT
 
 MAX_BYTES = MAX_SNAPSHOT_BYTES // 4 * 3
@@ -49,8 +51,10 @@ class SnapshotGrowth:
 def record_bytes(kind: SnapshotType, name: str, fields: Mapping[str, Any]) -> int:
     """Return an upper bound of the record's size in a snapshot; the same value that the database sums up."""
     if kind == "pins":
-        return PIN_BYTES + _bytes(name) + _bytes(fields["model"]) + _salt_bytes(fields["tenant"])
-    return RECORD_BYTES + (_salt_bytes(name) if kind == "quotas" else _bytes(name))
+        return FIXED_BYTES[kind] + _bytes(name) + _bytes(fields["model"]) + _salt_bytes(fields["tenant"])
+    if kind == "quotas":
+        return FIXED_BYTES[kind] + _salt_bytes(name) + len(json_text(fields["tiers"]))
+    return FIXED_BYTES[kind] + _bytes(name)
 
 
 def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotGrowth) -> None:

@@ -3,17 +3,23 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from app.errors import FieldError, Invalid
+from app.errors import FieldError, Invalid, NodeRefused
 from app.ingest.fleet import FleetNode
+from app.observe.catalogue.fleet import MoveCancelled, MoveRequested, SweepRequested, VerificationRequested
 from app.push.link import Question
 from app.schemas.cache.actions import (
     ActionAnswer,
     ClearPost,
+    CompressPost,
+    MoveAnswer,
+    MovePost,
+    MoveProgress,
+    NodeMove,
     NodeSweep,
     NodeVerification,
     ScopePost,
@@ -30,27 +36,22 @@ from app.services.base.principals import Principal
 from app.services.fleet.targets import NodeAnswers, Targets
 from app.services.records.chains import given, resolved
 from app.services.records.tokenizers import Tokenizers
-from dataplane.protocol.control import (
-    Clear,
-    ControlReply,
-    CountBlocks,
-    Counted,
-    Demote,
-    Invalidate,
-    Scope,
-    Swept,
-    Verification,
-    Verified,
-    Verify,
-    digest_of,
-)
+from dataplane.protocol.control.messages import ControlReply
+from dataplane.protocol.control.moves import CancelMove, Move, Moved, ReadMove
+from dataplane.protocol.control.scopes import Clear, CountBlocks, Counted, Demote, Invalidate, Scope, Swept
+from dataplane.protocol.control.snapshots import digest_of
+from dataplane.protocol.control.verification import Verification, Verified, Verify
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
+from dataplane.protocol.tiers import EXPECTED_TIER_NAME, MEMORY, is_tier_name
 
 Verb = Literal["invalidate", "demote"]
 R = TypeVar("R", bound=ControlReply)
+P = TypeVar("P", Verified, Moved)
 LOOK_S = 0.2
-"""Seconds between checks of a verification that a caller waits for."""
+"""Seconds between checks of a verification or a move that a caller waits for."""
+COUNT_S = 10.0
+"""Longest wait for the end of a dry run of a move."""
 _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -72,7 +73,8 @@ class Actions:
             return _counted(
                 await self._ask(nodes, lambda nonce: CountBlocks(nonce, verb, scope), Counted), used
             )
-        await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by)
+        event = SweepRequested(verb, _name(scope), _names(nodes), *_limits(scope))
+        await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by, event)
         kind = Invalidate if verb == "invalidate" else Demote
         replies = await self._ask(nodes, lambda nonce: kind(nonce, scope), Swept)
         return _swept(replies, used)
@@ -90,10 +92,10 @@ class Actions:
                 nodes, lambda nonce: CountBlocks(nonce, "clear", everything, request.permanent), Counted
             )
             return _counted(counts, None)
-        what = "everything, also under permanent pins" if request.permanent else "everything"
-        await self._changes.note(
-            "clear", "blocks", what, {"permanent": request.permanent, "nodes": _names(nodes)}, by
-        )
+        what = "everything, including blocks under permanent pins" if request.permanent else "everything"
+        audited = {"permanent": request.permanent, "nodes": _names(nodes)}
+        event = SweepRequested("clear", what, _names(nodes))
+        await self._changes.note("clear", "blocks", what, audited, by, event)
         replies = await self._ask(nodes, lambda nonce: Clear(nonce, request.permanent), Swept)
         return _swept(replies, None)
 
@@ -102,9 +104,23 @@ class Actions:
         Invalid, Forbidden, NodeUnreachable."""
         scope, used = await self._scope(request, by, whole=True)
         nodes = self._targets.selected(request)
-        await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by)
+        event = VerificationRequested(_name(scope), _names(nodes), *_limits(scope))
+        await self._changes.note("verify", "blocks", _name(scope), _audited(scope, nodes), by, event)
         replies = await self._ask(nodes, lambda nonce: Verify(nonce, scope), Verified)
+        replies = await self._ended(replies, self._progress, wait_s)
+        items = [_verification(each) for each in replies]
+        return VerifyAnswer(items, len(items), used)
+
+    async def _ended(
+        self,
+        replies: list[NodeAnswers[P]],
+        progress: Callable[[FleetNode, int], Awaitable[P]],
+        wait_s: float,
+    ) -> list[NodeAnswers[P]]:
+        """Wait for the end of the work that nodes have begun, for at most `wait_s` seconds, and return their
+        answers."""
         numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}
+        nodes = [each.node for each in replies if each.answer is not None]
         until = time.monotonic() + wait_s
         while wait_s and any(
             each.answer is not None and each.answer.state.ended_at is None for each in replies
@@ -113,14 +129,132 @@ class Actions:
             if left <= 0:
                 break
             await asyncio.sleep(min(LOOK_S, left))
-            progressed = await self._targets.each(
-                [node for node in nodes if node.name in numbers],
-                lambda node: self._progress(node, numbers[node.name]),
+            progressed: list[NodeAnswers[P]] = await self._targets.each(
+                nodes, lambda node: progress(node, numbers[node.name])
             )
-            never = [each for each in replies if each.node.name not in numbers]
-            replies = sorted([*never, *progressed], key=lambda each: each.node.name)
-        items = [_verification(each) for each in replies]
-        return VerifyAnswer(items, len(items), used)
+            never: list[NodeAnswers[P]] = [each for each in replies if each.node.name not in numbers]
+            replies = never + progressed
+            replies.sort(key=lambda each: each.node.name)
+        return replies
+
+    async def move(self, request: MovePost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
+        """Start to move blocks to a tier or to memory, and wait for the result for at most `wait_s` seconds. A dry run
+        only counts the blocks and is not audited. Raises Invalid, Forbidden, NodeUnreachable."""
+        if not is_tier_name(request.tier):
+            raise Invalid(f"tier: {EXPECTED_TIER_NAME}", [FieldError("tier", EXPECTED_TIER_NAME)])
+        scope, used = await self._scope(request, by, whole=False)
+        _check_source(request)
+        nodes = self._targets.selected(request)
+        if request.dry_run:
+            wait_s = max(wait_s, COUNT_S)
+        else:
+            event = MoveRequested(
+                _name(scope),
+                _names(nodes),
+                request.tier,
+                request.release,
+                False,
+                *_limits(scope),
+                source=request.source,
+            )
+            audited = {
+                **_audited(scope, nodes),
+                "tier": request.tier,
+                "source": request.source,
+                "release": request.release,
+            }
+            await self._changes.note("move", "blocks", _name(scope), audited, by, event)
+        return await self._start(
+            nodes,
+            used,
+            wait_s,
+            lambda nonce: Move(
+                nonce,
+                scope,
+                request.tier,
+                request.release,
+                request.deadline_s,
+                request.dry_run,
+                request.source,
+            ),
+        )
+
+    async def compress(self, request: CompressPost, by: Principal, wait_s: float = 0.0) -> MoveAnswer:
+        """Start to encode blocks of a tier again, and wait for the result for at most `wait_s` seconds. A
+        dry run only counts the blocks and is not audited. Raises Invalid, Forbidden, NodeUnreachable."""
+        scope, used = await self._scope(request, by, whole=True)
+        nodes = self._targets.selected(request)
+        if request.dry_run:
+            wait_s = max(wait_s, COUNT_S)
+        else:
+            event = MoveRequested(_name(scope), _names(nodes), request.tier, False, True, *_limits(scope))
+            audited = {**_audited(scope, nodes), "tier": request.tier}
+            await self._changes.note("compress", "blocks", _name(scope), audited, by, event)
+        return await self._start(
+            nodes,
+            used,
+            wait_s,
+            lambda nonce: Move(
+                nonce,
+                scope,
+                request.tier,
+                deadline_s=request.deadline_s,
+                dry_run=request.dry_run,
+                compress=True,
+            ),
+        )
+
+    async def _start(
+        self,
+        nodes: Sequence[FleetNode],
+        used: TokenizerUsed | None,
+        wait_s: float,
+        message: Callable[[str], Question],
+    ) -> MoveAnswer:
+        """Start a move on nodes, and wait for its end for at most `wait_s` seconds."""
+        replies = await self._ask(nodes, message, Moved)
+        items = [_move(each) for each in await self._ended(replies, self._moved, wait_s)]
+        states = [item.move for item in items if item.move is not None]
+        return MoveAnswer(
+            items,
+            len(items),
+            used,
+            sum(state.blocks for state in states),
+            sum(state.bytes for state in states),
+        )
+
+    async def move_progress(self, name: str, number: int, by: Principal) -> NodeMove:
+        """Return the progress of a move on a node. Raises NotFound, Forbidden, NodeUnreachable, NodeRefused."""
+        node = self._targets.node(name)
+        return _move(NodeAnswers(node, await self._own_move(node, number, by), None))
+
+    async def cancel_move(self, name: str, number: int, by: Principal, wait_s: float = 0.0) -> NodeMove:
+        """Cancel a move on a node, and wait for its end for at most `wait_s` seconds. Blocks that have been moved stay
+        moved. A move that has ended stays as it is. Raises NotFound, Forbidden, NodeUnreachable, NodeRefused."""
+        node = self._targets.node(name)
+        state = (await self._own_move(node, number, by)).state
+        if state.ended_at is None:
+            tenant = None if state.tenant is None else shown(state.tenant)
+            event = MoveCancelled(number, state.tier, tenant)
+            audited = {"node": name, "move": number, "tier": state.tier, "tenant": tenant}
+            await self._changes.note("cancel", "move", f"{name}/{number}", audited, by, event, name)
+        replies = await self._ask([node], lambda nonce: CancelMove(nonce, number), Moved)
+        (reply,) = await self._ended(replies, self._moved, wait_s)
+        if reply.answer is None:
+            raise NodeRefused(reply.error or f"{name}: no answer")
+        return _move(reply)
+
+    async def _own_move(self, node: FleetNode, number: int, by: Principal) -> Moved:
+        """Return the state of a move that the caller may see. Raises Forbidden, NodeUnreachable, NodeRefused."""
+        moved = await self._moved(node, number)
+        if moved.state.tenant is None:
+            by.check_whole("this move")
+        else:
+            by.check_salt(moved.state.tenant)
+        return moved
+
+    async def _moved(self, node: FleetNode, number: int) -> Moved:
+        return await self._targets.operations.ask(node, lambda nonce: ReadMove(nonce, number), Moved)
 
     async def verification(self, name: str, number: int, by: Principal) -> NodeVerification:
         """Return the progress of a verification on a node. Raises NotFound, NodeUnreachable, NodeRefused."""
@@ -146,7 +280,9 @@ class Actions:
         named = (request.tenant, request.model, request.space)
         if not whole and all(name is None for name in named) and not given(request):
             fields = "tenant, model, space, tokens, keys, text, messages"
-            faults.add("tenant", f"expected at least one of {fields}: everything at once is not a scope")
+            faults.add(
+                "tenant", f"expected at least one of {fields}: a scope without any field is not allowed"
+            )
             faults.stop()
         salt = model = space = None
         if request.tenant is not None:
@@ -195,6 +331,28 @@ def _verification(reply: NodeAnswers[Verified]) -> NodeVerification:
     return NodeVerification(reply.node.name, state, reply.error)
 
 
+def _move(reply: NodeAnswers[Moved]) -> NodeMove:
+    state = None
+    if reply.answer is not None:
+        found = msgspec.structs.asdict(reply.answer.state)
+        tenant = found["tenant"]
+        state = MoveProgress(**{**found, "tenant": None if tenant is None else shown(tenant)})
+    return NodeMove(reply.node.name, state, reply.error)
+
+
+def _check_source(request: MovePost) -> None:
+    """Raise Invalid if blocks cannot be copied from this tier to that one."""
+    if request.source == MEMORY:
+        return
+    if request.tier == MEMORY:
+        message = f"expected {MEMORY!r}, because blocks are loaded into memory from all tiers"
+    elif request.source == request.tier:
+        message = f"expected another tier than {request.tier!r}, the target"
+    else:
+        return
+    raise Invalid(f"source: {message}", [FieldError("source", message)])
+
+
 def _space(text: str) -> str:
     if _SPACE.fullmatch(text.lower()) is None:
         raise ValueError(f"expected 32 hex digits, got {text[:40]!r}")
@@ -205,13 +363,20 @@ def _names(nodes: Sequence[FleetNode]) -> list[str]:
     return [node.name for node in nodes]
 
 
+def _limits(scope: Scope) -> tuple[str | None, str | None, str | None, int]:
+    """Return the tenant, the model, the space and the number of keys that a scope is limited to."""
+    tenant = None if scope.tenant is None else shown(scope.tenant)
+    return tenant, scope.model, scope.space, len(scope.keys) // KEY_BYTES
+
+
 def _audited(scope: Scope, nodes: Sequence[FleetNode]) -> dict[str, Any]:
     """Return the fields that the audit keeps; a digest replaces the keys."""
+    tenant, model, space, key_count = _limits(scope)
     return {
-        "tenant": None if scope.tenant is None else shown(scope.tenant),
-        "model": scope.model,
-        "space": scope.space,
-        "key_count": len(scope.keys) // KEY_BYTES,
+        "tenant": tenant,
+        "model": model,
+        "space": space,
+        "key_count": key_count,
         "keys_digest": digest_of(scope.keys) if scope.keys else None,
         "nodes": _names(nodes),
     }

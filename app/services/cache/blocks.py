@@ -15,7 +15,7 @@ from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
 from app.services.records.prefixes import PrefixService
 from app.store.base import cursors
-from dataplane.protocol.control import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, Blocks, CachedBlock, ListBlocks
 from dataplane.protocol.salts import shown
 
 MAX_QUESTIONS = 64
@@ -47,7 +47,7 @@ class ListedBlocks:
 
     blocks: list[tuple[str, CachedBlock]]
     next_cursor: str
-    silent: list[NodeError]
+    failed_nodes: list[NodeError]
 
 
 class _Cursor(msgspec.Struct, array_like=True):
@@ -65,7 +65,7 @@ class BlockService:
         query = await self._query(filters, by)
         found = await self.listed(query, self._targets.one_or_connected(filters.node), limit, cursor)
         return BlockList(
-            [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.silent
+            [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.failed_nodes
         )
 
     async def listed(
@@ -74,7 +74,7 @@ class BlockService:
         """Return a page of the blocks that nodes (sorted by name) list. Raises Invalid."""
         at = _read(cursor)
         found: list[tuple[str, CachedBlock]] = []
-        silent: list[NodeError] = []
+        failed_nodes: list[NodeError] = []
         questions = 0
         for node in nodes:
             if node.name < at.node:
@@ -82,7 +82,7 @@ class BlockService:
             after = at.after if node.name == at.node else 0
             while True:
                 if len(found) >= limit or questions >= MAX_QUESTIONS:
-                    return ListedBlocks(found, _write(node.name, after), silent)
+                    return ListedBlocks(found, _write(node.name, after), failed_nodes)
                 questions += 1
                 message = msgspec.structs.replace(
                     query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found))
@@ -90,13 +90,13 @@ class BlockService:
                 try:
                     part = await self._ask(node, message)
                 except LarderError as error:
-                    silent.append(NodeError(node.name, error.message))
+                    failed_nodes.append(NodeError(node.name, error.message))
                     break
                 found += [(node.name, block) for block in part.blocks]
                 if part.next <= after:
                     break
                 after = part.next
-        return ListedBlocks(found, "", silent)
+        return ListedBlocks(found, "", failed_nodes)
 
     async def copies(self, key: str, by: Principal) -> BlockCopies:
         """Return the blocks of a key on all nodes and in all spaces. Raises Invalid, NotFound, NodeUnreachable."""
@@ -110,10 +110,10 @@ class BlockService:
         )
         found = [(each.node.name, block) for each in replies for block in each.answer or ()]
         items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
-        silent = [NodeError(each.node.name, each.error) for each in replies if each.error is not None]
-        if not items and not silent:
+        failed_nodes = [NodeError(each.node.name, each.error) for each in replies if each.error is not None]
+        if not items and not failed_nodes:
             raise checks.missing("block", name)
-        return BlockCopies(name, items, len(items), silent)
+        return BlockCopies(name, items, len(items), failed_nodes)
 
     async def _all(self, node: FleetNode, query: ListBlocks) -> list[CachedBlock]:
         found: list[CachedBlock] = []
@@ -160,8 +160,8 @@ class BlockService:
         return query
 
 
-def _hex(text: str, form: re.Pattern[str], digits: int) -> str:
-    if form.fullmatch(text.lower()) is None:
+def _hex(text: str, pattern: re.Pattern[str], digits: int) -> str:
+    if pattern.fullmatch(text.lower()) is None:
         raise ValueError(f"expected {digits} hex digits, got {text[:80]!r}")
     return text.lower()
 

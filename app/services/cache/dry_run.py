@@ -13,31 +13,31 @@ from app.ingest.fleet import FleetNode
 from app.push.desired import DesiredState
 from app.schemas.cache.actions import DryRunAnswer, DryRunFault, DryRunPost, NodeVerdict
 from app.schemas.records.pins import PinPut
+from app.schemas.records.tiers import TierPut
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import in_thread
 from app.services.fleet.targets import NodeAnswers, Targets
-from app.services.records import pin_intent, policy_intent, quota_intent
+from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
 from app.services.records.pin_intent import check_sources
 from app.services.records.prefixes import PrefixService
+from app.services.records.progress import with_names
 from app.services.records.record_types import Values
 from app.services.records.tokenizers import Tokenizers
+from dataplane.base import tracing
 from dataplane.base.labels import matches
-from dataplane.protocol.control import (
+from dataplane.protocol.control.records import (
     POLICY_IN_FORCE,
-    SNAPSHOT_TYPES,
-    Ack,
-    Nack,
     PinSpec,
     PolicySpec,
     QuotaSpec,
-    Snapshot,
-    SnapshotType,
-    digest_of,
     encode_pins,
     encode_policies,
     encode_quotas,
+    encode_tiers,
 )
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Snapshot, SnapshotType, digest_of
+from dataplane.protocol.tiers import TierSpec
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -70,6 +70,9 @@ class DryRuns:
             rules = _with_path(f"policies.{name}", lambda: policy_intent.resolve(name, policy))  # noqa: B023 - called at once
             spec = msgspec.structs.replace(_spec(PolicySpec, rules), name=POLICY_IN_FORCE)
             candidates.setdefault("policies", []).append((rules["selector"], spec))
+        for name, tier in (request.tiers or {}).items():
+            spec_of = _with_path(f"tiers.{name}", lambda: _tier(name, tier))  # noqa: B023 - called at once
+            candidates.setdefault("tiers", []).append(spec_of)
         for name, pin in (request.pins or {}).items():
             candidates.setdefault("pins", []).append(await self._pin(name, pin, bodies, by))
         if not candidates:
@@ -83,7 +86,7 @@ class DryRuns:
         items: list[NodeVerdict] = []
         for kind, records in candidates.items():
             replies = await self._targets.each(nodes, _asker(self, kind, records, bodies))
-            items += [_verdict(kind, each) for each in replies]
+            items += [self._verdict(kind, records, each) for each in replies]
         items.sort(key=lambda item: (item.node, item.type))
         accepted = all(item.accepted or item.node in disconnected for item in items)
         return DryRunAnswer(items, len(items), accepted)
@@ -119,13 +122,33 @@ class DryRuns:
         built = self._desired.built(kind, node.labels)
         body = _MERGE[kind](built.body, mine)
         wanted = built.wanted
-        snapshot = Snapshot(kind, self._desired.store, wanted.generation + 1, "", digest_of(body), body)
+        snapshot = Snapshot(
+            kind,
+            self._desired.store,
+            wanted.generation + 1,
+            "",
+            digest_of(body),
+            body,
+            traceparent=tracing.traceparent(),
+        )
 
         async def fetch(digests: list[str]) -> dict[str, bytes]:
             known = await self._desired.bodies(digests)
             return known | {digest: bodies[digest] for digest in digests if digest in bodies}
 
         return await self._targets.operations.try_out(node, snapshot, fetch)
+
+    def _verdict(
+        self, kind: SnapshotType, records: Candidates, reply: NodeAnswers[Ack | Nack]
+    ) -> NodeVerdict:
+        answer, node = reply.answer, reply.node
+        found = answer.errors if isinstance(answer, Nack) else []
+        mine = [spec for selector, spec in records if matches(node.labels, selector)]
+        if kind == "tiers" and found:
+            names = {spec.name for spec in mine}
+            found = with_names(found, sorted(names.union(self._desired.names(kind, node.labels))))
+        faults = [DryRunFault(fault.path, fault.code, fault.message) for fault in found]
+        return NodeVerdict(node.name, kind, bool(mine), isinstance(answer, Ack), faults, reply.error)
 
 
 def _asker(
@@ -136,7 +159,7 @@ def _asker(
 
 def _spec(kind: type[S], values: Values) -> S:
     """Return the part of a record that nodes receive."""
-    return kind(**{name: values[name] for name in kind.__struct_fields__})
+    return msgspec.convert({name: values[name] for name in kind.__struct_fields__}, kind)
 
 
 def _with_path(path: str, rule: Callable[[], T]) -> T:
@@ -162,18 +185,19 @@ def _policies(body: bytes, records: Sequence[PolicySpec]) -> bytes:
     return encode_policies(list(records[-1:])) if records else body
 
 
+def _tier(name: str, tier: TierPut) -> tuple[dict[str, str] | None, TierSpec]:
+    values = tier_intent.resolve(checks.pin_name(name), tier)
+    return values["selector"], _spec(TierSpec, values)
+
+
+def _tiers(body: bytes, records: Sequence[TierSpec]) -> bytes:
+    held = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[TierSpec])}
+    return encode_tiers(list((held | {spec.name: spec for spec in records}).values()))
+
+
 _MERGE: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {
     "quotas": _quotas,
     "pins": _pins,
     "policies": _policies,
+    "tiers": _tiers,
 }
-
-
-def _verdict(kind: SnapshotType, reply: NodeAnswers[Ack | Nack]) -> NodeVerdict:
-    answer = reply.answer
-    faults = (
-        [DryRunFault(fault.path, fault.code, fault.message) for fault in answer.errors]
-        if isinstance(answer, Nack)
-        else []
-    )
-    return NodeVerdict(reply.node.name, kind, isinstance(answer, Ack), faults, reply.error)

@@ -21,7 +21,7 @@ from app.services.base.principals import Principal
 from app.services.fleet.targets import NodeAnswers, Targets
 from app.services.records.chains import SOURCES, KeyChain, given, resolved
 from app.services.records.tokenizers import Tokenizers
-from dataplane.protocol.control import Looked, LookupChain, SpaceHits
+from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
 from dataplane.protocol.salts import DEFAULT_TENANT
 
 MAX_SPACES_SHOWN = 100
@@ -59,8 +59,12 @@ class Lookups:
         items.sort(
             key=lambda place: (-sum(place.hit_chunks.values()), *(-n for n in place.hit_chunks.values()))
         )
-        silent = [NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None]
-        return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, silent)
+        failed_nodes = [
+            NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None
+        ]
+        return LocateAnswer(
+            items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes
+        )
 
     async def _ask(
         self, request: LookupPost, by: Principal

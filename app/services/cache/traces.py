@@ -10,7 +10,7 @@ from app.errors import NodeRefused
 from app.ingest.fleet import Fleet
 from app.push.operations import NodeRequests
 from app.services.fleet.targets import known_node
-from dataplane.protocol.control import Trace, TracePart
+from dataplane.protocol.control.prefixes import Trace, TracePart
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 
 MAX_PARTS = 4096

@@ -29,7 +29,7 @@ from app.services.base.gc_pause import GcPause
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
 from app.services.base.yielding import awaited, in_thread, with_pauses
-from app.services.documents.declared import MAX_TOLD, DeclaredRecords, declare
+from app.services.documents.declared import DeclaredRecords, declare
 from app.services.documents.plan import ApplyPlan, Held, PlanStep, outcome
 from app.services.documents.resource_types import KEPT, KINDS, Encode
 from app.services.records import ceilings, owners
@@ -41,7 +41,7 @@ from app.services.records.tokenizers import EncodedText, Tokenizers
 from app.store.base.database import Database
 from app.store.records import bulk, generations
 from app.store.records.snapshot_size import SnapshotSize
-from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 
 MAX_TEXTS = 100
 """Largest number of text pins in one document: each is tokenized in its own process."""
@@ -76,52 +76,52 @@ class Apply:
         self._uncollected = GcPause()
 
     async def apply(
-        self, asked: ApplyPut, by: Principal, wait_s: float = 0.0, *, assumed: str = ""
+        self, request: ApplyPut, by: Principal, wait_s: float = 0.0, *, assumed: str = ""
     ) -> ApplyAnswer:
         """Apply a document and return what changed. `assumed` is the owner of records without one. Raises Invalid with
         every fault; Conflict with every record of another owner; Forbidden, FloorsExceedCapacity, PreconditionFailed,
         TooManyRequests."""
-        if not asked.dry_run and not by.may("operator"):
+        if not request.dry_run and not by.may("operator"):
             raise Forbidden(
                 f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
             )
-        _check_size(asked, by)
-        async with self._turns[asked.dry_run].turn(by.share):
+        _check_size(request, by)
+        async with self._turns[request.dry_run].turn(by.share):
             with self._uncollected:
-                result, numbers = await self._done(asked, by, assumed)
+                result, numbers = await self._done(request, by, assumed)
         deadline = time.monotonic() + wait_s
         for name in KINDS:
-            if wait_s and not asked.dry_run and result.of(name, "create", "update", "delete"):
+            if wait_s and not request.dry_run and result.of(name, "create", "update", "delete"):
                 await self._progress.wait(name, numbers[name], max(0.0, deadline - time.monotonic()))
         return ApplyAnswer(
-            dry_run=asked.dry_run,
+            dry_run=request.dry_run,
             created=result.count("create"),
             updated=result.count("update"),
             deleted=result.count("delete"),
             unchanged=result.count("unchanged", "ended"),
-            records=await in_thread(_told, result),
+            records=await in_thread(_record_changes, result),
             generations=numbers if by.salts is None else {},
             status={name: self._status(name, numbers[name]) for name in KINDS},
         )
 
     async def _done(
-        self, asked: ApplyPut, by: Principal, assumed: str
+        self, request: ApplyPut, by: Principal, assumed: str
     ) -> tuple[ApplyPlan, dict[SnapshotType, int]]:
         """Return the executed plan (for a dry run, the plan only) and the generations."""
         declared = await in_thread(
-            declare, asked.document, asked.managed_by, by, time.time(), self._encoder(by), assumed
+            declare, request.document, request.managed_by, by, time.time(), self._encoder(by), assumed
         )
-        _check_prune(asked, declared)
+        _check_prune(request, declared)
         _check_document(by, declared)
-        if asked.dry_run:
+        if request.dry_run:
             async with self._database.read() as session:
                 heads = await generations.heads(session)
                 seen = {kind: heads[kind] for kind in SNAPSHOT_TYPES}
                 change = Change(session, by, time.time(), {})
-                return await self._outcome(change, asked, declared, seen), seen
+                return await self._outcome(change, request, declared, seen), seen
         async with self._changes.begin(by, *KINDS) as change:
             numbers = {kind: number - 1 for kind, number in change.generations.items()}
-            result = await self._outcome(change, asked, declared, numbers)
+            result = await self._outcome(change, request, declared, numbers)
             for kind in KINDS.values():
                 await _write(change, kind, result)
                 if result.of(kind.name, "create", "update", "delete"):
@@ -159,18 +159,18 @@ class Apply:
     async def _outcome(
         self,
         change: Change,
-        asked: ApplyPut,
+        request: ApplyPut,
         declared: DeclaredRecords,
         numbers: dict[SnapshotType, int],
     ) -> ApplyPlan:
         by, now = change.by, change.now
-        _check_expected(asked, numbers, by)
+        _check_expected(request, numbers, by)
         held: Held = {}
         for kind in KINDS.values():
             columns = (kind.key, *kind.written, *KEPT.get(kind.name, ()), *_HELD_TOO)
             held[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
         result = await in_thread(
-            lambda: outcome(declared, held, by, now, prune=asked.prune, take_over=asked.take_over)
+            lambda: outcome(declared, held, by, now, prune=request.prune, take_over=request.take_over)
         )
         _check_owners(by, declared, result)
         if by.salts is not None:
@@ -229,7 +229,7 @@ def _refuse(faults: list[FieldError]) -> None:
     """Raise Forbidden if there are faults."""
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults[:MAX_TOLD])
+        raise Forbidden(f"{faults[0].path}: {faults[0].message}{more}", faults)
 
 
 async def _check_ceilings(change: Change, declared: DeclaredRecords, result: ApplyPlan) -> None:
@@ -287,14 +287,14 @@ def _keys(pins: Collection[Mapping[str, Any]]) -> int:
     return sum({(pin["model"], pin["tenant"], pin["keys_digest"]): pin["key_count"] for pin in pins}.values())
 
 
-def _check_size(asked: ApplyPut, by: Principal) -> None:
+def _check_size(request: ApplyPut, by: Principal) -> None:
     """Limit the document of a caller who is limited to tenants: parsing the worst text takes seconds per megabyte.
 
     Raises Invalid.
     """
     if by.salts is None:
         return
-    parts = asked.document if isinstance(asked.document, list) else [asked.document]
+    parts = request.document if isinstance(request.document, list) else [request.document]
     size = sum(len(part if isinstance(part, str) else msgspec.json.encode(part)) for part in parts)
     if size > LIMITED_CHARACTERS:
         most = f"{LIMITED_CHARACTERS:,} characters of a token that is limited to tenants"
@@ -313,17 +313,17 @@ def _floor(quota: object) -> Floor:
     return quota["selector"], int(quota["floor_bytes"])
 
 
-def _check_prune(asked: ApplyPut, declared: DeclaredRecords) -> None:
-    if asked.prune and not (declared.owner or declared.assumed):
+def _check_prune(request: ApplyPut, declared: DeclaredRecords) -> None:
+    if request.prune and not (declared.owner or declared.assumed):
         message = "expected managed_by, here or in the document: only an owner's records are deleted"
         raise Invalid(f"prune: {message}", [FieldError("prune", message)])
 
 
-def _check_expected(asked: ApplyPut, numbers: dict[SnapshotType, int], by: Principal) -> None:
-    if asked.expect and by.salts is not None:
+def _check_expected(request: ApplyPut, numbers: dict[SnapshotType, int], by: Principal) -> None:
+    if request.expect and by.salts is not None:
         message = "generations are the fleet's: only callers of all tenants may expect one"
         raise Forbidden(f"expect: {message}", [FieldError("expect", message)])
-    for kind, number in (asked.expect or {}).items():
+    for kind, number in (request.expect or {}).items():
         if numbers[kind] != number:
             raise PreconditionFailed(
                 f"{kind} were changed meanwhile: expected generation {number}, and there is {numbers[kind]}"
@@ -387,10 +387,10 @@ def _note(change: Change, kind: PushedType[Any], step: PlanStep) -> None:
     before = None if step.before is None else kind.audited(step.before)
     after = None if step.after is None else kind.audited(step.after)
     if step.action in ("create", "update", "delete"):
-        change.made(kind.name, step.action, kind.shown(step.key), before, after)
+        kind.note(change, step.action, step.key, before, after)
 
 
-def _told(result: ApplyPlan) -> list[RecordChange]:
+def _record_changes(result: ApplyPlan) -> list[RecordChange]:
     return [
         RecordChange(
             type=step.kind.name,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from app.errors import FieldError, Invalid
+from app.errors import MAX_FAULTS, FieldError, Invalid
 from app.services.base import checks
 from app.services.base.fields import field_error
 from app.services.base.principals import Principal
@@ -17,13 +17,11 @@ from app.services.base.yielding import with_pauses
 from app.services.documents.document_text import DocumentSyntaxError, lines, member, read
 from app.services.documents.resource_types import KINDS, RESOLVE, CheckedRecord, Encode
 from app.services.records.record_types import PushedType
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control.snapshots import SnapshotType
 
 API_VERSION = "larder/v1"
 MAX_RECORDS = 100_000
 """Largest number of records of all types together."""
-MAX_TOLD = 1000
-"""Largest number of faults that a response lists."""
 _Resolve = Callable[[PushedType[Any], str, msgspec.Struct], CheckedRecord]
 _HEADS = ("apiVersion", "managed_by")
 
@@ -33,7 +31,7 @@ class DeclaredRecord:
     """A checked record and its path in the document."""
 
     path: str
-    asked: CheckedRecord
+    checked: CheckedRecord
 
 
 @dataclass
@@ -91,9 +89,9 @@ def declare(
 
 def refused(faults: list[FieldError], texts: dict[str, str]) -> Invalid:
     """Return all faults as one error, with line numbers where the document is text."""
-    told = _with_lines(faults[:MAX_TOLD], texts)
+    located = _with_lines(faults[:MAX_FAULTS], texts)
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return Invalid(f"{told[0].path}: {told[0].message}{more}", told)
+    return Invalid(f"{located[0].path}: {located[0].message}{more}", located)
 
 
 def _documents(
@@ -121,11 +119,11 @@ def _documents(
                 found.add(at or "document", f"expected a map, got {_kind_of(part)}")
 
 
-def _owner(documents: list[tuple[str, dict[str, Any]]], asked: str, found: DeclaredRecords) -> str:
+def _owner(documents: list[tuple[str, dict[str, Any]]], default: str, found: DeclaredRecords) -> str:
     """Return the owner of the records; all documents and the caller must agree."""
-    owner = asked
+    owner = default
     try:
-        checks.managed_by(asked)
+        checks.managed_by(default)
     except ValueError as error:
         found.add("managed_by", str(error))
     for path, document in documents:
@@ -215,7 +213,7 @@ def _record(
     put, right = _converted(kind, path, fields, found)
     whole = len(right) == len(fields)
     try:
-        asked = resolve(kind, name, put)
+        checked = resolve(kind, name, put)
     except Invalid as error:
         for fault in error.errors:
             root = fault.path.partition("[")[0].partition(".")[0]
@@ -224,15 +222,15 @@ def _record(
         return
     if not whole:
         return
-    salt = kind.salt(asked.values)
+    salt = kind.salt(checked.values)
     if found.foreign is None and by.salts is not None and (salt is None or not by.sees(salt)):
         found.foreign = (path, salt)
-    owner = asked.values["managed_by"]
+    owner = checked.values["managed_by"]
     if owner and found.owner and owner != found.owner:
         found.add(f"{path}.managed_by", f"expected {found.owner!r}, the owner of the document, got {owner!r}")
-    asked.values["managed_by"] = owner or found.owner or found.assumed
-    key = asked.values[kind.key]
-    found.records[kind.name][key] = DeclaredRecord(path, asked)
+    checked.values["managed_by"] = owner or found.owner or found.assumed
+    key = checked.values[kind.key]
+    found.records[kind.name][key] = DeclaredRecord(path, checked)
 
 
 def _converted(
@@ -267,14 +265,14 @@ def _kind_of(value: Any) -> str:
 def _with_lines(faults: list[FieldError], texts: dict[str, str]) -> list[FieldError]:
     """Return the faults, with the line number of each that is in a text."""
     known = {path: lines(text) for path, text in texts.items()}
-    told = []
+    located = []
     for fault in faults:
         before = max((path for path in texts if fault.path.startswith(path)), key=len, default=None)
         line = None
         if before is not None:
             line = _line(known[before], fault.path[len(before) :].lstrip("."))
-        told.append(FieldError(fault.path, f"{fault.message} (line {line})") if line else fault)
-    return told
+        located.append(FieldError(fault.path, f"{fault.message} (line {line})") if line else fault)
+    return located
 
 
 def _line(known: dict[str, int], path: str) -> int | None:

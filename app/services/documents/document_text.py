@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from app.observe.visible import is_plain
 from app.services.base.yielding import with_pauses
+from dataplane.base.visible import is_plain
 
 MAX_NODES = 4_000_000
 """Largest number of values in a text; values that aliases repeat count each time."""
@@ -79,7 +79,7 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise DocumentSyntaxError(f"the key {twice[:80]!r} comes twice in one object")
+        raise DocumentSyntaxError(f"the key {twice[:80]!r} occurs twice in one object")
     return found
 
 
@@ -148,12 +148,12 @@ class _Builder:
             self._count(1, event)
             if event.value in frame.value:
                 raise DocumentSyntaxError(
-                    f"{_at(event.start_mark)}: the key {event.value[:80]!r} comes twice in one map"
+                    f"{_at(event.start_mark)}: the key {event.value[:80]!r} occurs twice in one map"
                 )
             frame.key = event.value
             return
         if event.tag not in (None, "!", _TEXT_TAG):
-            raise DocumentSyntaxError(f"{_at(event.start_mark)}: the tag {event.tag[:80]!r} is not taken")
+            raise DocumentSyntaxError(f"{_at(event.start_mark)}: the tag {event.tag[:80]!r} is not supported")
         value = _resolved(event.value) if event.implicit[0] and event.tag is None else event.value
         self._count(1, event)
         self._put(value, event)
@@ -162,7 +162,7 @@ class _Builder:
 
     def _open(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
         if event.tag is not None and not event.implicit:
-            raise DocumentSyntaxError(f"{_at(event.start_mark)}: the tag {event.tag[:80]!r} is not taken")
+            raise DocumentSyntaxError(f"{_at(event.start_mark)}: the tag {event.tag[:80]!r} is not supported")
         if len(self.stack) >= MAX_DEPTH:
             raise DocumentSyntaxError(f"{_at(event.start_mark)}: expected at most {MAX_DEPTH} levels")
         before = self.nodes

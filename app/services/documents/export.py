@@ -9,6 +9,7 @@ from app.schemas.documents.apply import ExportAnswer
 from app.schemas.fleet.pushes import TypeName
 from app.schemas.records.pins import STORED, PinPut
 from app.schemas.records.policies import PolicyPut
+from app.schemas.records.tiers import TierPut
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.documents.declared import API_VERSION
@@ -17,7 +18,7 @@ from app.services.records import quota_intent
 from app.services.records.record_types import PushedType, Values, defaults, fields
 from app.store.base.database import Database
 from app.store.records import bulk, generations, pins
-from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 from dataplane.protocol.keys import KEY_BYTES
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20))
@@ -25,6 +26,7 @@ _DEFAULTS: dict[SnapshotType, Values] = {
     "quotas": {name: value for name, value in quota_intent.DEFAULTS.items() if name != "limit_bytes"},
     "pins": defaults(PinPut),
     "policies": defaults(PolicyPut),
+    "tiers": defaults(TierPut),
 }
 """Values that an exported document omits. A quota always has its limit, and a policy all of its rules, because a record
 needs one of them."""
@@ -100,8 +102,7 @@ def _record(
     defaults = _DEFAULTS[kind.name] | ({"managed_by": owner} if owner else {})
     values = _pin(row, bodies) if kind.name == "pins" else {name: row[name] for name in kind.written}
     kept = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
-    shown = {name: _size(value) if name.endswith("_bytes") else value for name, value in kept.items()}
-    return {kind.key: kind.shown(row[kind.key]), **shown}
+    return {kind.key: kind.shown(row[kind.key]), **_with_units(kept)}
 
 
 def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:
@@ -113,6 +114,18 @@ def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:
     body = bodies[row["keys_digest"]]
     values["keys"] = [body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)]
     return values
+
+
+def _with_units(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with sizes as `_size` writes them, also those of tiers."""
+    return {
+        name: _size(value)
+        if name.endswith("_bytes")
+        else {tier: _with_units(share) for tier, share in value.items()}
+        if name == "tiers"
+        else value
+        for name, value in values.items()
+    }
 
 
 def _size(value: int | None) -> int | str | None:

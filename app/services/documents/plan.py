@@ -8,10 +8,10 @@ from app.errors import Conflict, FieldError
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import with_pauses
-from app.services.documents.declared import MAX_TOLD, DeclaredRecord, DeclaredRecords
+from app.services.documents.declared import DeclaredRecord, DeclaredRecords
 from app.services.documents.resource_types import KEPT, KINDS
 from app.services.records.record_types import PushedType, Values
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control.snapshots import SnapshotType
 
 Held = dict[SnapshotType, dict[str, Mapping[str, Any]]]
 """Existing rows of all types by key: the columns of `PushedType.written`, the key and `updated_at`."""
@@ -80,7 +80,7 @@ def outcome(
             ]
     if conflicts:
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-        raise Conflict(f"{conflicts[0].path}: {conflicts[0].message}{more}", conflicts[:MAX_TOLD])
+        raise Conflict(f"{conflicts[0].path}: {conflicts[0].message}{more}", conflicts)
     order = {kind: number for number, kind in enumerate(KINDS)}
     result.steps.sort(key=lambda step: (order[step.kind.name], step.kind.shown(step.key)))
     return result
@@ -89,18 +89,18 @@ def outcome(
 def _step(
     kind: PushedType[Any], key: str, record: DeclaredRecord, row: Mapping[str, Any] | None, now: float
 ) -> PlanStep:
-    asked = record.asked
-    values = asked.values
-    if asked.ttl_s is not None:
-        values = {**values, "expires_at": _end(values, row, asked.ttl_s, now)}
+    checked = record.checked
+    values = checked.values
+    if checked.ttl_s is not None:
+        values = {**values, "expires_at": _end(values, row, checked.ttl_s, now)}
     if row is None:
-        action: Literal["create", "ended"] = "ended" if asked.ended else "create"
-        return PlanStep(kind, key, action, None, values, asked.body)
+        action: Literal["create", "ended"] = "ended" if checked.ended else "create"
+        return PlanStep(kind, key, action, None, values, checked.body)
     kept = KEPT.get(kind.name, ())
     if kept and values["keys_digest"] == row["keys_digest"]:
         values = {**values, **{name: row[name] for name in kept}}
     same = all(values[name] == row[name] for name in kind.written)
-    return PlanStep(kind, key, "unchanged" if same else "update", row, values, asked.body)
+    return PlanStep(kind, key, "unchanged" if same else "update", row, values, checked.body)
 
 
 def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float) -> float:
@@ -124,7 +124,7 @@ def _check_owner(
     conflicts: list[FieldError],
     take_over: bool,
 ) -> None:
-    owner, wanted = row["managed_by"], record.asked.values["managed_by"]
+    owner, wanted = row["managed_by"], record.checked.values["managed_by"]
     if owner == wanted or take_over:
         return
     whose = f"is managed by {owner!r}" if owner else "has no owner"

@@ -9,14 +9,16 @@ from app.errors import FieldError, Invalid
 from app.schemas.records.pins import PinPut
 from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
+from app.schemas.records.tiers import TierPut
 from app.services.base import checks
-from app.services.records import pin_intent, policy_intent, quota_intent
+from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
 from app.services.records.pin_intent import PINS
 from app.services.records.policy_intent import POLICIES
 from app.services.records.quota_intent import QUOTAS
 from app.services.records.record_types import PushedType, Values
+from app.services.records.tier_intent import TIERS
 from app.services.records.tokenizers import EncodedText
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control.snapshots import SnapshotType
 
 Encode = Callable[[PinPut], EncodedText | None]
 """Returns the tokens of a pin's text or messages; None for a pin with neither. Raises Invalid, TooManyRequests."""
@@ -63,6 +65,10 @@ def _policy(name: str, intent: PolicyPut, _now: float, _encode: Encode) -> Check
     return CheckedRecord(_named(name, lambda: policy_intent.resolve(name, intent)))
 
 
+def _tier(name: str, intent: TierPut, _now: float, _encode: Encode) -> CheckedRecord:
+    return CheckedRecord(_named(name, lambda: tier_intent.resolve(name, intent)))
+
+
 def _moment(value: float | str | None) -> float | None:
     """Return Unix seconds; None also for an invalid value, which the pin's own check reports."""
     try:
@@ -80,12 +86,12 @@ def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord
     at = _moment(intent.expires_at)
     ended = at is not None and at <= now
     at_least = at - 1 if at is not None and ended else now
-    asked = _named(name, lambda: pin_intent.resolve(intent, None, at_least, encode(intent)))
-    return CheckedRecord({"name": name, **asked.values}, asked.body, intent.ttl_s, ended)
+    resolved = _named(name, lambda: pin_intent.resolve(intent, None, at_least, encode(intent)))
+    return CheckedRecord({"name": name, **resolved.values}, resolved.body, intent.ttl_s, ended)
 
 
-KINDS: dict[SnapshotType, PushedType[Any]] = {kind.name: kind for kind in (QUOTAS, PINS, POLICIES)}
+KINDS: dict[SnapshotType, PushedType[Any]] = {kind.name: kind for kind in (QUOTAS, PINS, POLICIES, TIERS)}
 """Types in the order of their sections in a document."""
-RESOLVE: dict[SnapshotType, Resolve] = {"quotas": _quota, "pins": _pin, "policies": _policy}
+RESOLVE: dict[SnapshotType, Resolve] = {"quotas": _quota, "pins": _pin, "policies": _policy, "tiers": _tier}
 KEPT = {"pins": ("origin",)}
 """Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""

@@ -16,6 +16,7 @@ from uuid import uuid4
 import structlog
 
 from app.errors import Invalid, LarderError, StoreUnavailable
+from app.observe.catalogue.service import ApplyFileApplied, ApplyFileRefused
 from app.observe.events import EventBus
 from app.schemas.documents.apply import ApplyPut
 from app.services.base.principals import Principal
@@ -124,14 +125,14 @@ class StartupDocument:
         self._digest, self.in_force = digest, True
         counts = {name: getattr(answer, name) for name in ("created", "updated", "deleted", "unchanged")}
         self._log.info("apply_file.applied", file=self.path, **counts)
-        self._bus.publish("apply_file.applied", file=self.path, **counts)
+        self._bus.publish(ApplyFileApplied(self.path, *counts.values()))
         return ""
 
     def _wrong(self, reason: str, *, final: bool) -> str:
         self.in_force, self._final, self._digest = False, final, ""
         self.refused += 1
         self._log.error("apply_file.refused", file=self.path, reason=reason)
-        self._bus.publish("apply_file.refused", file=self.path, reason=reason)
+        self._bus.publish(ApplyFileRefused(self.path, reason))
         return f"apply_file {self.path}: {reason}"
 
 
@@ -139,9 +140,9 @@ def _every(error: LarderError) -> str:
     """Return all faults, so that fixing the file does not take one start per fault."""
     if len(error.errors) < 2:
         return error.message
-    told = [f"{fault.path}: {fault.message}" for fault in error.errors[:MAX_FAULTS]]
-    more = len(error.errors) - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more else "")
+    messages = [f"{fault.path}: {fault.message}" for fault in error.errors[:MAX_FAULTS]]
+    more = len(error.errors) - len(messages)
+    return "; ".join(messages) + (f"; and at least {more} more" if more else "")
 
 
 def _look(path: str) -> tuple[int, ...] | None:

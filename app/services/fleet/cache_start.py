@@ -1,6 +1,6 @@
 """Whether a node's cache is cold: one definition for the API, metrics, the dashboard and the command line."""
 
-from dataplane.protocol.events import NodeStats
+from dataplane.protocol.stats.node import NodeStats
 
 WARM_AGAIN = 0.5
 """Share of the lost bytes that a cold cache must hold to count as filled again."""

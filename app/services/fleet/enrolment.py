@@ -21,6 +21,8 @@ from sqlalchemy.exc import IntegrityError
 
 from app.errors import Conflict, StoreUnavailable
 from app.ingest.fleet import Fleet
+from app.observe.catalogue.access import JoinTokenCreated, JoinTokenDeleted
+from app.observe.catalogue.fleet import NodeEnrolled, NodeMoved
 from app.push.keys import ManagerKeyPair
 from app.push.ledger import apply_row, stored_node
 from app.schemas.fleet.enrolment import JoinTokenAnswer, JoinTokenList, JoinTokenPost, NewJoinToken
@@ -129,7 +131,7 @@ class Enrolment:
                 last_used_at=None,
             )
             change.session.add(row)
-            change.noted("create", "join_token", row.id, None, _audited(row))
+            change.noted("create", "join_token", row.id, None, _audited(row), event=JoinTokenCreated(row.id))
         token = JoinToken(row.id, secret, self._keys().public, request.addresses or self._default_addresses())
         return NewJoinToken(token_text(token), _answer(row, []))
 
@@ -146,7 +148,7 @@ class Enrolment:
             row = await enrolment.get(change.session, ident)
             if row is None:
                 raise checks.missing("join token", ident)
-            change.noted("delete", "join_token", ident, _audited(row), None)
+            change.noted("delete", "join_token", ident, _audited(row), None, event=JoinTokenDeleted(ident))
             await change.session.delete(row)
 
     def _default_addresses(self) -> list[str]:
@@ -200,7 +202,15 @@ class Enrolment:
             row.reported_labels, row.release = message.labels or None, message.release[:128]
             if not new and before != (control_url, events_url):
                 urls = {"control_url": control_url, "events_url": events_url}
-                change.noted("moved", "node", row.name, dict(zip(urls, before, strict=True)), urls)
+                change.noted(
+                    "moved",
+                    "node",
+                    row.name,
+                    dict(zip(urls, before, strict=True)),
+                    urls,
+                    event=NodeMoved(control_url, events_url),
+                    node=row.name,
+                )
         self._add_to_fleet(row)
         return self._reply(row)
 
@@ -258,7 +268,7 @@ class Enrolment:
         )
         change.session.add(row)
         after = {"public_key": key, "token": token.id, "labels": {**message.labels, **(token.labels or {})}}
-        change.noted("join", "node", row.name, None, after)
+        change.noted("join", "node", row.name, None, after, event=NodeEnrolled(token.id), node=row.name)
         return row
 
     def _add_to_fleet(self, row: NodeRow) -> None:
@@ -280,7 +290,7 @@ class Enrolment:
         by = replace(PLANE, actor="(joining)", source=address)
         request = {"public_key": key, "token": _plain(message.token)}
         try:
-            await self._changes.note("join", "node", name, request, by, f"{refusal.code}: {refusal}")
+            await self._changes.denied("join", "node", name, request, by, f"{refusal.code}: {refusal}")
         except StoreUnavailable:
             log.warning("join.not_audited", node=name)
         return JoinRefused(refusal.code, str(refusal))

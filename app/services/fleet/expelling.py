@@ -1,11 +1,12 @@
 """Expel, kill and readmit engines of a node."""
 
 from app.errors import FieldError, Invalid
+from app.observe.catalogue.fleet import EngineExpelRequested, EngineReadmitRequested
 from app.schemas.fleet.nodes import ExpelAnswer, ExpelPost
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.services.fleet.targets import Targets
-from dataplane.protocol.control import Expel, Expelled
+from dataplane.protocol.control.nodes import Expel, Expelled
 
 
 class EngineExpulsion:
@@ -25,7 +26,12 @@ class EngineExpulsion:
         self._targets.operations.check(node)
         verb = "expel" if request.on else "readmit"
         after = {"client": client, "force": request.force, "kill": request.kill}
-        await self._changes.note(verb, "node", name, after, by)
+        event = (
+            EngineExpelRequested(client, request.force, request.kill)
+            if request.on
+            else EngineReadmitRequested(client)
+        )
+        await self._changes.note(verb, "node", name, after, by, event, name)
         reply = await self._targets.operations.ask(
             node, lambda nonce: Expel(nonce, client, request.on, request.force, request.kill), Expelled
         )

@@ -1,15 +1,14 @@
 """The managers that share the database: registers this one, and lists all."""
 
-import asyncio
 import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from app.errors import StoreUnavailable
 from app.ingest.fleet import Fleet
-from app.observe.events import EventBus
+from app.observe.catalogue import name_of
+from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered, ManagerDemoted, ManagerPromoted
+from app.observe.events import EventBus, fields_of
 from app.push.leader_election import LeaderElection
 from app.schemas.fleet.managers import ManagerAnswer, ManagerList
 from app.store.base import notify
@@ -88,13 +87,9 @@ class Managers:
         del self._pending[: len(pending)]
 
     async def leave(self) -> None:
-        """Remove this manager's row at a clean stop."""
-        try:
-            async with asyncio.timeout(1.0):
-                async with self._database.write() as session:
-                    await managers.remove(session, self.id)
-        except (StoreUnavailable, TimeoutError):
-            return
+        """Remove this manager's row at a clean stop. Raises StoreUnavailable."""
+        async with self._database.write() as session:
+            await managers.remove(session, self.id)
 
     def on_notifications(self, events: Sequence[Notification]) -> None:
         """Handle a commit of another manager."""
@@ -108,17 +103,18 @@ class Managers:
         self._bus.touch()
 
     def _turned(self, pushing: bool, reason: str) -> None:
-        name = "manager.leading" if pushing else "manager.following"
-        fields: dict[str, Any] = {"manager": self.id, "host": self._host, "pid": os.getpid()}
-        if reason:
-            fields["reason"] = reason
-        self._bus.publish(name, **fields)
-        self._pending = [*self._pending[-9:], Notification(name, time.time(), fields)]
+        event = (
+            ManagerPromoted(self.id, self._host, os.getpid())
+            if pushing
+            else ManagerDemoted(self.id, self._host, os.getpid(), reason)
+        )
+        self._bus.publish(event)
+        self._pending = [*self._pending[-9:], Notification(name_of(event), time.time(), fields_of(event))]
         self._fleet.change_signal.notify()
 
     def _database_turned(self, away: bool, reason: str, seconds: float) -> None:
         if away:
-            self._bus.publish("database.away", reason=reason)
+            self._bus.publish(DatabaseLost(reason))
         else:
-            self._bus.publish("database.back", away_s=round(seconds, 3))
+            self._bus.publish(DatabaseRecovered(round(seconds, 3)))
             self._fleet.change_signal.notify()

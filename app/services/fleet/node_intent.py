@@ -6,6 +6,7 @@ for a node that is disconnected.
 
 from app.errors import Conflict
 from app.ingest.fleet import Fleet
+from app.observe.catalogue.fleet import NodeDrainRequested, NodeForgotten, NodeRelabeled, NodeUndrainRequested
 from app.observe.events import EventBus
 from app.services.base import checks
 from app.services.base.changes import Changes
@@ -30,7 +31,13 @@ class NodeIntent:
                 raise checks.missing("node", name)
             if row.draining != on:
                 change.noted(
-                    "drain" if on else "undrain", "node", name, {"draining": not on}, {"draining": on}
+                    "drain" if on else "undrain",
+                    "node",
+                    name,
+                    {"draining": not on},
+                    {"draining": on},
+                    event=NodeDrainRequested() if on else NodeUndrainRequested(),
+                    node=name,
                 )
             row.draining = on
         node.draining = on
@@ -55,7 +62,15 @@ class NodeIntent:
             faults.stop()
             if before != after:
                 row.labels = dict(sorted(after.items())) or None
-                change.noted("label", "node", name, {"labels": before}, {"labels": after})
+                change.noted(
+                    "label",
+                    "node",
+                    name,
+                    {"labels": before},
+                    {"labels": after},
+                    event=NodeRelabeled(after),
+                    node=name,
+                )
         node.own_labels = after
         self._fleet.change_signal.notify()
         self._bus.touch()
@@ -76,7 +91,7 @@ class NodeIntent:
         async with self._changes.begin(by) as change:
             row = await change.session.get(NodeRow, name)
             if row is not None:
-                change.noted("forget", "node", name, _audited(row), None)
+                change.noted("forget", "node", name, _audited(row), None, event=NodeForgotten(), node=name)
                 await nodes.forget(change.session, row)
         self._fleet.nodes.pop(name, None)
         self._fleet.change_signal.notify()

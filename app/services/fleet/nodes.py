@@ -3,17 +3,21 @@
 import msgspec
 
 from app.ingest.fleet import Fleet, FleetNode
+from app.schemas.fleet.ipc import NodeIpc, NodeIpcList
 from app.schemas.fleet.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
 from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.cache_start import is_cold
 from app.services.fleet.targets import known_node
 from app.services.records.progress import RecordProgress
-from dataplane.protocol.events import GatewayStats, NodeStats
+from dataplane.protocol.stats.gateways import GatewayStats
+from dataplane.protocol.stats.node import NodeStats
 
 MAX_SPACES = 100
 MAX_SWEEPS = 100
 MAX_GPU_COPY_POOLS = 64
+MAX_TIERS = 16
+MAX_IPC = 16
 
 
 class Nodes:
@@ -30,6 +34,17 @@ class Nodes:
         answers = [self._answer(node, by) for _, node in sorted(self._fleet.nodes.items())]
         return NodeList(answers, len(answers))
 
+    def ipc(self) -> NodeIpcList:
+        """Return the queues and stores in shared memory that nodes see, sorted by the name of the node."""
+        items = []
+        for name, node in sorted(self._fleet.nodes.items()):
+            seen = None if node.live_stats is None else node.live_stats.ipc
+            if seen is not None:
+                values = msgspec.structs.asdict(seen)
+                values |= {"queues": seen.queues[:MAX_IPC], "stores": seen.stores[:MAX_IPC]}
+                items.append(NodeIpc(node=name, **values))
+        return NodeIpcList(items, len(items))
+
     def _answer(self, node: FleetNode, by: Principal) -> NodeAnswer:
         whole = self._whole(node)
         return whole if by.salts is None else redaction.name_of(whole)
@@ -39,7 +54,7 @@ class Nodes:
             name=node.name,
             state=self._progress.state(node).value,
             epoch=node.epoch,
-            pid=node.pid,
+            pid=0 if node.lost else node.pid,
             release=node.release,
             engine_socket=node.engine_socket,
             control_url=node.control_url,
@@ -90,6 +105,9 @@ def _numbers(stats: NodeStats) -> NodeNumbers:
         gateway=None if stats.gateway is None else _gateway(stats.gateway),
         gpu_copy_pools=stats.gpu_copy_pools[:MAX_GPU_COPY_POOLS],
         gpu_copy_pool_bytes=stats.gpu_copy_pool_bytes,
+        tiers=stats.tiers[:MAX_TIERS],
+        tier_directory_blocks=stats.tier_directory_blocks,
+        tier_directory_unlisted=stats.tier_directory_unlisted,
         id_journal_bytes=stats.id_journal_bytes,
         id_journal_capacity_bytes=stats.id_journal_capacity_bytes,
     )

@@ -2,6 +2,7 @@
 with a smaller pool, until the size is forgotten."""
 
 from app.ingest.fleet import Fleet
+from app.observe.catalogue.fleet import NodeResizeCancelled, NodeResizeRequested
 from app.push.operations import NodeRequests
 from app.schemas.fleet.nodes import ResizeAnswer, ResizePost
 from app.services.base import checks
@@ -10,7 +11,7 @@ from app.services.base.principals import Principal
 from app.services.fleet.targets import known_node
 from app.store.base.database import Database
 from app.store.fleet import nodes
-from dataplane.protocol.control import Resize, Resized
+from dataplane.protocol.control.nodes import Resize, Resized
 
 
 class PoolResize:
@@ -27,7 +28,9 @@ class PoolResize:
         size = faults.check("pool_bytes", lambda: _pool(request.pool_bytes)) or 0
         faults.stop()
         self._operations.check(node)
-        await self._changes.note("resize", "node", name, {"pool_bytes": size}, by)
+        await self._changes.note(
+            "resize", "node", name, {"pool_bytes": size}, by, NodeResizeRequested(size), name
+        )
         reply = await self._operations.ask(node, lambda nonce: Resize(nonce, size), Resized)
         node.capacity_bytes = reply.capacity_bytes
         async with self._database.write() as session:
@@ -42,8 +45,10 @@ class PoolResize:
         async with self._database.read() as session:
             wanted = await nodes.wanted_capacity(session, name)
         if wanted is None:
-            raise checks.missing("size that is asked of node", name)
-        await self._changes.note("resize", "node", name, {"pool_bytes": None}, by)
+            raise checks.missing("requested pool size of node", name)
+        await self._changes.note(
+            "resize", "node", name, {"pool_bytes": None}, by, NodeResizeCancelled(), name
+        )
         async with self._database.write() as session:
             await nodes.want_capacity(session, name, None)
 

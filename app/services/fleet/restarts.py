@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from app import __version__
 from app.errors import Conflict
 from app.ingest.fleet import Fleet, FleetNode
+from app.observe.catalogue.service import ManagerRestartRequested
 from app.schemas.fleet.restarts import RestartAnswer, RestartPost
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
@@ -87,7 +88,14 @@ class Restarts:
                 f"the new data plane process cannot take the cache over: {reason}. {lost}. Nothing was "
                 "stopped; `fresh: true` (`larder restart --fresh`) accepts the loss"
             )
-        await self._changes.note("restart", "plane", self._instance, {"fresh": request.fresh}, by)
+        await self._changes.note(
+            "restart",
+            "plane",
+            self._instance,
+            {"fresh": request.fresh},
+            by,
+            ManagerRestartRequested(self._instance, request.fresh),
+        )
         pid: int | None = None
         seconds: float | None = None
         if self._supervisor is not None:
@@ -111,7 +119,10 @@ class Restarts:
     def _answer(
         self, blocks: int, nbytes: int, reason: str, pid: int | None, seconds: float | None
     ) -> RestartAnswer:
-        return RestartAnswer(self._instance, __version__, blocks, nbytes, not reason, reason, pid, seconds)
+        starts = self._supervisor is not None
+        return RestartAnswer(
+            self._instance, __version__, blocks, nbytes, not reason, reason, pid, seconds, starts
+        )
 
     async def _checked(self) -> Mapping[str, str]:
         """Check that the new processes would start, and return the environment of a data plane with the settings that

@@ -12,6 +12,7 @@ from cachetools import TTLCache
 
 from app.errors import Invalid, LarderError, Malformed, NodeUnreachable, NotFound
 from app.ingest.fleet import FleetNode
+from app.observe.catalogue.fleet import SweepRequested
 from app.schemas.cache.actions import SweepPost
 from app.schemas.lmcache.objects import (
     ChecksumPost,
@@ -34,21 +35,14 @@ from app.services.cache.blocks import BlockService
 from app.services.cache.lookups import Lookups
 from app.services.fleet.targets import Targets
 from app.services.records.chains import chained
-from dataplane.protocol.control import (
-    CachedBlock,
-    ClearGateway,
-    DescribeNode,
-    Description,
-    DigestEngine,
-    EngineDigests,
-    ListBlocks,
-    SpaceHits,
-    Swept,
-)
-from dataplane.protocol.events import GatewayInstance
+from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, SpaceHits
+from dataplane.protocol.control.nodes import DescribeNode, Description
+from dataplane.protocol.control.scopes import ClearGateway, Swept
+from dataplane.protocol.control.verification import DigestEngine, EngineDigests
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, TokenError
 from dataplane.protocol.salts import check_salt, shown
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.protocol.stats.gateways import GatewayInstance
 
 MAX_DELETED = 10_000
 MAX_TOKENS = 1_000_000
@@ -121,8 +115,10 @@ class LmcacheObjects:
             page = await self._blocks.listed(query, self._targets.operations.connected(), page_size, cursor)
         except Invalid:
             raise Malformed("page_token: expected next_page_token of a page of this list") from None
-        if page.silent:  # a client that copies or deletes by this list must not mistake a part for the whole
-            raise NodeUnreachable(page.silent[0].error)
+        if (
+            page.failed_nodes
+        ):  # a client that copies or deletes by this list must not mistake a part for the whole
+            raise NodeUnreachable(page.failed_nodes[0].error)
         entries = [
             ObjectEntry(
                 ObjectKey(
@@ -180,8 +176,8 @@ class LmcacheObjects:
             cursor = ""
             while True:
                 page = await self._blocks.listed(query, nodes, _PAGE, cursor)
-                if page.silent:
-                    raise NodeUnreachable(page.silent[0].error)
+                if page.failed_nodes:
+                    raise NodeUnreachable(page.failed_nodes[0].error)
                 found += [block for _, block in page.blocks if block.state == "ready"]
                 cursor = page.next_cursor
                 if not cursor:
@@ -202,8 +198,11 @@ class LmcacheObjects:
         _check_tier(request.tier, ("l1",))
         by.check_whole("clearing")
         nodes = self._targets.operations.connected()
-        audited = {"gateway": LMCACHE, "force": request.force, "nodes": [node.name for node in nodes]}
-        await self._changes.note("clear", "blocks", "everything of LMCache's clients", audited, by)
+        names = [node.name for node in nodes]
+        audited = {"gateway": LMCACHE, "force": request.force, "nodes": names}
+        what = "everything of LMCache's clients"
+        event = SweepRequested("clear", what, names)
+        await self._changes.note("clear", "blocks", what, audited, by, event)
         replies = await self._targets.each(
             nodes,
             lambda node: self._targets.operations.ask(

@@ -7,9 +7,10 @@ from app import __version__
 from app.ingest.fleet import Fleet
 from app.schemas.lmcache.objects import Json
 from app.settings import Settings
-from dataplane.protocol.events import GatewayInstance, NodeStats
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.protocol.stats.gateways import GatewayInstance
+from dataplane.protocol.stats.node import NodeStats
 
 SPOKEN = "0.5.6"
 """Version of LMCache whose interface is implemented."""

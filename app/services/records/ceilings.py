@@ -8,10 +8,11 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
+from app.observe.catalogue.records import CeilingChanged, CeilingCreated, CeilingDeleted
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.base import checks
-from app.services.base.changes import Change, Changes
+from app.services.base.changes import Action, Change, Changes
 from app.services.base.durations import span
 from app.services.base.merge import patched
 from app.services.base.preconditions import Precondition
@@ -21,7 +22,7 @@ from app.store.base.database import Database
 from app.store.records import ceilings
 from app.store.records.ceilings import CeilingRow
 from dataplane.base.units import format_exact_size, format_size
-from dataplane.protocol.control import Strength
+from dataplane.protocol.control.records import Strength
 from dataplane.protocol.salts import shown
 
 SIZES = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_store_rate_bytes")
@@ -31,8 +32,14 @@ MAX_BYTES = 1 << 60
 _BOUNDED = (*SIZES, "max_weight")
 _UNASKED: Mapping[str, Any] = {"floor_bytes": 0, "weight": 1.0, "mode": "enforce"}
 """Quota of a tenant that has none: no bounds."""
+_EVENTS: dict[Action, type[CeilingCreated | CeilingChanged | CeilingDeleted]] = {
+    "create": CeilingCreated,
+    "update": CeilingChanged,
+    "delete": CeilingDeleted,
+}
 CEILINGS = RecordType(
     noun="ceiling",
+    event=lambda action, tenant, _values, _generation: _EVENTS[action](tenant),
     row=CeilingRow,
     key="tenant",
     put=CeilingPut,
@@ -68,27 +75,39 @@ class Ceilings:
         return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
-        self, tenant: str, asked: CeilingPut, by: Principal, expected: Precondition
+        self,
+        tenant: str,
+        request: CeilingPut,
+        by: Principal,
+        expected: Precondition,
+        *,
+        dry_run: bool = False,
     ) -> tuple[CeilingAnswer, bool]:
-        """Store the record, and return it and whether it is new. Raises Invalid, PreconditionFailed,
+        """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, PreconditionFailed,
         PreconditionRequired."""
         faults = checks.Faults()
         salt = faults.check("tenant", lambda: checks.new_tenant(tenant))
         faults.stop()
         assert salt is not None
-        values = _checked(asked)
-        async with self._changes.begin(by) as change:
+        values = _checked(request)
+        async with self._changes.begin(by, dry_run=dry_run) as change:
             row = await ceilings.get(change.session, salt)
             CEILINGS.check_state(expected, salt, row)
             made = CEILINGS.write(change, salt, row, values)
         return _answer(made), row is None
 
     async def patch(
-        self, tenant: str, patch: dict[str, Any], by: Principal, expected: Precondition
+        self,
+        tenant: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition,
+        *,
+        dry_run: bool = False,
     ) -> CeilingAnswer:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
         salt = checks.tenant_in_path(tenant)
-        async with self._changes.begin(by) as change:
+        async with self._changes.begin(by, dry_run=dry_run) as change:
             row = await CEILINGS.existing(change, salt, expected)
             held = CEILINGS.as_put(row)
             if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
@@ -104,10 +123,10 @@ class Ceilings:
 
 
 async def check_quota(
-    change: Change, salt: str, held: Mapping[str, Any] | None, asked: Mapping[str, Any] | None
+    change: Change, salt: str, held: Mapping[str, Any] | None, request: Mapping[str, Any] | None
 ) -> None:
-    """Refuse a quota above the tenant's ceiling to a caller who is limited to tenants; `asked` None deletes the quota.
-    Unchanged fields are not checked. Raises Forbidden."""
+    """Refuse a quota above the tenant's ceiling to a caller who is limited to tenants. `request` None deletes the
+    quota. Unchanged fields are not checked. Raises Forbidden."""
     if change.by.salts is None:
         return
     change.by.check_salt(salt)
@@ -117,12 +136,16 @@ async def check_quota(
             f"the tenant {shown(salt)!r} has no ceiling, so this token may not change its quota; an admin sets one: "
             f"'larder ceilings set {shown(salt)}'"
         )
-    wish = _UNASKED if asked is None else asked
+    wish = _UNASKED if request is None else request
     faults = [fault for name in _BOUNDED if (fault := _above(name, row, held, wish)) is not None]
     was = _UNASKED if held is None else held
     if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
         faults.append(
             FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it")
+        )
+    if (wish.get("tiers") or {}) != (was.get("tiers") or {}):
+        faults.append(
+            FieldError("tiers", "a ceiling has no bounds in tiers: only callers of all tenants may set them")
         )
     if wish.get("selector") != was.get("selector"):
         faults.append(
@@ -155,10 +178,10 @@ async def check_pin(
 
 
 def check_pin_selector(
-    by: Principal, held: Mapping[str, str] | None, asked: Mapping[str, str] | None
+    by: Principal, held: Mapping[str, str] | None, request: Mapping[str, str] | None
 ) -> None:
     """Refuse a changed pin selector to a caller who is limited to tenants. Raises Forbidden."""
-    if by.salts is not None and (held or None) != (asked or None):
+    if by.salts is not None and (held or None) != (request or None):
         message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
         raise Forbidden(f"selector: {message}", [FieldError("selector", message)])
 
@@ -177,7 +200,7 @@ def _above(
     why = "the tenant's ceiling"
     if ceiling is None:
         ceiling = (_UNASKED if held is None else held).get(field)
-        why = "what it is now: the tenant's ceiling has no value for it, so it can only be lowered"
+        why = "the current value: the tenant's ceiling sets no bound for it, so it can only be lowered"
     if value == ceiling or (value is not None and (ceiling is None or value <= ceiling)):
         return None
     say = format_size if field.endswith("_bytes") else "{:g}".format
@@ -185,23 +208,23 @@ def _above(
     return FieldError(field, f"expected at most {say(ceiling)} ({why}), got {got}")
 
 
-def _checked(asked: CeilingPut) -> dict[str, Any]:
+def _checked(request: CeilingPut) -> dict[str, Any]:
     """Return the checked values of a request. Raises Invalid."""
     faults = checks.Faults()
     values: dict[str, Any] = {}
     for name in SIZES:
-        values[name] = faults.check(name, partial(_size, getattr(asked, name)))
-    if asked.max_weight is not None and not 0.01 <= asked.max_weight <= 1000:
-        faults.add("max_weight", f"expected 0.01 to 1000, got {asked.max_weight:g}")
-    if asked.max_ttl_s is not None and not 0 < asked.max_ttl_s < float("inf"):
-        faults.add("max_ttl_s", f"expected more than 0 seconds, got {asked.max_ttl_s:g}")
-    for name in asked.no_bound:
-        if getattr(asked, name) is not None:
+        values[name] = faults.check(name, partial(_size, getattr(request, name)))
+    if request.max_weight is not None and not 0.01 <= request.max_weight <= 1000:
+        faults.add("max_weight", f"expected 0.01 to 1000, got {request.max_weight:g}")
+    if request.max_ttl_s is not None and not 0 < request.max_ttl_s < float("inf"):
+        faults.add("max_ttl_s", f"expected more than 0 seconds, got {request.max_ttl_s:g}")
+    for name in request.no_bound:
+        if getattr(request, name) is not None:
             faults.add("no_bound", f"{name} has a bound: leave it out of here, or give {name} no value")
-    values = {**checked(msgspec.structs.asdict(asked), faults), **values}
+    values = {**checked(msgspec.structs.asdict(request), faults), **values}
     faults.stop()
-    values["strengths"] = None if asked.strengths is None else sorted(set(asked.strengths))
-    values["no_bound"] = sorted(set(asked.no_bound) - {"max_ttl_s"})
+    values["strengths"] = None if request.strengths is None else sorted(set(request.strengths))
+    values["no_bound"] = sorted(set(request.no_bound) - {"max_ttl_s"})
     return values
 
 

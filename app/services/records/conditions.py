@@ -1,19 +1,19 @@
 """Conditions of a record: accepted here, applied on its nodes, effective there. Pure: reads only what nodes reported.
 
 A record can be applied and yet have no effect: a tenant is over its limit until leases end, a node's pool is too small
-for the floors, a pin does not fit the budgets, holds no block or has no GPU copies, a node is not armed, or another
-policy comes first.
+for the floors, a pin does not fit the budgets, holds no block or has no GPU copies, a tier is out of service, a node is
+not armed, or another policy comes first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.ingest.fleet import FleetNode
 from app.push.states import NodeState
 from app.schemas.base.status import Condition, ConditionStatus, ConditionType
 from dataplane.base.units import format_size
-from dataplane.protocol.control import SnapshotType
-from dataplane.protocol.events import TenantStats
+from dataplane.protocol.control.snapshots import Fault, SnapshotType
+from dataplane.protocol.stats.tenants import TenantStats
 
 NO_GPU_COPY_POOL = "no_gpu_copy_pool"
 EMPTY = "empty"
@@ -39,10 +39,17 @@ def accepted(record: RecordState) -> Condition:
 
 
 def applied_on(
-    node: FleetNode, record: RecordState, state: NodeState, is_applied: bool, *, whole: bool = True
+    node: FleetNode,
+    record: RecordState,
+    state: NodeState,
+    is_applied: bool,
+    faults: Sequence[Fault],
+    *,
+    whole: bool = True,
 ) -> Condition:
-    """Return the condition `Applied` of a record on a node, with the reason if it is not applied. The fault of a
-    refusal may be in another tenant's record, so the message contains it only if the caller may see the `whole`."""
+    """Return the condition `Applied` of a record on a node, with the reason if it is not applied. The first of the
+    `faults` of a refusal may be in another tenant's record, so the message contains it only if the caller may see the
+    `whole`."""
     if is_applied:
         at = next((at for number, at in node.acks(record.kind) if number >= record.generation), record.since)
         return Condition("Applied", "True", "Applied", f"{node.name} has applied it", at)
@@ -50,9 +57,12 @@ def applied_on(
         return Condition("Applied", "Unknown", "NodeLost", f"{node.name} is silent", node.seen_at)
     if state is NodeState.JOINING:
         return Condition("Applied", "False", "Joining", f"{node.name} has not connected yet", record.since)
+    if record.kind not in node.snapshot_types:
+        message = f"the release of {node.name} does not support {record.kind}"
+        return Condition("Applied", "False", "Unsupported", message, record.since)
     refusal = node.refused.get(record.kind)
     if state is NodeState.NACKED and refusal is not None:
-        first = refusal.faults[0] if refusal.faults and whole else None
+        first = faults[0] if faults and whole else None
         why = "" if first is None else f": {first.path}: {first.message}"
         return Condition(
             "Applied",
@@ -91,6 +101,8 @@ def effective_on(
         since = node.since.get((what, name))
         if since is not None:
             return _effective("False", reason, message, max(since, applied.since))
+    if record.kind == "tiers" and all(tier.name != record.name for tier in node.stats.tiers):
+        return _effective("Unknown", "NotTold", f"{node.name} has not reported the tier yet", applied.since)
     if record.kind == "policies" and policy != record.name:
         return _effective(
             "False", "Overruled", f"policy {policy!r} comes first on {node.name}", applied.since
@@ -120,7 +132,21 @@ def _obstacles(node: FleetNode, record: RecordState, whole: bool) -> Sequence[tu
             (EMPTY, record.name, "HoldsNothing", _holds_nothing(node, record.name)),
             ("lacks_gpu_copies", record.name, "FewGpuCopies", few),
         ]
+    if record.kind == "tiers":
+        return [("out_of_service", record.name, "OutOfService", _away(node, record.name))]
     return []
+
+
+def _away(node: FleetNode, name: str) -> str:
+    tiers = () if node.stats is None else node.stats.tiers
+    tier = next((tier for tier in tiers if tier.name == name and not tier.serves), None)
+    if tier is None:
+        return f"it is not in service on {node.name}"
+    if tier.state == "opening":
+        return f"it is being opened on {node.name}"
+    # Nodes of older releases report no state of tiers.
+    state = tier.state if tier.state != "in service" else "out of service"
+    return f"it is {state} on {node.name}{f': {tier.reason}' if tier.reason else ''}"
 
 
 def _nowhere(node: FleetNode, whole: bool) -> str:
@@ -128,7 +154,7 @@ def _nowhere(node: FleetNode, whole: bool) -> str:
     if stats is None or stats.gpu_copy_pool_bytes == 0:
         why = "gpu_pool_bytes is 0 there"
     elif not stats.gpu_copy_pools:
-        why = "no engine of a GPU has asked yet"
+        why = "no engine on a GPU has requested any"
     elif whole:
         why = next((pool.problem for pool in stats.gpu_copy_pools if pool.problem), "no reason was reported")
     else:
@@ -144,8 +170,8 @@ def _holds_nothing(node: FleetNode, name: str) -> str:
 
 
 def _reduced(node: FleetNode, tenant: str) -> str:
-    told = () if node.stats is None else node.stats.tenants
-    floors = next((_floors(each) for each in told if each.tenant == tenant), "less than its floor")
+    tenants = () if node.stats is None else node.stats.tenants
+    floors = next((_floors(each) for each in tenants if each.tenant == tenant), "less than its floor")
     return f"{node.name} guarantees {floors}: its pool is too small"
 
 
@@ -157,13 +183,24 @@ def _effective(status: ConditionStatus, reason: str, message: str, since: float)
     return Condition("Effective", status, reason, message, since)
 
 
-def over_all(record: RecordState, living: Sequence[tuple[str, Sequence[Condition]]]) -> list[Condition]:
-    """Return `Applied` and `Effective` over the nodes that are not lost, each given as (name, its two conditions)."""
+def no_node(selector: Mapping[str, str] | None, selected: Sequence[FleetNode]) -> str:
+    """Return why no node that is not lost applies a record, given the nodes that it selects."""
+    if selected:
+        return "no node that it selects is connected"
+    if selector is None:
+        return "no node is connected"
+    return f"no node matches the selector {','.join(f'{key}={value}' for key, value in selector.items())}"
+
+
+def over_all(
+    record: RecordState, living: Sequence[tuple[str, Sequence[Condition]]], nowhere: str
+) -> list[Condition]:
+    """Return `Applied` and `Effective` over the nodes that are not lost, each given as (name, its two conditions).
+    `nowhere` is the message if there are none."""
     if not living:
-        message = "no node that it is for is connected"
         return [
-            Condition("Applied", "False", "NoNode", message, record.since),
-            Condition("Effective", "False", "NoNode", message, record.since),
+            Condition("Applied", "False", "NoNode", nowhere, record.since),
+            Condition("Effective", "False", "NoNode", nowhere, record.since),
         ]
     return [
         _sum("Applied", [conditions[0] for _, conditions in living]),

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from app.observe.catalogue.records import PinChanged, PinCreated, PinDeleted
 from app.schemas.base.records import written
 from app.schemas.records.pins import STORED, PinPut, PinRecord
 from app.services.base import checks
+from app.services.base.changes import Action
 from app.services.base.durations import span
 from app.services.records.key_intent import check_tokens, unpacked
 from app.services.records.prefixes import FoundPrefix
 from app.services.records.record_types import PushedType, Values, checked, columns
 from app.services.records.tokenizers import EncodedText
 from app.store.records.pins import PinRow
-from dataplane.protocol.control import digest_of
+from dataplane.protocol.control.snapshots import digest_of
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import DEFAULT_TENANT, shown
 
@@ -22,7 +24,20 @@ MAX_TTL_S = 10 * 366 * 86_400.0
 SOURCES = ("tokens", "keys", "prefix", "text", "messages")
 
 
-PINS = PushedType(name="pins", noun="pin", row=PinRow, key="name", put=PinPut, written=written(PinRecord))
+_EVENTS: dict[Action, type[PinCreated | PinChanged | PinDeleted]] = {
+    "create": PinCreated,
+    "update": PinChanged,
+    "delete": PinDeleted,
+}
+PINS = PushedType(
+    name="pins",
+    noun="pin",
+    row=PinRow,
+    key="name",
+    put=PinPut,
+    written=written(PinRecord),
+    event=lambda action, name, values, generation: _EVENTS[action](name, values["tenant"], generation),
+)
 
 
 @dataclass(frozen=True)
@@ -133,7 +148,7 @@ def _salt(intent: PinPut, prefix: FoundPrefix | None) -> str:
 
 def _check_strength(intent: PinPut, faults: checks.Faults) -> None:
     if intent.refresh_on_hit and intent.ttl_s is None:
-        faults.add("refresh_on_hit", "expected a ttl_s: every hit moves the end to that long from then")
+        faults.add("refresh_on_hit", "expected a ttl_s, to which every hit extends the pin")
     ends = intent.ttl_s is not None or intent.expires_at is not None or intent.refresh_on_hit
     if intent.strength == "permanent" and ends:
         faults.add(

@@ -16,25 +16,27 @@ def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
     """Return the columns of a pin that a patch sets; null resets a field to its default. Raises Invalid with every
     fault found."""
     check_names(patch, SETTINGS)
-    asked = converted(PinPut, {name: value for name, value in patch.items() if value is not None})
+    request = converted(PinPut, {name: value for name, value in patch.items() if value is not None})
     faults = checks.Faults()
-    given = columns(asked, [name for name in STORED if name in patch])
+    given = columns(request, [name for name in STORED if name in patch])
     values = checked({**columns(row, STORED), **given}, faults)
-    expires_at, refresh_s = _end(row, asked, patch, now, faults)
+    expires_at, refresh_s = _end(row, request, patch, now, faults)
     if values["strength"] == "permanent" and (expires_at is not None or refresh_s is not None):
-        faults.add("strength", "a permanent pin has no end: set ttl_s to null with it, or use 'guaranteed'")
+        faults.add(
+            "strength", "a permanent pin has no end: set expires_at to null with it, or use 'guaranteed'"
+        )
     faults.stop()
     return {**values, "expires_at": expires_at, "refresh_s": refresh_s}
 
 
 def _end(
-    row: PinRow, asked: PinPut, patch: dict[str, Any], now: float, faults: checks.Faults
+    row: PinRow, request: PinPut, patch: dict[str, Any], now: float, faults: checks.Faults
 ) -> tuple[float | None, float | None]:
     """Return the end of the pin in Unix seconds, and the seconds from a hit to the new end."""
     end, refresh_s = row.expires_at, row.refresh_s
-    refreshes = asked.refresh_on_hit if "refresh_on_hit" in patch else refresh_s is not None
-    seconds: float | UnsetType | None = asked.ttl_s if "ttl_s" in patch else UNSET
-    moment: float | str | UnsetType | None = asked.expires_at if "expires_at" in patch else UNSET
+    refreshes = request.refresh_on_hit if "refresh_on_hit" in patch else refresh_s is not None
+    seconds: float | UnsetType | None = request.ttl_s if "ttl_s" in patch else UNSET
+    moment: float | str | UnsetType | None = request.expires_at if "expires_at" in patch else UNSET
     if seconds is None or moment is None:
         end = refresh_s = None
         refreshes = refreshes and "refresh_on_hit" in patch
@@ -49,5 +51,5 @@ def _end(
         if "refresh_on_hit" not in patch:
             refreshes = False
     if refreshes and (refresh_s is None or end is None) and not faults.errors:
-        faults.add("refresh_on_hit", "expected a ttl_s: every hit moves the end to that long from then")
+        faults.add("refresh_on_hit", "expected a ttl_s, to which every hit extends the pin")
     return end, refresh_s if refreshes else None

@@ -11,7 +11,8 @@ from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import record_bytes
 from app.store.records import snapshot_size
 from app.store.records.snapshot_size import SnapshotSize
-from dataplane.protocol.control import MAX_PINNED_KEYS, MAX_SNAPSHOT_BYTES
+from dataplane.protocol.control.records import MAX_PINNED_KEYS
+from dataplane.protocol.control.snapshots import MAX_SNAPSHOT_BYTES
 from dataplane.protocol.salts import shown
 
 MAX_PINS = 10_000

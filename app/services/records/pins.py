@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from app.errors import Conflict
-from app.ingest.fleet import Fleet, is_empty
+from app.ingest.fleet import Fleet, is_empty, unlisted_tiers
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import (
     PinAnswer,
@@ -36,7 +36,7 @@ from app.store.base.database import Database
 from app.store.records import pins
 from app.store.records.pins import PinRow
 from dataplane.base.units import format_size
-from dataplane.protocol.events import PinStats
+from dataplane.protocol.stats.pins import PinInTier, PinStats
 
 
 class Pins:
@@ -76,18 +76,20 @@ class Pins:
         return PinList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(
-        self, name: str, asked: PinPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+        self, name: str, request: PinPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
     ) -> tuple[PinAnswer, bool]:
         """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
         PreconditionRequired; NodeUnreachable if a prefix is named, TooManyRequests if a text is given."""
         checks.pin_name(name)
         faults = checks.Faults()
-        check_sources(asked, faults)
+        check_sources(request, faults)
         faults.stop()
-        prefix = None if asked.prefix is None else await self._prefixes.keys(asked.prefix, by, asked.tenant)
-        encoded = await self._encoded(asked, by)
+        prefix = (
+            None if request.prefix is None else await self._prefixes.keys(request.prefix, by, request.tenant)
+        )
+        encoded = await self._encoded(request, by)
         # In a thread: hashing a million tokens would block the event loop for too long.
-        intent = await asyncio.to_thread(resolve, asked, prefix, time.time(), encoded)
+        intent = await asyncio.to_thread(resolve, request, prefix, time.time(), encoded)
         salt = intent.values["tenant"]
         by.check_salt(salt)
         async with self._changes.begin(by, "pins") as change:
@@ -103,12 +105,16 @@ class Pins:
         await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0], created
 
-    async def _encoded(self, asked: PinPut, by: Principal) -> EncodedText | None:
+    async def _encoded(self, request: PinPut, by: Principal) -> EncodedText | None:
         """Return the tokens of a text or messages; None without them, or without a model, which `resolve` reports."""
-        if (asked.text is None and asked.messages is None) or not asked.model:
+        if (request.text is None and request.messages is None) or not request.model:
             return None
         return await self._tokenizers.encode(
-            asked.model, asked.text, asked.messages, by, add_generation_prompt=asked.add_generation_prompt
+            request.model,
+            request.text,
+            request.messages,
+            by,
+            add_generation_prompt=request.add_generation_prompt,
         )
 
     async def _write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
@@ -128,24 +134,28 @@ class Pins:
         by: Principal,
         expected: Precondition = ANY,
         wait_s: float = 0.0,
+        *,
+        dry_run: bool = False,
     ) -> PinAnswer:
-        """Change the mutable fields of a pin. Raises what `put` raises, and NotFound."""
+        """Change the mutable fields of a pin unless it is a dry run, and return it. Raises what `put` raises, and
+        NotFound."""
         checks.pin_name(name)
-        async with self._changes.begin(by, "pins") as change:
+        async with self._changes.begin(by, "pins", dry_run=dry_run) as change:
             row = await self._own(change, name)
             PINS.check_state(expected, name, row)
             values = patched_values(row, patch, change.now)
             await _check(change, row.tenant, row, values)
             PINS.write(change, name, row, values)
-        await self._progress.wait("pins", row.generation, wait_s)
+        if not dry_run:
+            await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0]
 
-    async def extend(self, name: str, asked: PinExtend, by: Principal, wait_s: float = 0.0) -> PinAnswer:
+    async def extend(self, name: str, request: PinExtend, by: Principal, wait_s: float = 0.0) -> PinAnswer:
         """Move the end of a pin to at least `ttl_s` seconds from now. Raises Invalid, NotFound; Conflict if the pin has
         no end."""
         checks.pin_name(name)
         faults = checks.Faults()
-        faults.check("ttl_s", lambda: ttl(asked.ttl_s))
+        faults.check("ttl_s", lambda: ttl(request.ttl_s))
         faults.stop()
         async with self._changes.begin(by, "pins") as change:
             row = await self._own(change, name)
@@ -153,7 +163,7 @@ class Pins:
                 what = "is permanent" if row.strength == "permanent" else "has no end"
                 raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
             values = columns(row, PINS.written)
-            values["expires_at"] = max(row.expires_at, change.now + asked.ttl_s)
+            values["expires_at"] = max(row.expires_at, change.now + request.ttl_s)
             await _check(change, row.tenant, row, values)
             PINS.write(change, name, row, values)
         await self._progress.wait("pins", row.generation, wait_s)
@@ -181,16 +191,26 @@ class Pins:
     def answers(self, rows: Sequence[PinRow], by: Principal = PLANE) -> list[PinAnswer]:
         """Return records with what the nodes report about their blocks."""
         seen: dict[str, dict[str, PinStats]] = {}
+        unlisted: dict[str, set[str]] = {}
         for stats in self._fleet.stats():
+            tiers = unlisted_tiers(stats)
             for pin in stats.pins:
                 seen.setdefault(pin.name, {})[stats.node] = pin
+                if tiers:
+                    unlisted.setdefault(pin.name, set()).update(tiers)
         now = time.time()
         whole = by.salts is None
-        return [self._answer(row, seen.get(row.name, {}), now, whole=whole) for row in rows]
+        return [
+            self._answer(row, seen.get(row.name, {}), unlisted.get(row.name, set()), now, whole=whole)
+            for row in rows
+        ]
 
-    def _answer(self, row: PinRow, told: dict[str, PinStats], now: float, *, whole: bool) -> PinAnswer:
-        seen = list(told.values())
+    def _answer(
+        self, row: PinRow, by_node: dict[str, PinStats], unlisted: set[str], now: float, *, whole: bool
+    ) -> PinAnswer:
+        seen = list(by_node.values())
         expires_at, expired = _end(row, seen, now)
+        nothing_seen = not expired and bool(seen) and all(map(is_empty, seen))
         return PinAnswer(
             **{**fields(row, PinShared.__struct_fields__), "expires_at": expires_at},
             refresh_on_hit=row.refresh_s is not None,
@@ -208,8 +228,12 @@ class Pins:
             gpu_copies=sum(pin.gpu_copies for pin in seen),
             gpu_copy_bytes=sum(pin.gpu_copy_bytes for pin in seen),
             gpu_copies_wanted=sum(pin.gpu_copies_wanted for pin in seen),
+            tiers=_in_tiers(seen),
+            only_in_tiers=0 if expired else sum(pin.only_in_tiers for pin in seen),
+            not_loaded="" if expired else max((pin.not_loaded for pin in seen), default=""),
             expired=expired,
-            holds_nothing=not expired and bool(seen) and all(map(is_empty, seen)),
+            holds_nothing=nothing_seen and not unlisted,
+            unlisted_tiers=sorted(unlisted) if nothing_seen else [],
             summary=_summary(row, seen),
             nodes={
                 node: PinOnNode(
@@ -219,8 +243,11 @@ class Pins:
                     pin.gpu_copies,
                     pin.gpu_copy_bytes,
                     pin.gpu_copies_wanted,
+                    pin.tiers,
+                    pin.only_in_tiers,
+                    pin.not_loaded,
                 )
-                for node, pin in sorted(told.items())
+                for node, pin in sorted(by_node.items())
             },
             status=self._progress.status(
                 "pins",
@@ -243,15 +270,28 @@ def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     )
     chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
     on_gpus = f", {sum(pin.gpu_copies for pin in seen)} GPU copies" if row.tier == "gpu" else ""
-    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}"
+    in_tiers = "".join(f", {held.blocks} in {name}" for name, held in _in_tiers(seen).items())
+    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}{in_tiers}"
 
 
-async def _check(change: Change, salt: str, row: PinRow | None, asked: Values) -> None:
+def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
+    """Return what tiers of the same name hold of a pin on all nodes together."""
+    total: dict[str, PinInTier] = {}
+    for pin in seen:
+        for name, held in pin.tiers.items():
+            of_tier = total.setdefault(name, PinInTier())
+            of_tier.blocks += held.blocks
+            of_tier.bytes += held.bytes
+            of_tier.guaranteed += held.guaranteed
+    return dict(sorted(total.items()))
+
+
+async def _check(change: Change, salt: str, row: PinRow | None, values: Values) -> None:
     """Check that the caller may give the record these values: its owner, and the tenant's ceiling. Raises Forbidden."""
-    owners.check(change.by, None if row is None else row.managed_by, asked["managed_by"])
-    ceilings.check_pin_selector(change.by, None if row is None else row.selector, asked["selector"])
-    ends_in_s = None if asked["expires_at"] is None else asked["expires_at"] - change.now
-    await ceilings.check_pin(change.session, change.by, salt, asked["strength"], ends_in_s)
+    owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
+    ceilings.check_pin_selector(change.by, None if row is None else row.selector, values["selector"])
+    ends_in_s = None if values["expires_at"] is None else values["expires_at"] - change.now
+    await ceilings.check_pin(change.session, change.by, salt, values["strength"], ends_in_s)
 
 
 def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:

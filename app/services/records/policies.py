@@ -22,7 +22,7 @@ from app.services.records.record_types import Values, fields
 from app.store.base.database import Database
 from app.store.records import policies
 from app.store.records.policies import PolicyRow
-from dataplane.protocol.events import PolicyStats
+from dataplane.protocol.stats.pool import PolicyStats
 
 
 class Policies:
@@ -54,12 +54,12 @@ class Policies:
         """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
         PreconditionRequired."""
         checks.pin_name(name)
-        asked = resolve(name, intent)
+        values = resolve(name, intent)
         async with self._changes.begin(by, "policies") as change:
             row = await policies.get(change.session, name)
             POLICIES.check_state(expected, name, row)
             created = row is None
-            row = await self.write(change, row, asked)
+            row = await self.write(change, row, values)
         await self._progress.wait("policies", row.generation, wait_s)
         return self._answer(row), created
 
@@ -80,10 +80,10 @@ class Policies:
         await self._progress.wait("policies", row.generation, wait_s)
         return self._answer(row)
 
-    async def write(self, change: Change, row: PolicyRow | None, asked: Values) -> PolicyRow:
+    async def write(self, change: Change, row: PolicyRow | None, values: Values) -> PolicyRow:
         """Write the intent to the record, within a change of `policies`."""
-        owners.check(change.by, None if row is None else row.managed_by, asked["managed_by"])
-        return POLICIES.write(change, asked["name"], row, asked)
+        owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
+        return POLICIES.write(change, values["name"], row, values)
 
     async def delete(
         self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0

@@ -9,7 +9,7 @@ from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.records.key_intent import MAX_KEYS
-from dataplane.protocol.control import MAX_PREFIXES, ListPrefixes, Prefix, PrefixesListed, PrefixKeys
+from dataplane.protocol.control.prefixes import MAX_PREFIXES, ListPrefixes, Prefix, PrefixesListed, PrefixKeys
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 
@@ -35,14 +35,16 @@ class PrefixService:
         """Return the hottest prefixes first; limited callers get only those of their tenants. Raises Invalid,
         Forbidden, NodeUnreachable if no node is connected."""
         items: list[PrefixAnswer] = []
-        silent: dict[str, str] = {}
+        failed_nodes: dict[str, str] = {}
         for salt in _asked_for(asks, tenant):
-            told = await self._listed(by, salt, limit)
-            merged = _merged((one.node, p) for one in told if one.answer for p in one.answer.prefixes)
+            replies = await self._listed(by, salt, limit)
+            merged = _merged((one.node, p) for one in replies if one.answer for p in one.answer.prefixes)
             items += [item for item in merged if salt is None or item.tenant == shown(salt)]
-            silent |= {one.node: one.error for one in told if one.answer is None}
+            failed_nodes |= {one.node: one.error for one in replies if one.answer is None}
         items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
-        return PrefixList(items[:limit], len(items), list(map(NodeError, silent, silent.values())))
+        return PrefixList(
+            items[:limit], len(items), list(map(NodeError, failed_nodes, failed_nodes.values()))
+        )
 
     async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
@@ -57,12 +59,12 @@ class PrefixService:
             raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._own(label, _one_of(by, tenant))
-        told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
-        known = [p for p in _all(told) if p.label == label]
+        replies = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        known = [p for p in _all(replies) if p.label == label]
         if known:
             return _best(label, known)
-        silent = [one for one in told if one.answer is None]
-        why = f" ({'; '.join(one.error for one in silent[:3])})" if silent else ""
+        failed_nodes = [one for one in replies if one.answer is None]
+        why = f" ({'; '.join(one.error for one in failed_nodes[:3])})" if failed_nodes else ""
         raise _unknown(
             f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{why}"
         )
@@ -76,8 +78,8 @@ class PrefixService:
         listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
-        told = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
-        known = [p for p in _all(told) if (p.label, p.tenant) == (label, salt)]
+        replies = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        known = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
         if not known:
             raise unknown
         return _best(label, known)
@@ -107,7 +109,7 @@ def _one_of(by: Principal, tenant: str | None) -> str:
         (salt,) = by.salts
         return salt
     if tenant is None:
-        faults.add("tenant", f"expected one of {by.tenants()}: this token is for several")
+        faults.add("tenant", f"expected one of {by.tenants()}: this token is limited to several tenants")
     found = faults.check("tenant", lambda: checks.tenant(tenant or ""))
     faults.stop()
     assert found is not None
@@ -115,8 +117,8 @@ def _one_of(by: Principal, tenant: str | None) -> str:
     return found
 
 
-def _all(told: Iterable[NodeReply[PrefixesListed]]) -> Iterator[Prefix]:
-    for one in told:
+def _all(replies: Iterable[NodeReply[PrefixesListed]]) -> Iterator[Prefix]:
+    for one in replies:
         yield from [] if one.answer is None else one.answer.prefixes
 
 
@@ -148,10 +150,10 @@ def _found(prefix: Prefix) -> FoundPrefix | None:
     return FoundPrefix(prefix.model, prefix.tenant, keys) if len(set(keys)) == count else None
 
 
-def _merged(told: Iterable[tuple[str, Prefix]]) -> list[PrefixAnswer]:
+def _merged(replies: Iterable[tuple[str, Prefix]]) -> list[PrefixAnswer]:
     """Return one answer for each label, tenant and model."""
     groups: dict[tuple[str, str, str], list[tuple[str, Prefix]]] = {}
-    for node, prefix in told:
+    for node, prefix in replies:
         groups.setdefault((prefix.label, prefix.tenant, prefix.model), []).append((node, prefix))
     return [
         PrefixAnswer(

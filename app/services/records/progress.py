@@ -1,19 +1,29 @@
 """Progress of a generation: the nodes that applied it, and waiting for them."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from app.ingest.fleet import Fleet, FleetNode, keeps_gpu_copies
+from app.ingest.fleet import Fleet, FleetNode, holds_blocks, keeps_gpu_copies
+from app.observe.metric_sources import GenerationLag
 from app.push.desired import DesiredState
 from app.push.states import NodeState, node_state
 from app.schemas.base.status import NodeProgress, RecordStatus
-from app.services.records.conditions import RecordState, accepted, applied_on, effective_on, over_all
+from app.services.records.conditions import (
+    RecordState,
+    accepted,
+    applied_on,
+    effective_on,
+    no_node,
+    over_all,
+)
 from dataplane.base.labels import matches
-from dataplane.protocol.control import SNAPSHOT_TYPES, Observed, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
 
 MAX_WAIT_S = 30.0
 LOOK_S = 0.05
-"""Seconds between checks of node stats, which do not notify the fleet's pulse."""
+"""Seconds between checks of node stats, which do not notify the change signal."""
+_POSITION = re.compile(r"tiers\[(\d+)\]", re.ASCII)
 
 
 class RecordProgress:
@@ -39,6 +49,21 @@ class RecordProgress:
         """Return the wanted generation by type, as of the last read of the database."""
         return {str(kind): number for kind, number in self._desired.generations.items()}
 
+    def lags(self) -> Iterator[GenerationLag]:
+        """Yield how far each node is behind, and whether it drifted, for each type."""
+        for node in self._fleet.nodes.values():
+            for kind, wanted in self._desired.wanted(node.labels).items():
+                observed = self._own(node, kind)
+                if kind not in node.observed and wanted.is_optional:
+                    continue
+                generation = 0 if observed is None else observed.generation
+                drifted = (
+                    observed is not None
+                    and generation == wanted.generation
+                    and observed.digest != wanted.digest
+                )
+                yield GenerationLag(node.name, kind, max(wanted.generation - generation, 0), drifted)
+
     def status(
         self,
         kind: SnapshotType,
@@ -56,19 +81,22 @@ class RecordProgress:
         nodes = [node for node in self._fleet.nodes.values() if matches(node.labels, selector)]
         gpu_copies = kind == "pins" and any(_has_gpu_copies(node) for node in nodes)
         resident = kind == "pins" and any(_has_blocks(node, name) for node in nodes)
-        told = {
+        by_node = {
             node.name: self._on_node(node, record, whole=whole, gpu_copies=gpu_copies, resident=resident)
             for node in nodes
         }
-        living = [told[node.name] for node in nodes if not node.lost]
+        living = [node for node in nodes if not node.lost]
         return RecordStatus(
             accepted=True,
-            applied=bool(living) and all(each.conditions[0].status == "True" for each in living),
-            nodes=told,
+            applied=bool(living)
+            and all(by_node[node.name].conditions[0].status == "True" for node in living),
+            nodes=by_node,
             conditions=[
                 accepted(record),
                 *over_all(
-                    record, [(node.name, told[node.name].conditions) for node in nodes if not node.lost]
+                    record,
+                    [(node.name, by_node[node.name].conditions) for node in living],
+                    no_node(selector, nodes),
                 ),
             ],
         )
@@ -84,7 +112,7 @@ class RecordProgress:
         is_applied = self._applied(node, kind, record.generation)
         if state is NodeState.IN_SYNC and not is_applied:
             state = NodeState.BEHIND  # committed a moment ago: the push worker has not run yet
-        applied = applied_on(node, record, state, is_applied, whole=whole)
+        applied = applied_on(node, record, state, is_applied, self.faults(node, kind), whole=whole)
         chosen = self._desired.policy_for(node.labels) if kind == "policies" else None
         return NodeProgress(
             None if observed is None else observed.generation,
@@ -103,11 +131,23 @@ class RecordProgress:
             ],
         )
 
+    def faults(self, node: FleetNode, kind: SnapshotType) -> list[Fault]:
+        """Return why the node refused the newest snapshot; empty if it did not. Paths name tiers instead of their
+        positions."""
+        refusal = node.refused.get(kind)
+        if refusal is None or refusal.generation != self._desired.generations.get(kind):
+            return []
+        if kind != "tiers":
+            return list(refusal.faults)
+        return with_names(refusal.faults, self._desired.names(kind, node.labels))
+
     def _applied(self, node: FleetNode, kind: SnapshotType, generation: int) -> bool:
         observed = self._own(node, kind)
-        if observed is None or observed.generation < generation:
+        wanted = self._desired.wanted(node.labels).get(kind)
+        if kind not in node.observed and wanted is not None and wanted.is_optional:
+            return wanted.generation >= generation
+        if observed is None or wanted is None or observed.generation < generation:
             return False
-        wanted = self._desired.wanted(node.labels)[kind]
         # At the newest generation the digest must match, too: the node's labels may have changed meanwhile.
         return observed.generation != wanted.generation or observed.digest == wanted.digest
 
@@ -142,8 +182,8 @@ class RecordProgress:
         """Return whether every living node that applied this generation of pins has published stats since."""
         return all(
             node.stats is not None
-            and (told := node.stats.observed.get("pins")) is not None
-            and told.generation >= generation
+            and (observed := node.stats.observed.get("pins")) is not None
+            and observed.generation >= generation
             for node in self._fleet.living()
             if self._applied(node, "pins", generation)
         )
@@ -161,7 +201,7 @@ class RecordProgress:
             return ["no node is connected", *reasons]
         behind = sum(self.state(node) is not NodeState.IN_SYNC for node in living)
         if behind:
-            reasons.append(f"{behind} of {len(living)} nodes do not hold what they should")
+            reasons.append(f"{behind} of {len(living)} nodes have not applied the current records")
         closed = sum(bool(_gateway_problem(node)) for node in living)
         if closed:
             reasons.append(f"the gateway of {closed} of {len(living)} nodes cannot serve new workers")
@@ -185,9 +225,20 @@ class RecordProgress:
         return reasons
 
 
+def with_names(faults: Sequence[Fault], names: Sequence[str]) -> list[Fault]:
+    """Return faults with paths such as `tiers.nvme.budget_bytes` for `tiers[0].budget_bytes`, given the names in the
+    order of the snapshot."""
+
+    def named(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return f"tiers.{names[number]}" if number < len(names) else match[0]
+
+    return [Fault(_POSITION.sub(named, fault.path, 1), fault.code, fault.message) for fault in faults]
+
+
 def _has_blocks(node: FleetNode, pin: str) -> bool:
-    """Return whether the node caches blocks of the pin, by its last stats."""
-    return not node.lost and pin in node.pins and node.pins[pin].resident > 0
+    """Return whether the node has blocks of the pin, by its last stats."""
+    return not node.lost and pin in node.pins and holds_blocks(node.pins[pin])
 
 
 def _has_gpu_copies(node: FleetNode) -> bool:

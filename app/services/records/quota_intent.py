@@ -1,19 +1,34 @@
 """A requested quota, checked: sizes are parsed, and the fields must be consistent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from app.observe.catalogue.records import QuotaChanged, QuotaCreated, QuotaDeleted
 from app.schemas.base.records import written
-from app.schemas.records.quotas import QuotaPut, QuotaRecord
+from app.schemas.records.quotas import QuotaPut, QuotaRecord, TierQuotaPut
 from app.services.base import checks
+from app.services.base.changes import Action
 from app.services.records.record_types import PushedType, Values, checked, columns, defaults
 from app.store.records.quotas import QuotaRow
+from dataplane.base.field_errors import MAX_SHOWN
 from dataplane.base.units import format_exact_size as said
-from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.control.records import MAX_QUOTA_TIERS, QuotaSpec, TierQuota
+from dataplane.protocol.tiers import EXPECTED_TIER_NAME, is_tier_name
 
+_EVENTS: dict[Action, type[QuotaCreated | QuotaChanged | QuotaDeleted]] = {
+    "create": QuotaCreated,
+    "update": QuotaChanged,
+    "delete": QuotaDeleted,
+}
 QUOTAS = PushedType(
-    name="quotas", noun="quota", row=QuotaRow, key="tenant", put=QuotaPut, written=written(QuotaRecord)
+    name="quotas",
+    noun="quota",
+    row=QuotaRow,
+    key="tenant",
+    put=QuotaPut,
+    written=written(QuotaRecord),
+    event=lambda action, tenant, _, generation: _EVENTS[action](tenant, generation),
 )
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
 SHARE = QuotaSpec.__struct_fields__[1:]
@@ -32,13 +47,35 @@ def resolve(tenant: str, intent: QuotaPut) -> Values:
     for name, value in given.items():
         if name.endswith("_bytes"):
             given[name] = faults.check(name, _size_of(value))
+    if "tiers" in given:
+        given["tiers"] = _tiers(given["tiers"], faults)
     others = checked(columns(intent, _OTHERS), faults)
     faults.stop()
     assert salt is not None
     spec = QuotaSpec(tenant=salt, **given)
     _check(spec, faults)
     faults.stop()
-    return {**msgspec.structs.asdict(spec), **others}
+    return {**msgspec.structs.asdict(spec), "tiers": msgspec.to_builtins(spec.tiers), **others}
+
+
+def _tiers(given: Mapping[str, TierQuotaPut], faults: checks.Faults) -> dict[str, TierQuota]:
+    """Return the shares in tiers, by name in order, so that equal shares are stored as equal texts."""
+    found: dict[str, TierQuota] = {}
+    if len(given) > MAX_QUOTA_TIERS:
+        faults.add("tiers", f"expected at most {MAX_QUOTA_TIERS} tiers, got {len(given)}")
+        return found
+    for name, share in sorted(given.items()):
+        path = f"tiers.{name}"
+        if not is_tier_name(name):
+            faults.add("tiers", f"{EXPECTED_TIER_NAME}, got {name[:MAX_SHOWN]!r}")
+            continue
+        floor = faults.check(f"{path}.floor_bytes", _size_of(share.floor_bytes)) or 0
+        limit = faults.check(f"{path}.limit_bytes", _size_of(share.limit_bytes))
+        if limit is not None and floor > limit:
+            message = f"expected at most limit_bytes, {said(limit)}, got {said(floor)}"
+            faults.add(f"{path}.floor_bytes", message)
+        found[name] = TierQuota(floor, limit)
+    return found
 
 
 def _size_of(value: int | str | None) -> Callable[[], int | None]:

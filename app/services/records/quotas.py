@@ -53,14 +53,14 @@ class Quotas:
     ) -> tuple[QuotaAnswer, bool]:
         """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
         PreconditionRequired, FloorsExceedCapacity."""
-        asked = resolve(tenant, intent)
-        salt = asked["tenant"]
+        values = resolve(tenant, intent)
+        salt = values["tenant"]
         by.check_salt(salt)
         async with self._changes.begin(by, "quotas") as change:
             row = await quotas.get(change.session, salt)
             QUOTAS.check_state(expected, salt, row)
             created = row is None
-            row = await self.write(change, row, asked)
+            row = await self.write(change, row, values)
         return await self.settled(row, wait_s, by), created
 
     async def patch(
@@ -85,14 +85,14 @@ class Quotas:
         await self._progress.wait("quotas", row.generation, wait_s)
         return self.answers([row], by)[0]
 
-    async def write(self, change: Change, row: QuotaRow | None, asked: Values) -> QuotaRow:
+    async def write(self, change: Change, row: QuotaRow | None, values: Values) -> QuotaRow:
         """Write the intent to the record, within a change of `quotas`. Raises Forbidden, FloorsExceedCapacity."""
-        salt = asked["tenant"]
+        salt = values["tenant"]
         before = None if row is None else QUOTAS.audited(row)
-        owners.check(change.by, None if row is None else row.managed_by, asked["managed_by"])
-        await ceilings.check_quota(change, salt, before, asked)
-        await self._check_floors(change, asked)
-        return QUOTAS.write(change, salt, row, asked)
+        owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
+        await ceilings.check_quota(change, salt, before, values)
+        await self._check_floors(change, values)
+        return QUOTAS.write(change, salt, row, values)
 
     async def delete(
         self, tenant: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
@@ -110,13 +110,13 @@ class Quotas:
         await ceilings.check_quota(change, row.tenant, QUOTAS.audited(row), None)
         await QUOTAS.remove(change, row)
 
-    async def _check_floors(self, change: Change, asked: Values) -> None:
+    async def _check_floors(self, change: Change, values: Values) -> None:
         """Refuse floors that grow beyond the capacity of a connected node."""
         nodes = self._fleet.connected()
-        if not nodes or not _binding_floor(asked):
+        if not nodes or not _binding_floor(values):
             return
         before = await quotas.floors(change.session)
-        after = {**before, asked["tenant"]: (asked["selector"], _binding_floor(asked))}
+        after = {**before, values["tenant"]: (values["selector"], _binding_floor(values))}
         if message := excess(before, after, nodes, whole=change.by.salts is None):
             raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
 
@@ -153,5 +153,5 @@ class Quotas:
         )
 
 
-def _binding_floor(asked: Values) -> int:
-    return asked["floor_bytes"] if asked["mode"] == "enforce" else 0
+def _binding_floor(values: Values) -> int:
+    return values["floor_bytes"] if values["mode"] == "enforce" else 0

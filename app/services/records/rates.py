@@ -3,13 +3,16 @@ saved."""
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from app.errors import Conflict, FieldError
+from app.observe.catalogue.records import RateChanged, RateCreated, RateDeleted
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.rates import RateAnswer, RateList, RatePut
 from app.services.base import checks
-from app.services.base.changes import Changes
-from app.services.base.preconditions import ANY, Precondition
+from app.services.base.changes import Action, Changes
+from app.services.base.merge import patched
+from app.services.base.preconditions import ANY, Precondition, state_of
 from app.services.base.principals import Principal
 from app.services.records.record_types import RecordType, columns
 from app.store.base.database import Database
@@ -18,7 +21,19 @@ from app.store.records.rates import RateRow
 
 MAX_TOKENS_PER_S = 1e9
 _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
-RATES = RecordType(noun="rate", row=RateRow, key="name", put=RatePut, written=RatePut.__struct_fields__)
+_EVENTS: dict[Action, type[RateCreated | RateChanged | RateDeleted]] = {
+    "create": RateCreated,
+    "update": RateChanged,
+    "delete": RateDeleted,
+}
+RATES = RecordType(
+    noun="rate",
+    row=RateRow,
+    key="name",
+    put=RatePut,
+    written=RatePut.__struct_fields__,
+    event=lambda action, name, _values, _generation: _EVENTS[action](name),
+)
 
 
 class PrefillRates:
@@ -43,25 +58,47 @@ class PrefillRates:
         return RateList([_answer(row) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
-        self, name: str, asked: RatePut, by: Principal, expected: Precondition = ANY
+        self,
+        name: str,
+        request: RatePut,
+        by: Principal,
+        expected: Precondition = ANY,
+        *,
+        dry_run: bool = False,
     ) -> tuple[RateAnswer, bool]:
-        """Store the record, and return it and whether it is new. Raises Invalid, Conflict, PreconditionFailed,
-        PreconditionRequired."""
+        """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, Conflict,
+        PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
-        _check(asked)
-        async with self._changes.begin(by) as change:
+        model = _check(request)
+        async with self._changes.begin(by, dry_run=dry_run) as change:
             row = await rates.get(change.session, name)
             RATES.check_state(expected, name, row)
-            other = await rates.same(change.session, asked.model, asked.space, besides=name)
+            other = await rates.same(change.session, model, request.space, besides=name)
             if other is not None:
-                what = f"space {asked.space}" if asked.space else "all spaces"
-                message = f"{other.name!r} is already the rate of {what} of {asked.model!r}; change that record instead"
+                what = f"space {request.space}" if request.space else "all spaces"
+                message = f"{other.name!r} is already the rate of {what} of {model!r}; change it instead"
                 raise Conflict(message, [FieldError("model", message)])
             created = row is None
             if row is None and await rates.count(change.session) >= rates.MAX:
                 raise Conflict(f"there are already {rates.MAX} rates, which is the maximum")
-            row = RATES.write(change, name, row, columns(asked, RATES.written))
+            row = RATES.write(change, name, row, columns(request, RATES.written))
         return _answer(row), created
+
+    async def patch(
+        self,
+        name: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition = ANY,
+        *,
+        dry_run: bool = False,
+    ) -> RateAnswer:
+        """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
+        held = await self.get(name)
+        expected.check(RATES.called(name), held.etag)
+        request = patched(RatePut, columns(held, RATES.written), patch)
+        answer, _ = await self.put(name, request, by, state_of(held.etag), dry_run=dry_run)
+        return answer
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
@@ -81,19 +118,25 @@ class KnownRates:
         return self._rates.get((model, space)) or self._rates.get((model, ""))
 
 
-def _check(asked: RatePut) -> None:
-    """Check a request. Raises Invalid."""
+def _check(request: RatePut) -> str:
+    """Check a request, and return its model. Raises Invalid with every fault found."""
     faults = checks.Faults()
-    faults.check("model", lambda: checks.model(asked.model))
-    faults.check("note", lambda: checks.note(asked.note))
-    if asked.space and _SPACE.fullmatch(asked.space) is None:
-        faults.add("space", f"expected 32 hex digits in lower case, or nothing, got {asked.space[:40]!r}")
-    if not 0 < asked.prefill_tokens_per_s <= MAX_TOKENS_PER_S:
-        faults.add(
-            "prefill_tokens_per_s",
-            f"expected more than 0, at most {MAX_TOKENS_PER_S:,.0f}, got {asked.prefill_tokens_per_s:g}",
-        )
+    model = faults.check("model", lambda: checks.model(checks.given(request.model, "text")))
+    faults.check("note", lambda: checks.note(request.note))
+    if request.space and _SPACE.fullmatch(request.space) is None:
+        faults.add("space", f"expected 32 hex digits in lower case, or nothing, got {request.space[:40]!r}")
+    tokens_per_s = request.prefill_tokens_per_s
+    faults.check("prefill_tokens_per_s", lambda: _tokens_per_s(checks.given(tokens_per_s, "a number")))
     faults.stop()
+    assert model is not None
+    return model
+
+
+def _tokens_per_s(rate: float) -> float:
+    """Check a rate. Raises ValueError."""
+    if not 0 < rate <= MAX_TOKENS_PER_S:
+        raise ValueError(f"expected more than 0, at most {MAX_TOKENS_PER_S:,.0f}, got {rate:g}")
+    return rate
 
 
 def _answer(row: RateRow) -> RateAnswer:

@@ -12,11 +12,12 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from app.errors import NotFound
+from app.observe.catalogue import PlaneEvent
 from app.services.base import checks
 from app.services.base.changes import Action, Change
 from app.services.base.preconditions import ANY, Precondition, etag
 from app.store.base.declarative import Base
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control.snapshots import SnapshotType
 from dataplane.protocol.salts import shown
 
 R = TypeVar("R", bound=Base)
@@ -41,6 +42,8 @@ class RecordType(Generic[R]):
     """Body of its PUT."""
     written: tuple[str, ...]
     """Columns that follow from the PUT: all that an audit entry shows."""
+    event: Callable[[Action, str, Values, int], PlaneEvent]
+    """Returns the event about a change, from the shown name, the audited fields and the generation (0 if none)."""
     hint: Callable[[str], str] = lambda _key: ""
     """Returns the end of the message about a record that does not exist."""
 
@@ -98,7 +101,7 @@ class RecordType(Generic[R]):
 
     async def remove(self, change: Change, row: R) -> None:
         """Delete a record."""
-        self._note(change, "delete", getattr(row, self.key), self.audited(row), None)
+        self.note(change, "delete", getattr(row, self.key), self.audited(row), None)
         await change.session.delete(row)
 
     @property
@@ -108,12 +111,14 @@ class RecordType(Generic[R]):
 
     def _changed(self, change: Change, key: str, row: Any, before: Values | None, after: Values) -> None:
         row.revision, row.updated_at = (row.revision or 0) + 1, change.now
-        self._note(change, "create" if before is None else "update", key, before, after)
+        self.note(change, "create" if before is None else "update", key, before, after)
 
-    def _note(
+    def note(
         self, change: Change, action: Action, key: str, before: Values | None, after: Values | None
     ) -> None:
-        change.noted(action, self.noun, self.shown(key), before, after)
+        """Audit the change of a record, and add its event."""
+        event = self.event(action, self.shown(key), after or before or {}, 0)
+        change.noted(action, self.noun, self.shown(key), before, after, event=event)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +134,22 @@ class PushedType(RecordType[R]):
 
     def _changed(self, change: Change, key: str, row: Any, before: Values | None, after: Values) -> None:
         row.generation, row.updated_at = change.generations[self.name], change.now
-        self._note(change, "create" if before is None else "update", key, before, after)
+        self.note(change, "create" if before is None else "update", key, before, after)
 
-    def _note(
+    def note(
         self, change: Change, action: Action, key: str, before: Values | None, after: Values | None
     ) -> None:
-        change.made(self.name, action, self.shown(key), before, after)
+        event = self.event(action, self.shown(key), after or before or {}, change.generations[self.name])
+        change.made(self.name, action, self.shown(key), before, after, event)
 
 
 def defaults(*structs: type[msgspec.Struct]) -> Values:
     """Return the default values of the structs' fields; a later struct replaces those of an earlier one."""
-    found = {field.name: field.default for struct in structs for field in msgspec.structs.fields(struct)}
+    found = {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for struct in structs
+        for field in msgspec.structs.fields(struct)
+    }
     return {name: value for name, value in found.items() if value not in (msgspec.NODEFAULT, msgspec.UNSET)}
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from dataplane.protocol.events import NodeStats, TenantStats
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.tenants import TenantStats
 
 SUMMED = (
     "bytes",

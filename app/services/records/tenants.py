@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from app.errors import Conflict
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
@@ -20,8 +22,10 @@ from app.store.base.database import Database
 from app.store.base.listing import page_of
 from app.store.records import pins, quotas
 from app.store.records.quotas import TenantShare
-from dataplane.protocol.events import NodeStats, TenantStats
+from dataplane.protocol.control.records import TierQuota
 from dataplane.protocol.salts import shown
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.tenants import TenantStats
 
 ANSWERS_AT_ONCE = 200
 """Number of answers that a thread builds between pauses: a few milliseconds."""
@@ -70,10 +74,12 @@ class Tenants:
             "tenant", tenant, "; a tenant is known once it holds blocks, or has a quota or a pin"
         )
 
-    async def adopt(self, tenant: str, asked: AdoptPost, by: Principal, wait_s: float = 0.0) -> QuotaAnswer:
+    async def adopt(self, tenant: str, request: AdoptPost, by: Principal, wait_s: float = 0.0) -> QuotaAnswer:
         """Create a quota record for a tenant that has none. Raises Invalid, Forbidden, NotFound, Conflict,
         FloorsExceedCapacity."""
-        intent = resolve(tenant, QuotaPut(limit_bytes=None, floor_bytes=asked.floor_bytes, note=asked.note))
+        intent = resolve(
+            tenant, QuotaPut(limit_bytes=None, floor_bytes=request.floor_bytes, note=request.note)
+        )
         salt = intent["tenant"]
         known = await self.get(tenant, by)
         async with self._changes.begin(by, "quotas") as change:
@@ -129,6 +135,7 @@ def _answer(name: str, now: TenantTotals, record: TenantShare | None, pin_count:
         store_rate_bytes=share.store_rate_bytes,
         on_exceed=share.on_exceed,
         mode=share.mode,
+        tiers={} if record is None else msgspec.convert(record.tiers, dict[str, TierQuota]),
         effective_floor_bytes=now.effective_floor(share.floor_bytes),
         over_limit=now.over_limit,
         refused=now.refused,

@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 
 from app.errors import Conflict, FieldError, Invalid
+from app.observe.catalogue.records import TokenizerChanged, TokenizerCreated, TokenizerDeleted
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut, TokenizerUsed
 from app.services.base import checks
-from app.services.base.changes import Changes
-from app.services.base.preconditions import ANY, Precondition
+from app.services.base.changes import Action, Changes
+from app.services.base.merge import patched
+from app.services.base.preconditions import ANY, Precondition, state_of
 from app.services.base.principals import Principal
 from app.services.base.redaction import tokenizer_of
 from app.services.records.record_types import RecordType, columns
@@ -31,8 +33,14 @@ MAX_FILE_BYTES = 32 << 20
 MAX_SPECIAL_CHARACTERS = 1024
 MAX_NAMED = 10
 """Number of models that an error message lists."""
+_EVENTS: dict[Action, type[TokenizerCreated | TokenizerChanged | TokenizerDeleted]] = {
+    "create": TokenizerCreated,
+    "update": TokenizerChanged,
+    "delete": TokenizerDeleted,
+}
 TOKENIZERS = RecordType(
     noun="tokenizer",
+    event=lambda action, name, _values, _generation: _EVENTS[action](name),
     row=TokenizerRow,
     key="name",
     put=TokenizerPut,
@@ -77,28 +85,57 @@ class Tokenizers:
         )
 
     async def put(
-        self, name: str, asked: TokenizerPut, by: Principal, expected: Precondition = ANY
+        self,
+        name: str,
+        request: TokenizerPut,
+        by: Principal,
+        expected: Precondition = ANY,
+        *,
+        dry_run: bool = False,
     ) -> tuple[TokenizerAnswer, bool]:
-        """Store the record, and return it and whether it is new. Raises Invalid, Conflict, PreconditionFailed,
-        PreconditionRequired."""
+        """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, Conflict,
+        PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
-        file = await asyncio.to_thread(_file, asked.tokenizer)
-        _check(asked, file)
+        file = await asyncio.to_thread(_file, request.tokenizer)
+        model = _check(request, file)
         digest = await asyncio.to_thread(lambda: sha256(file).hexdigest())
-        await self._tokenizing.run(EncodeJob(file, asked.chat_template), "tokenizer", by)
+        await self._tokenizing.run(EncodeJob(file, request.chat_template), "tokenizer", by)
         # Nodes do not receive tokenizers. The lock of `pins` ensures that a model gets only one tokenizer.
-        async with self._changes.begin(by, "pins") as change:
+        async with self._changes.begin(by, "pins", dry_run=dry_run) as change:
             row = await tokenizers.get(change.session, name)
             TOKENIZERS.check_state(expected, name, row)
-            other = await tokenizers.of_model(change.session, asked.model)
+            other = await tokenizers.of_model(change.session, model)
             if other is not None and other.name != name:
-                message = f"the model {asked.model!r} already has the tokenizer {other.name!r}"
+                message = f"the model {model!r} already has the tokenizer {other.name!r}"
                 raise Conflict(f"model: {message}", [FieldError("model", message)])
             created = row is None
-            values = {**msgspec.structs.asdict(asked), "digest": digest, "file": file}
+            values = {**msgspec.structs.asdict(request), "digest": digest, "file": file}
             del values["tokenizer"]
             row = TOKENIZERS.write(change, name, row, values)
         return _answer(row), created
+
+    async def patch(
+        self,
+        name: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition = ANY,
+        *,
+        dry_run: bool = False,
+    ) -> TokenizerAnswer:
+        """Apply a JSON merge patch; the file stays if the patch has none. Raises what `put` raises, and NotFound."""
+        checks.pin_name(name)
+        async with self._database.read() as session:
+            row = await tokenizers.with_file(session, name)
+        if row is None:
+            raise TOKENIZERS.missing(name)
+        held = TOKENIZERS.etag(row)
+        expected.check(TOKENIZERS.called(name), held)
+        values = {**columns(row, TOKENIZERS.written), "tokenizer": row.file.decode()}
+        del values["digest"]
+        request = patched(TokenizerPut, values, patch)
+        answer, _ = await self.put(name, request, by, state_of(held), dry_run=dry_run)
+        return answer
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
         """Delete the record; pins made with it stay as they are. Raises Invalid, NotFound, PreconditionFailed,
@@ -146,23 +183,27 @@ class Tokenizers:
         return EncodedText(tokens, TokenizerUsed(row.name, row.digest))
 
 
-def _file(given: dict[str, Any] | str) -> bytes:
+def _file(given: dict[str, Any] | str | msgspec.UnsetType) -> bytes:
+    """Return the file; empty if it is missing."""
+    if isinstance(given, msgspec.UnsetType):
+        return b""
     return given.encode() if isinstance(given, str) else msgspec.json.encode(given)
 
 
-def _check(asked: TokenizerPut, file: bytes) -> None:
-    """Check a request. Raises Invalid."""
+def _check(request: TokenizerPut, file: bytes) -> str:
+    """Check a request, and return its model. Raises Invalid with every fault found."""
     faults = checks.Faults()
-    faults.check("model", lambda: checks.model(asked.model))
-    faults.check("note", lambda: checks.note(asked.note))
+    model = faults.check("model", lambda: checks.model(checks.given(request.model, "text")))
+    faults.check("tokenizer", lambda: checks.given(request.tokenizer, "an object or text"))
+    faults.check("note", lambda: checks.note(request.note))
     if len(file) > MAX_FILE_BYTES:
         faults.add("tokenizer", f"expected at most {format_size(MAX_FILE_BYTES)}, got {len(file)} bytes")
-    if asked.chat_template is not None and len(asked.chat_template) > MAX_TEMPLATE_CHARACTERS:
-        message = f"expected at most {MAX_TEMPLATE_CHARACTERS} characters, got {len(asked.chat_template)}"
+    if request.chat_template is not None and len(request.chat_template) > MAX_TEMPLATE_CHARACTERS:
+        message = f"expected at most {MAX_TEMPLATE_CHARACTERS} characters, got {len(request.chat_template)}"
         faults.add("chat_template", message)
-    if "\0" in (asked.chat_template or ""):
+    if "\0" in (request.chat_template or ""):
         faults.add("chat_template", "expected no NUL characters")
-    for name, token in (asked.special_tokens or {}).items():
+    for name, token in (request.special_tokens or {}).items():
         if _VARIABLE.fullmatch(name) is None or name in _RESERVED:
             faults.add("special_tokens", f"expected names such as bos_token, got {name[:40]!r}")
         elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
@@ -170,6 +211,8 @@ def _check(asked: TokenizerPut, file: bytes) -> None:
                 f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL"
             )
     faults.stop()
+    assert model is not None
+    return model
 
 
 def _check_length(field: str, text: str | None, messages: Sequence[dict[str, Any]] | None) -> None:

@@ -97,16 +97,11 @@ class UsageLedger:
         self._forget()
         return False
 
-    async def close(self, timeout_s: float) -> None:
-        """Read and write once more, within `timeout_s` seconds."""
-        if not self._is_writing():
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.read()
-                await self.write()
-        except TimeoutError:
-            self._log.warning("usage.not_written", accounts=len(self._waiting), reason="no time was left")
+    async def close(self) -> None:
+        """Read and write once more."""
+        if self._is_writing():
+            await self.read()
+            await self.write()
 
     async def read(self) -> None:
         """Read every connected node. A node that does not answer is read again the next time."""

@@ -4,25 +4,27 @@ import csv
 import io
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from app.errors import FieldError, Invalid
 from app.ingest.usage import HOUR_S
-from app.schemas.usage.reports import GroupBy, Step, UsageCounts, UsageItem, UsageReport
+from app.schemas.usage.reports import GroupBy, Step, TierUsageCounts, UsageCounts, UsageItem, UsageReport
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.records.rates import KnownRates
 from app.store.base.database import Database
 from app.store.records import rates
 from app.store.usage import ledger
-from app.store.usage.ledger import COUNTERS, UsageSum
+from app.store.usage.ledger import ACCOUNTS, COUNTERS, TIER_COUNTERS, TIERS, UsageSum
 from dataplane.protocol.salts import shown
+from dataplane.protocol.tiers import MEMORY
 from dataplane.protocol.usage import OTHERS
 
 STEPS: dict[Step, int] = {"1h": HOUR_S, "1d": 24 * HOUR_S}
 DEFAULT_STEPS: dict[Step, int] = {"1h": 24, "1d": 30}
 """Default number of steps in a report."""
+NO_USE = TierUsageCounts(byte_hours=0.0, served_tokens=0, served_bytes=0)
 MAX_ITEMS = 10_000
 MAX_SUMS = 4 * MAX_ITEMS
 """Largest number of sums; models and spaces are summed separately because of their rates."""
@@ -33,6 +35,7 @@ COLUMNS = (
     "byte_hours",
     "requested_tokens",
     "served_tokens",
+    "served_bytes",
     "saved_prefill_s",
     "unrated_tokens",
     "stored_blocks",
@@ -41,6 +44,8 @@ COLUMNS = (
     "evicted_bytes",
     "refused_blocks",
 )
+TIER_COLUMNS = ("byte_hours", "served_tokens", "served_bytes")
+"""Columns of memory and of each tier, named `COLUMN:TIER`."""
 
 
 class UsageReports:
@@ -59,7 +64,9 @@ class UsageReports:
             by.check_salt(salt)
             tenants = (salt,)
         async with self._database.read() as session:
-            sums = await ledger.sums(session, group_by, STEPS[step], first, last, tenants, MAX_SUMS)
+            wanted = (group_by, STEPS[step], first, last, tenants, MAX_SUMS)
+            sums = await ledger.sums(session, ACCOUNTS, *wanted)
+            sums += await ledger.sums(session, TIERS, *wanted)
             known = KnownRates(await rates.all_rates(session))
         items = _items(sums, group_by == "tenant", known)
         if len(sums) > MAX_SUMS or len(items) > MAX_ITEMS:
@@ -79,13 +86,13 @@ class UsageReports:
 
 def _items(sums: Sequence[UsageSum], salts: bool, known: KnownRates) -> list[UsageItem]:
     grouped: dict[tuple[int, str], list[UsageSum]] = {}
-    for each in sums:
+    for each in sorted(sums, key=lambda each: (each.start, each.group)):
         grouped.setdefault((each.start, each.group), []).append(each)
     return [
         UsageItem(
             start=float(start),
             group=shown(group) if salts else group,
-            **{name: getattr(used, name) for name in COLUMNS},
+            **{name: getattr(used, name) for name in (*COLUMNS, "tiers")},
         )
         for (start, group), part in grouped.items()
         for used in (_total(part, known),)
@@ -96,6 +103,8 @@ def _total(sums: Sequence[UsageSum], known: KnownRates) -> UsageCounts:
     total = dict.fromkeys(COUNTERS, 0.0)
     saved_s = unrated = 0.0
     for each in sums:
+        if each.tier:
+            continue
         counts = dict(zip(COUNTERS, each.counts, strict=True))
         for name, value in counts.items():
             total[name] += value
@@ -104,13 +113,37 @@ def _total(sums: Sequence[UsageSum], known: KnownRates) -> UsageCounts:
             unrated += counts["served_tokens"]
         else:
             saved_s += counts["served_tokens"] / rate
+    tiers = _by_tier(sums, total)
     held_kib_s = total.pop("held_kib_s")
     return UsageCounts(
         byte_hours=held_kib_s * 1024 / HOUR_S,
         saved_prefill_s=saved_s,
         unrated_tokens=int(unrated),
+        tiers=tiers,
         **{name: int(value) for name, value in total.items()},
     )
+
+
+def _by_tier(sums: Sequence[UsageSum], total: Mapping[str, float]) -> dict[str, TierUsageCounts]:
+    """Return the usage of memory and of each tier. Tokens and bytes that no tier served were served by memory."""
+    tiers: dict[str, dict[str, float]] = {}
+    memory = {name: total[name] for name in TIER_COUNTERS}
+    for each in sums:
+        if not each.tier:
+            continue
+        found = tiers.setdefault(each.tier, dict.fromkeys(TIER_COUNTERS, 0.0))
+        for name, value in zip(TIER_COUNTERS, each.counts, strict=True):
+            found[name] += value
+            if name != "held_kib_s":
+                memory[name] -= value
+    return {
+        name: TierUsageCounts(
+            byte_hours=counts["held_kib_s"] * 1024 / HOUR_S,
+            served_tokens=max(0, int(counts["served_tokens"])),
+            served_bytes=max(0, int(counts["served_bytes"])),
+        )
+        for name, counts in ((MEMORY, memory), *sorted(tiers.items()))
+    }
 
 
 def _range(step: Step, start: str, end: str, now: float) -> tuple[int, int]:
@@ -146,13 +179,19 @@ def _moment(text: str) -> float:
 
 
 def as_csv(report: UsageReport) -> bytes:
-    """Return a header and one line per item. Cells that a spreadsheet would take for formulas are escaped."""
+    """Return a header and one line per item. Cells that a spreadsheet would read as formulas are escaped. The last
+    columns are those of memory and of each tier in the report."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(["start", report.group_by, *COLUMNS])
+    tiers = list(report.totals.tiers)
+    tier_columns = [f"{column}:{tier}" for tier in tiers for column in TIER_COLUMNS]
+    writer.writerow(["start", report.group_by, *COLUMNS, *tier_columns])
     for item in report.items:
         start = datetime.fromtimestamp(item.start, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        writer.writerow([start, _plain(item.group), *(_written(getattr(item, name)) for name in COLUMNS)])
+        of_tiers = [item.tiers.get(tier, NO_USE) for tier in tiers]
+        cells = [getattr(item, name) for name in COLUMNS]
+        cells += [getattr(tier, name) for tier in of_tiers for name in TIER_COLUMNS]
+        writer.writerow([start, _plain(item.group), *map(_written, cells)])
     return out.getvalue().encode()
 
 

@@ -62,10 +62,14 @@ class Retention:
         hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
         deleted = {
             "events": await self._delete_all(lambda session: retention.events_before(session, since, BATCH)),
+            "alerts": await self._delete_all(lambda session: retention.alerts_before(session, since, BATCH)),
             "pushes": await self._delete_all(
                 lambda session: retention.pushes_beyond(session, self._max_kept_pushes, BATCH)
             ),
             "usage": await self._delete_all(lambda session: retention.usage_before(session, hour, BATCH)),
+            "tier_usage": await self._delete_all(
+                lambda session: retention.tier_usage_before(session, hour, BATCH)
+            ),
         }
         if any(deleted.values()):
             self._log.info("retention.deleted", **deleted)

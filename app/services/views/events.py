@@ -1,23 +1,26 @@
 """The history of events: stores events in the database without blocking their publishers.
 
-Events pass through a bounded queue and are written in batches. While the database is unavailable they wait; an event
-that finds the queue full is dropped and counted.
+Events pass through a bounded queue and are written in batches. While the database is unavailable they wait; when the
+queue is full, refused blocks and then the newest events are dropped and counted. Refused blocks are summed.
 """
 
 import asyncio
+import math
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
-from itertools import islice
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import structlog
 
 from app.errors import StoreUnavailable
-from app.observe.events import LarderEvent
+from app.observe.catalogue import NOT_STORED
+from app.observe.events import EventQueue, LarderEvent
 from app.schemas.base.listing import PageRequest
 from app.schemas.views.events import EventAnswer, EventFilters, EventList, EventsNotKept
+from app.services.views.refusal_sums import REFUSED, RefusalSums
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
@@ -27,25 +30,10 @@ QUEUE = 5000
 BATCH = 500
 GATHER_S = 0.5
 RETRY_S = 1.0
-FLUSH_S = 1.0
+REFUSALS_S = 5.0
+"""Seconds between checks for sums of refused blocks that are due."""
 MAX_BYTES = 16 * 1024
 """Largest size of one event's fields as JSON; larger fields are omitted."""
-NOT_STORED = frozenset(
-    {
-        "admission.changed",
-        "blocks.evicted",
-        "blocks.refused",
-        "blocks.stored",
-        "push.acked",
-        "reservation.aborted",
-        "reservation.expired",
-        "segment.created",
-        "segment.retired",
-        "snapshot.applied",
-        "snapshot.refused",
-    }
-)
-"""Events of normal operation that are not worth storing."""
 
 
 class Events:
@@ -54,31 +42,36 @@ class Events:
     def __init__(
         self, database: Database, *, retention_days: float = 30.0, lost: Callable[[], int] = lambda: 0
     ) -> None:
-        """`lost` returns the number of events of nodes that did not arrive."""
+        """`lost` returns the number of events that nodes sent but that did not arrive."""
         self._database = database
         self._retention_s = retention_days * DAY_S
         self._lost = lost
-        self._queue: deque[LarderEvent] = deque()
+        self.dropped: Counter[str] = Counter()
+        """Events that were not stored, by name."""
+        self._queue = EventQueue(QUEUE, self.dropped, keep_oldest=True)
+        self._refusals = RefusalSums()
         self._signal = asyncio.Event()
         self._log = structlog.get_logger()
-        self.dropped = 0
 
     def offer(self, event: LarderEvent) -> None:
         """Queue an event to be stored. Never waits, never raises."""
         if event.name in NOT_STORED:
             return
-        if len(self._queue) >= QUEUE:
-            self.dropped += 1
-            return
-        self._queue.append(event)
+        if event.name == REFUSED:
+            self._refusals.add(event)
+        else:
+            self._queue.push(event)
         self._signal.set()
 
     async def run(self) -> None:
         """Write queued events forever."""
         while True:
-            await self._signal.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFUSALS_S):
+                    await self._signal.wait()
             await asyncio.sleep(GATHER_S)
             self._signal.clear()
+            self._add_refusals(time.monotonic())
             while self._queue:
                 try:
                     await self._write()
@@ -86,21 +79,24 @@ class Events:
                     await asyncio.sleep(RETRY_S)
 
     async def flush(self) -> None:
-        """Write the queued events, if that is quick, before the process ends."""
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                while self._queue:
-                    await self._write()
-        except (StoreUnavailable, TimeoutError):
-            self._log.warning("events.not_stored", events=len(self._queue))
+        """Write the queued events before the process ends. Raises StoreUnavailable."""
+        self._add_refusals(math.inf)
+        while self._queue:
+            await self._write()
 
     async def _write(self) -> None:
         """Write one batch. Raises StoreUnavailable."""
-        batch = list(islice(self._queue, BATCH))
-        async with self._database.write(light=True) as session:
-            await events.append(session, [_row(event) for event in batch])
-        for _ in batch:
-            self._queue.popleft()
+        batch = self._queue.take(BATCH)
+        try:
+            async with self._database.write(light=True) as session:
+                await events.append(session, [_row(event) for event in batch])
+        except BaseException:  # also a cancellation: `flush` writes them then
+            self._queue.put_back(batch)
+            raise
+
+    def _add_refusals(self, now: float) -> None:
+        for event in self._refusals.due(now):
+            self._queue.push(event)
 
     async def page(self, page_request: PageRequest, filters: EventFilters) -> EventList:
         """Return a page of events, newest first by default. Raises Invalid."""
@@ -114,7 +110,7 @@ class Events:
             for row in page.rows
         ]
         not_kept = EventsNotKept(
-            time.time() - self._retention_s, sorted(NOT_STORED), self.dropped, self._lost()
+            time.time() - self._retention_s, sorted(NOT_STORED), self.dropped.total(), self._lost()
         )
         return EventList(items, page.total, page.next_cursor, not_kept)
 
@@ -124,7 +120,7 @@ def _row(event: LarderEvent) -> EventRow:
     fields: dict[str, Any] = {}
     packed = msgspec.json.encode(event.fields)
     if len(packed) > MAX_BYTES or b"\\u0000" in packed:
-        fields["left_out_bytes"] = len(packed)
+        fields["omitted_bytes"] = len(packed)
     else:
         fields = msgspec.json.decode(packed)  # values that JSON cannot express, such as NaN, become null
     return EventRow(

@@ -30,8 +30,9 @@ from app.services.records.tenants import known_tenants
 from app.store.base.database import Database
 from app.store.records import pins, policies
 from app.store.records.policies import PolicyRow
-from dataplane.protocol.control import POLICY_IN_FORCE
-from dataplane.protocol.events import NodeStats, PoolStats, Totals
+from dataplane.protocol.control.records import POLICY_IN_FORCE
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pool import PoolStats, Totals
 
 MAX_ROWS = 500
 SHARED_S = 0.9

@@ -22,7 +22,7 @@ from app.schemas.views.snapshot import RECORDS, NodeRecord
 from app.services.records.progress import RecordProgress
 from app.store.base.database import Database
 from app.store.records import columns, generations
-from dataplane.protocol.control import SNAPSHOT_TYPES, SnapshotType
+from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 from dataplane.protocol.salts import shown
 
 MAX_WAIT_S = 300.0
@@ -98,7 +98,7 @@ class Snapshots:
 
 def _encoded(kind: SnapshotType, generation: int, rows: Sequence[sa.Row[tuple[Any, ...]]]) -> bytes:
     items = [RECORDS[kind](*row) for row in rows]
-    if kind != "policies":
+    if "tenant" in RECORDS[kind].__struct_fields__:
         items = [msgspec.structs.replace(item, tenant=shown(item.tenant)) for item in items]
     packed = msgspec.json.encode(items)
     digest = sha256(packed).hexdigest()

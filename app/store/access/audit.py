@@ -22,7 +22,7 @@ class AuditRow(Base):
     __tablename__ = "audit"
 
     id: Mapped[int] = mapped_column(RowNumber, primary_key=True, autoincrement=True)
-    at: Mapped[Seconds]
+    at: Mapped[Seconds] = mapped_column(index=True)
     actor: Mapped[Name]
     """Name of the token, or `local`."""
     token_id: Mapped[Name] = mapped_column(server_default=EMPTY)
@@ -31,7 +31,7 @@ class AuditRow(Base):
     action: Mapped[Name]
     """`create`, `update` or `delete` for a record, or the name of another action."""
     kind: Mapped[Name]
-    """`quota`, `pin`, `policy`, `blocks`, `node`, `token`, …"""
+    """`quota`, `pin`, `policy`, `tier`, `blocks`, `node`, `token`, …"""
     name: Mapped[LongName]
     """Displayed name of the record."""
     type: Mapped[Name]
@@ -88,7 +88,7 @@ async def last_id(session: AsyncSession) -> int | None:
 
 
 MANY = 50
-"""Number of entries from which they are written without the session's bookkeeping."""
+"""Number of entries from which on `append` bypasses the session's bookkeeping."""
 
 
 async def append(session: AsyncSession, rows: Sequence[AuditRow]) -> None:
@@ -192,17 +192,34 @@ def _cause(error: Exception) -> str:
     return f"its JSON cannot be decoded: {error}" if isinstance(error, ValueError) else str(error)
 
 
+async def applied(
+    session: AsyncSession, since: float, until: float, most: int, *where: sa.ColumnElement[bool]
+) -> list[AuditRow]:
+    """Return allowed entries between two times, both included, newest first, without unreadable ones."""
+    query = sa.select(AuditRow).where(
+        AuditRow.at >= since, AuditRow.at <= until, AuditRow.decision == "allowed", *where
+    )
+    query = query.order_by(AuditRow.id.desc()).limit(most)
+    try:
+        return list((await session.scalars(query.execution_options(populate_existing=True))).all())
+    except (*_NO_VALUE, OperationalError) as error:
+        _cause(error)
+    numbers = [row.id for row in (await session.scalars(query.options(load_only(AuditRow.id)))).all()]
+    rows = [await _row(session, number) for number in numbers]
+    return [row for row in rows if isinstance(row, AuditRow)]
+
+
 def _conditions(filters: AuditFilters) -> list[sa.ColumnElement[bool]]:
-    asked: list[sa.ColumnElement[bool]] = [
+    conditions: list[sa.ColumnElement[bool]] = [
         getattr(AuditRow, name) == value
         for name in ("actor", "action", "kind", "name", "decision")
         if (value := getattr(filters, name)) is not None
     ]
     if filters.since is not None:
-        asked.append(AuditRow.at >= filters.since)
+        conditions.append(AuditRow.at >= filters.since)
     if filters.until is not None:
-        asked.append(AuditRow.at <= filters.until)
-    return asked
+        conditions.append(AuditRow.at <= filters.until)
+    return conditions
 
 
 async def page(

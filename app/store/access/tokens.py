@@ -1,5 +1,7 @@
 """API tokens of callers, and the browser sessions opened with them. Secrets are stored only as hashes."""
 
+from typing import NamedTuple
+
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
@@ -27,6 +29,12 @@ class TokenRow(Base):
     expires_at: Mapped[float | None] = mapped_column(sa.Double())
     last_used_at: Mapped[float | None] = mapped_column(sa.Double())
     last_used_from: Mapped[Name] = mapped_column(server_default=EMPTY)
+
+
+class ExpiredToken(NamedTuple):
+    id: str
+    name: str
+    expires_at: float
 
 
 class SessionRow(Base):
@@ -70,6 +78,24 @@ async def other_admins(session: AsyncSession, besides: str, now: float) -> int:
     valid = sa.or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > now)
     query = sa.select(sa.func.count()).where(TokenRow.role == "admin", TokenRow.id != besides, valid)
     return await session.scalar(query) or 0
+
+
+async def ending(session: AsyncSession, after: float, most: int) -> list[tuple[str, float]]:
+    """Return the names of the tokens that expire after a time, with their times, soonest first."""
+    query = sa.select(TokenRow.name, TokenRow.expires_at).where(_MADE, TokenRow.expires_at > after)
+    rows = await session.execute(query.order_by(TokenRow.expires_at, TokenRow.name).limit(most))
+    return [(name, at) for name, at in rows if at is not None]
+
+
+async def expired(session: AsyncSession, since: float, now: float) -> list[ExpiredToken]:
+    """Return the tokens that expired in a period, oldest first."""
+    query = (
+        sa.select(TokenRow.id, TokenRow.name, TokenRow.expires_at)
+        .where(_MADE, TokenRow.expires_at > since, TokenRow.expires_at <= now)
+        .order_by(TokenRow.expires_at)
+    )
+    rows = await session.execute(query)
+    return [ExpiredToken(token_id, name, at or 0.0) for token_id, name, at in rows]
 
 
 async def drop_setup(session: AsyncSession) -> bool:

@@ -12,6 +12,7 @@ Postgres reads use REPEATABLE READ for the same view.
 """
 
 import asyncio
+import logging
 import os
 import sqlite3
 import time
@@ -20,17 +21,21 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, cast
+from urllib.parse import quote
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 
 from app.errors import LarderError, StoreBusy, StoreUnavailable
+from app.observe.histogram import LatencyHistogram
 from app.store.base import full_disk
 from app.store.base.declarative import Base
 from app.store.base.failures import FULL, meaning
 from app.store.base.sqlite import connect
 from app.store.base.watch import DatabaseWatch, Kind
+from dataplane.base import tracing
 from dataplane.base.settings import SettingsError
 
 BUSY_TIMEOUT_MS = 5_000
@@ -38,8 +43,9 @@ BUSY_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_MS = 4_000
-"""Postgres: bounds on connecting (or waiting for a free connection), on a statement, and on waiting for a lock. They
-make an HTTP caller learn within seconds that the database hangs."""
+CLOSE_TIMEOUT_S = 0.5
+"""Postgres: bounds on connecting (or waiting for a free connection), on a statement, on waiting for a lock, and on
+closing a connection. They make an HTTP caller learn within seconds that the database hangs. SQLite: the last one."""
 R = TypeVar("R", bound=Base)
 _WRITE = "larder_write"
 _LOCK_TIMEOUT = "larder_patience_ms"
@@ -64,7 +70,7 @@ def full_url(given: str) -> sa.URL:
         raise SettingsError(f"database_url: not a URL of a database; {expected}") from None
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
     if url.drivername not in _DRIVERS.values():
-        raise SettingsError(f"database_url: Larder does not work with {url.drivername}; {expected}")
+        raise SettingsError(f"database_url: Larder does not support {url.drivername}; {expected}")
     fault = _fault(url)
     if fault:
         raise SettingsError(f"database_url: {fault}; {expected}")
@@ -106,7 +112,7 @@ async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         connection = await engine.connect()
     except (TypeError, ValueError, OverflowError) as error:
         kind = type(error).__name__  # the message may contain a password
-        raise SettingsError(f"database_url: the driver does not take a parameter of it ({kind})") from None
+        raise SettingsError(f"database_url: the driver rejects one of its parameters ({kind})") from None
     try:
         yield connection
     finally:
@@ -127,17 +133,21 @@ class Database:
         """Create the engine. Raise SettingsError."""
         self.url = full_url(given)
         self.watch = DatabaseWatch()
+        self.seconds = {operation: LatencyHistogram() for operation in ("read", "write", "commit")}
+        """Durations of transactions, and of the commits of changes, whether they succeeded or not."""
         self.origin = os.urandom(8).hex()
         """Identity of this process among the processes that share the database."""
         self._file = _File(self.url)
         try:
             self.engine = _engine(self.url, self._file)
         except (ArgumentError, TypeError, ValueError) as error:
-            raise SettingsError(f"database_url: the driver does not take it: {error}") from None
+            raise SettingsError(f"database_url: the driver rejects it: {error}") from None
+        _filter_log(self.engine)
         self._errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, *_driver_errors(self.url))
         self._writer = self.engine.execution_options(**{_WRITE: True})
         self._light = self.engine.execution_options(**{_WRITE: True, _LIGHT: True})
         self._single = self.engine.execution_options(**{_SINGLE: True})
+        self._at_once = _ReadsAtOnce(self._file) if self._file.path else None
         # SQLite makes waiting writers sleep and retry, which is unfair. Within a process, writers queue for this lock.
         self._turn = asyncio.Lock() if self.engine.dialect.name == "sqlite" else None
         if self.engine.dialect.name == "postgresql":
@@ -154,7 +164,7 @@ class Database:
     async def read(self) -> AsyncIterator[AsyncSession]:
         """Open a read-only session whose statements all see the same snapshot. Raise StoreUnavailable."""
         async with (
-            self._told("read"),
+            self._translated("read"),
             AsyncSession(self._reader, expire_on_commit=False) as session,
             _discarded_if_hung(session),
         ):
@@ -163,12 +173,12 @@ class Database:
     async def row(self, model: type[R], key: str) -> R | None:
         """Return one record by its key, for reading only: most requests ask for one, and a session would take twice as
         long. Raise StoreUnavailable."""
-        async with (
-            self._told("read"),
-            self._single.connect() as connection,
-            _discarded_if_hung(connection),
-        ):
-            found = (await connection.execute(_by_key(model), {"key": key})).one_or_none()
+        async with self._translated("read"):
+            if self._at_once is not None:
+                with suppress(SQLAlchemyError):  # the driver's thread may wait, and reports what is wrong
+                    return cast("R | None", self._at_once.row(_by_key(model), key))
+            async with self._single.connect() as connection, _discarded_if_hung(connection):
+                found = (await connection.execute(_by_key(model), {"key": key})).one_or_none()
         return cast("R | None", found)
 
     @asynccontextmanager
@@ -181,7 +191,7 @@ class Database:
         """
         writer = self._light if light else self._writer
         async with (
-            self._told("write") as step,
+            self._translated("write") as step,
             self._in_turn() as lock_timeout_ms,
             AsyncSession(writer, expire_on_commit=False, info={"origin": self.origin}) as session,
         ):
@@ -193,34 +203,40 @@ class Database:
                 await session.flush()
                 self._file.check()
                 step.committing = True
-                await session.commit()
+                with self.seconds["commit"].timed():
+                    await session.commit()
             except BaseException as error:
                 with suppress(SQLAlchemyError, OSError):  # report the first error
                     await (session.invalidate() if isinstance(error, TimeoutError) else session.rollback())
                 raise
 
     @asynccontextmanager
-    async def _told(self, kind: Kind) -> AsyncIterator[_Step]:
+    async def _translated(self, kind: Kind) -> AsyncIterator[_Step]:
         """Translate driver errors into Larder's errors, and keep the watch up to date."""
         step, began = _Step(), time.monotonic()
+        attributes = {"db.system.name": self.engine.dialect.name}
         try:
-            yield step
+            with (
+                self.seconds[kind].timed(),
+                tracing.child(f"database.{kind}", kind="client", attributes=attributes),
+            ):
+                yield step
         except self._errors as error:
             failure = meaning(error, committing=step.committing)
             if failure is None:
                 raise
-            self._watched(kind, failure, error)
+            self._watched(kind, failure, error, began)
             raise failure from error
         except StoreUnavailable as failure:
-            self._watched(kind, failure, failure)
+            self._watched(kind, failure, failure, began)
             raise
         else:
             self.watch.worked(kind, began)
 
-    def _watched(self, kind: Kind, failure: LarderError, cause: Exception) -> None:
+    def _watched(self, kind: Kind, failure: LarderError, cause: Exception, began: float) -> None:
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreBusy):
-            said = str(getattr(cause, "orig", None) or cause).partition("\n")[0]
-            self.watch.failed(kind, said.rpartition(">: ")[2][:200] or failure.message)
+            message = str(getattr(cause, "orig", None) or cause).partition("\n")[0]
+            self.watch.failed(kind, message.rpartition(">: ")[2][:200] or failure.message, began)
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncIterator[int]:
@@ -228,7 +244,7 @@ class Database:
         if self._turn is None:
             yield BUSY_TIMEOUT_MS
             return
-        asked = time.monotonic()
+        began = time.monotonic()
         try:
             async with asyncio.timeout(BUSY_TIMEOUT_MS / 1000):
                 await self._turn.acquire()
@@ -236,7 +252,7 @@ class Database:
             raise StoreBusy("the database is busy with other changes; try again") from None
         try:
             # Rounded, so that after a short wait the connection's setting stays unchanged.
-            waited_ms = int((time.monotonic() - asked) * 1000) // _STEP_MS * _STEP_MS
+            waited_ms = int((time.monotonic() - began) * 1000) // _STEP_MS * _STEP_MS
             yield max(BUSY_TIMEOUT_MS - waited_ms, _STEP_MS)
         finally:
             self._turn.release()
@@ -254,10 +270,23 @@ class Database:
         if self.engine.dialect.name != "postgresql":
             return _engine(self.url, self._file)
         connect = {"timeout": CONNECT_TIMEOUT_S, **settings}
-        return create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
+        engine = create_async_engine(self.url, poolclass=sa.NullPool, connect_args=connect)
+        _filter_log(engine)
+        return engine
 
     async def close(self) -> None:
+        """Close all connections, also those that a cancelled task left behind. Nothing opens a new one afterwards."""
+        self._file.closed = True
+        if self._at_once is not None:
+            self._at_once.close()
         await self.engine.dispose()
+        closing = [asyncio.create_task(connection.close()) for connection in self._file.connections]
+        if closing:
+            done, hanging = await asyncio.wait(closing, timeout=CLOSE_TIMEOUT_S)
+            for task in hanging:
+                task.cancel()
+            for task in done:
+                task.exception()  # a connection that broke is closed, too
 
 
 @asynccontextmanager
@@ -271,12 +300,37 @@ async def _discarded_if_hung(held: AsyncSession | AsyncConnection) -> AsyncItera
         raise
 
 
+def _filter_log(engine: AsyncEngine) -> None:
+    logger = engine.pool.logger
+    assert isinstance(logger, logging.Logger)
+    logger.addFilter(_is_no_cancellation)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """Return whether the pool reports a failure. It reports a close that a stop cancels, too, with a traceback."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 @cache
 def _by_key(model: type[Base]) -> sa.Select[Any]:
     """Return the query for one row by its primary key, which has one column."""
     table = model.__table__
     (key,) = table.primary_key
     return sa.select(*table.columns).where(key == sa.bindparam("key"))
+
+
+@cache
+def _postgres_connection() -> type[Any]:
+    import asyncpg
+
+    class Connection(asyncpg.Connection):  # type: ignore[misc]
+        """Ends within CLOSE_TIMEOUT_S. SQLAlchemy waits longer for a connection whose statement was cancelled, and a
+        stop would wait with it."""
+
+        async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - asyncpg's signature
+            await super().close(timeout=min(timeout or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S))
+
+    return Connection
 
 
 def _driver_errors(url: sa.URL) -> tuple[type[Exception], ...]:
@@ -295,12 +349,20 @@ class _File:
         name = url.database if url.get_backend_name() == "sqlite" else None
         known = name is not None and name != ":memory:" and not name.startswith("file:")
         self.path = os.path.abspath(name) if known and name else ""
+        self.connections: WeakSet[Any] = WeakSet()
+        """The driver's connections to the file."""
+        self.closed = False
         self._opened: tuple[int, int] | None = None
 
     def opened(self) -> None:
         """Record that a connection has opened the file."""
         if self.path and self._opened is None:
             self._opened = self._now()
+
+    def check_open(self) -> None:
+        """Raise StoreUnavailable if the database was closed."""
+        if self.closed:
+            raise StoreUnavailable("the database was closed")
 
     def check(self) -> None:
         """Check that the path still refers to that file. Raise StoreUnavailable."""
@@ -317,9 +379,41 @@ class _File:
         return status.st_dev, status.st_ino
 
 
+class _ReadsAtOnce:
+    """SQLite: reads of one record in the thread of the caller. The driver's thread takes ten times as long, most of it
+    for waking up. Nothing waits here: a database that is locked, or cannot be opened, is an error."""
+
+    def __init__(self, file: _File) -> None:
+        self._file = file
+        self._engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.StaticPool)
+        self._connection: sa.Connection | None = None
+
+    def _connect(self) -> sqlite3.Connection:
+        url = f"file:{quote(self._file.path)}?mode=ro"
+        return sqlite3.connect(url, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def row(self, query: sa.Select[Any], key: str) -> object:
+        """Return the row of a key, or None. Raises StoreUnavailable, SQLAlchemyError."""
+        self._file.check_open()
+        self._file.check()
+        if self._connection is None:
+            self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            return self._connection.execute(query, {"key": key}).one_or_none()
+        except SQLAlchemyError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._engine.dispose()
+
+
 def _engine(url: sa.URL, file: _File) -> AsyncEngine:
     if url.get_backend_name() != "sqlite":
-        return create_async_engine(
+        engine = create_async_engine(
             url,
             pool_pre_ping=True,
             pool_size=8,
@@ -328,19 +422,25 @@ def _engine(url: sa.URL, file: _File) -> AsyncEngine:
             connect_args={
                 "timeout": CONNECT_TIMEOUT_S,
                 "command_timeout": COMMAND_TIMEOUT_S,
+                "connection_class": _postgres_connection(),
                 "server_settings": {"lock_timeout": str(LOCK_TIMEOUT_MS)},
             },
         )
+        sa.event.listen(engine.sync_engine, "do_connect", lambda *_: file.check_open())
+        return engine
     # Last in, first out: each connection has a thread, and few threads cost less.
     engine = create_async_engine(url, pool_size=8, max_overflow=8, pool_use_lifo=True)
 
     def on_do_connect(dialect: Any, _record: object, arguments: Any, named: Any) -> Any:
+        file.check_open()
         file.check()  # before SQLite creates an empty file
-        if file.path and full_disk.is_stuck(file.path):
-            found = connect(dialect, full_disk.url_of(file.path), **{**named, "uri": True})
-            found.passing = True
-            return found
-        return connect(dialect, *arguments, **named)
+        passing = bool(file.path) and full_disk.is_stuck(file.path)
+        if passing:
+            arguments, named = (full_disk.url_of(file.path),), {**named, "uri": True}
+        found = connect(dialect, *arguments, **named)
+        file.connections.add(found.driver_connection)
+        found.passing = passing
+        return found
 
     def on_connect(connection: Any, _record: object) -> None:
         _prepare_sqlite(connection)

@@ -1,6 +1,7 @@
 """Declarative base and shared column types. Times are Unix seconds, sizes are bytes."""
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, mapped_column
@@ -18,6 +19,27 @@ RowNumber = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 EMPTY = sa.text("''")
 """Default of optional text. Alembic cannot compare a bare empty string."""
+NO_ENTRIES = sa.text("'{}'")
+"""Default of a map in a `JsonText`."""
+
+
+def json_text(value: Any) -> str:
+    """Return a value as `JsonText` stores it, in ASCII."""
+    return json.dumps(value)
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    """JSON in a column of text. PostgreSQL cannot compare the default of a column of its own type for JSON."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json_text(value)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
 
 Name = Annotated[str, mapped_column(sa.String(128))]
 LongName = Annotated[str, mapped_column(sa.String(256))]

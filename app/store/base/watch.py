@@ -17,6 +17,7 @@ class DatabaseWatch:
         """Reason of the failure, for each kind that fails."""
         self._since = 0.0
         self._failed_at = 0.0
+        self._recovered_at = 0.0
         self._log = structlog.get_logger()
         self.tell: Callable[[bool, str, float], None] = lambda away, reason, seconds: None
         """Called when availability changes: whether it is away, the reason, and seconds away (0 when just lost)."""
@@ -30,11 +31,14 @@ class DatabaseWatch:
         """Reason why the last change was refused; empty if changes are accepted."""
         return self._failing.get("write", "")
 
-    def failed(self, kind: Kind, reason: str) -> None:
+    def failed(self, kind: Kind, reason: str, began: float) -> None:
+        """Record a transaction that failed. One that began (monotonic seconds) before a recovery does not count."""
+        if not self._failing and began < self._recovered_at:
+            return
         self._failed_at = time.monotonic()
         if not self._failing:
             self._since = self._failed_at
-            self._log.warning("database.away", what=f"{kind}s", reason=reason)
+            self._log.warning("database.lost", what=f"{kind}s", reason=reason)
             self.tell(True, reason, 0.0)
         self._failing[kind] = reason
 
@@ -49,6 +53,7 @@ class DatabaseWatch:
         if kind == "write":
             self._failing.pop("write", None)
         if not self._failing:
-            away_s = time.monotonic() - self._since
-            self._log.info("database.back", away_s=round(away_s, 3))
+            self._recovered_at = time.monotonic()
+            away_s = self._recovered_at - self._since
+            self._log.info("database.recovered", away_s=round(away_s, 3))
             self.tell(False, "", away_s)

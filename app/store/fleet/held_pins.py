@@ -15,7 +15,7 @@ class HeldPinRow(Base):
     node: Mapped[Name] = mapped_column(primary_key=True)
     pin: Mapped[Name] = mapped_column(primary_key=True)
     keys_digest: Mapped[Digest]
-    """Digest of the keys that the pin had. A pin that has other keys by now has not lost these blocks."""
+    """Digest of the keys that the pin had. A pin whose keys have changed since has not lost these blocks."""
 
 
 async def all_held(session: AsyncSession) -> Sequence[HeldPinRow]:

@@ -1,6 +1,6 @@
 """Snapshots sent to nodes, and their answers. The newest are kept; `retention` deletes the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,6 +46,16 @@ async def known(session: AsyncSession, *, node: str, type: str, sent_at: float, 
         PushRow.node == node, PushRow.type == type, PushRow.sent_at == sent_at
     )
     return (await session.scalars(query.limit(1))).first() is not None
+
+
+async def acknowledged(session: AsyncSession, generations: Collection[int]) -> dict[tuple[str, int], float]:
+    """Return when these generations were last acknowledged, by type and generation."""
+    query = (
+        sa.select(PushRow.type, PushRow.generation, sa.func.max(PushRow.answered_at))
+        .where(PushRow.generation.in_(generations), PushRow.state == "acked", PushRow.reason == "change")
+        .group_by(PushRow.type, PushRow.generation)
+    )
+    return {(kind, number): at for kind, number, at in (await session.execute(query)).all() if at}
 
 
 async def add(session: AsyncSession, row: PushRow) -> None:

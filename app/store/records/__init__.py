@@ -1,1 +1,1 @@
-"""Rows of quotas, pins, policies, ceilings, rates and tokenizers, and their generations."""
+"""Rows of quotas, pins, policies, tiers, ceilings, rates and tokenizers, and their generations."""

@@ -73,7 +73,7 @@ async def put_bodies(session: AsyncSession, bodies: Mapping[str, bytes], now: fl
 
 
 async def drop_unused_bodies(session: AsyncSession, digests: Sequence[str]) -> None:
-    """Delete those of these bodies that no pin uses any more."""
+    """Delete those of these bodies that no pin uses."""
     used = sa.select(PinRow.name).where(PinRow.keys_digest == PinBodyRow.digest).exists()
     for batch in batches(digests):
         await session.execute(

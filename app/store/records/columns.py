@@ -10,12 +10,14 @@ from app.store.base.declarative import Base
 from app.store.records.pins import PinRow
 from app.store.records.policies import PolicyRow
 from app.store.records.quotas import QuotaRow
-from dataplane.protocol.control import SnapshotType
+from app.store.records.tiers import TierRow
+from dataplane.protocol.control.snapshots import SnapshotType
 
 _KEYED: dict[SnapshotType, tuple[type[Base], str]] = {
     "quotas": (QuotaRow, "tenant"),
     "pins": (PinRow, "name"),
     "policies": (PolicyRow, "name"),
+    "tiers": (TierRow, "name"),
 }
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base.declarative import Base, Name, Seconds, Whole
-from dataplane.protocol.control import SnapshotType
+from dataplane.protocol.control.snapshots import SnapshotType
 
 
 class GenerationRow(Base):

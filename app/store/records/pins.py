@@ -117,7 +117,7 @@ async def put_body(session: AsyncSession, digest: str, body: bytes, now: float) 
 
 
 async def drop_unused_body(session: AsyncSession, digest: str) -> None:
-    """Delete a body that no pin uses any more."""
+    """Delete a body that no pin uses."""
     await session.flush()
     used = sa.select(PinRow.name).where(PinRow.keys_digest == digest).exists()
     await session.execute(sa.delete(PinBodyRow).where(PinBodyRow.digest == digest, ~used))

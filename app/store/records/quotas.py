@@ -1,7 +1,7 @@
 """Quota records, one per tenant (by salt)."""
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -10,8 +10,11 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaFilters
 from app.store.base import listing
-from app.store.base.declarative import EMPTY, Base, Labels, Name, Seconds, Whole
+from app.store.base.declarative import EMPTY, NO_ENTRIES, Base, JsonText, Labels, Name, Seconds, Whole
 from app.store.base.listing import LAST, ListPage
+
+TierShares = Annotated[dict[str, Any], mapped_column(JsonText())]
+"""Shares in tiers by name, as `TierQuota` is encoded: fields at their default are omitted."""
 
 
 class QuotaRow(Base):
@@ -26,6 +29,7 @@ class QuotaRow(Base):
     store_rate_bytes: Mapped[int | None] = mapped_column(sa.BigInteger())
     on_exceed: Mapped[Name] = mapped_column(server_default="evict_self")
     mode: Mapped[Name] = mapped_column(server_default="enforce")
+    tiers: Mapped[TierShares] = mapped_column(server_default=NO_ENTRIES)
     note: Mapped[str] = mapped_column(sa.Text())
     managed_by: Mapped[Name] = mapped_column(server_default=EMPTY)
     """Owner of the document that manages the record (see `docs/operate/as-code.md`); empty: none."""
@@ -51,6 +55,8 @@ class TenantShare(NamedTuple):
     store_rate_bytes: int | None
     on_exceed: str
     mode: str
+    tiers: dict[str, Any]
+    """As in `QuotaRow`."""
     note: str
 
 

@@ -9,12 +9,21 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.store.records.pins import PinRow
 from app.store.records.policies import PolicyRow
 from app.store.records.quotas import QuotaRow
-from dataplane.protocol.control import SnapshotType
+from app.store.records.tiers import TierRow
+from dataplane.protocol.control.snapshots import SnapshotType
 
-RECORD_BYTES = 192
-"""Maximum bytes of a quota or a policy besides its name: field names, numbers and words."""
+RECORD_BYTES = 200
+"""Maximum bytes of a quota or a policy besides its name and its tiers: field names, numbers and words."""
 PIN_BYTES = 192
 """Maximum bytes of a pin besides its name, model and tenant."""
+TIER_BYTES = 208 + 128 + 16_384
+"""Maximum bytes of a tier besides its name: field names, numbers and words, its type, and its parameters."""
+FIXED_BYTES: dict[SnapshotType, int] = {
+    "quotas": RECORD_BYTES,
+    "pins": PIN_BYTES,
+    "policies": RECORD_BYTES,
+    "tiers": TIER_BYTES,
+}
 
 
 @dataclass(frozen=True)
@@ -35,9 +44,10 @@ async def pins_of(session: AsyncSession, salt: str) -> SnapshotSize:
 async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnElement[bool]) -> SnapshotSize:
     """Return the size of the matching records, as seen by the transaction."""
     texts = {
-        "quotas": (QuotaRow.tenant,),
+        "quotas": (QuotaRow.tenant, QuotaRow.tiers),  # as JSON, tiers are longer than as MessagePack
         "pins": (PinRow.name, PinRow.model, PinRow.tenant),
         "policies": (PolicyRow.name,),
+        "tiers": (TierRow.name,),
     }[kind]
     dialect = session.get_bind().dialect.name
     wanted: list[Any] = [sa.func.count(), *(sa.func.sum(_bytes(text, dialect)) for text in texts)]
@@ -46,7 +56,7 @@ async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnEle
     count, *sums = (await session.execute(sa.select(*wanted).where(*where))).one()
     numbers = [int(each or 0) for each in sums]
     keys = numbers.pop() if kind == "pins" else 0
-    return SnapshotSize(count, sum(numbers) + count * (PIN_BYTES if kind == "pins" else RECORD_BYTES), keys)
+    return SnapshotSize(count, sum(numbers) + count * FIXED_BYTES[kind], keys)
 
 
 async def distinct_keys(session: AsyncSession) -> int:
@@ -61,4 +71,4 @@ def _bytes(text: Any, dialect: str) -> sa.ColumnElement[int]:
     """Return the length of a text in UTF-8 bytes."""
     if dialect == "sqlite":
         return sa.func.length(sa.cast(text, sa.LargeBinary))
-    return sa.func.octet_length(text)
+    return sa.func.octet_length(sa.cast(text, sa.Text))

@@ -44,6 +44,12 @@ async def get(session: AsyncSession, name: str) -> TokenizerRow | None:
     return await session.get(TokenizerRow, name)
 
 
+async def with_file(session: AsyncSession, name: str) -> TokenizerRow | None:
+    """Return a tokenizer with its file."""
+    query = sa.select(TokenizerRow).where(TokenizerRow.name == name).options(undefer(TokenizerRow.file))
+    return await session.scalar(query)
+
+
 async def of_model(session: AsyncSession, model: str) -> TokenizerRow | None:
     """Return the tokenizer of a model, with its file."""
     query = sa.select(TokenizerRow).where(TokenizerRow.model == model).options(undefer(TokenizerRow.file))

@@ -1,18 +1,22 @@
 """Usage ledger: each tenant's usage of each node and model by the hour, and how far it has been counted.
 
+Rows of accounts count the bytes in memory, and the tokens and bytes that memory and tiers served. Rows of tiers count
+the bytes that one tier held, and the tokens and bytes that it served. An older node reports no tiers, so everything
+that it serves counts as served by memory.
+
 Nodes report counters that start at 0 with an account. A mark records how far an account has been counted. It is written
 in the same transaction as the rows. The same numbers may therefore arrive again after a crash, from another manager, or
 out of order, without being counted twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base.declarative import Base, LongName, Name, Seconds, Whole
 
@@ -25,10 +29,13 @@ COUNTERS = (
     "evicted_blocks",
     "evicted_bytes",
     "refused_blocks",
+    "served_bytes",
 )
-"""Columns that are summed."""
+"""Columns of an account that are summed."""
+TIER_COUNTERS = ("held_kib_s", "served_tokens", "served_bytes")
+"""Columns of a tier that are summed."""
 Counts = tuple[int, ...]
-"""One number for each name in `COUNTERS`."""
+"""One number for each name in `COUNTERS`, or in `TIER_COUNTERS`."""
 _LOCK = 0x6C617264_75736167
 _AT_ONCE = 200
 """Number of accounts whose marks are read together."""
@@ -54,6 +61,24 @@ class UsageRow(Base):
     evicted_blocks: Mapped[Whole] = mapped_column(server_default="0")
     evicted_bytes: Mapped[Whole] = mapped_column(server_default="0")
     refused_blocks: Mapped[Whole] = mapped_column(server_default="0")
+    served_bytes: Mapped[Whole] = mapped_column(server_default="0")
+
+
+class TierUsageRow(Base):
+    """Usage of one tier of a node in one hour."""
+
+    __tablename__ = "tier_usage"
+
+    hour: Mapped[Whole] = mapped_column(primary_key=True)
+    node: Mapped[Name] = mapped_column(primary_key=True)
+    tenant: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[LongName] = mapped_column(primary_key=True)
+    space: Mapped[Name] = mapped_column(primary_key=True)
+    tier: Mapped[Name] = mapped_column(primary_key=True)
+    """Name of the tier."""
+    held_kib_s: Mapped[Whole]
+    served_tokens: Mapped[Whole]
+    served_bytes: Mapped[Whole]
 
 
 class UsageMarkRow(Base):
@@ -79,10 +104,42 @@ class UsageMarkRow(Base):
     evicted_blocks: Mapped[Whole]
     evicted_bytes: Mapped[Whole]
     refused_blocks: Mapped[Whole]
+    served_bytes: Mapped[Whole] = mapped_column(server_default="0")
 
 
-Key = tuple[str, str, str, str]
-"""Node, tenant (salt), model, space."""
+class TierUsageMarkRow(Base):
+    """How far a tier of an account has been counted."""
+
+    __tablename__ = "tier_usage_marks"
+
+    node: Mapped[Name] = mapped_column(primary_key=True)
+    tenant: Mapped[Name] = mapped_column(primary_key=True)
+    model: Mapped[LongName] = mapped_column(primary_key=True)
+    space: Mapped[Name] = mapped_column(primary_key=True)
+    tier: Mapped[Name] = mapped_column(primary_key=True)
+    epoch: Mapped[Name]
+    number: Mapped[Whole]
+    at: Mapped[Seconds]
+    held_kib_s: Mapped[Whole]
+    served_tokens: Mapped[Whole]
+    served_bytes: Mapped[Whole]
+
+
+@dataclass(frozen=True)
+class CountedTables:
+    """The tables of one kind of counters."""
+
+    row: type[UsageRow | TierUsageRow]
+    mark: type[UsageMarkRow | TierUsageMarkRow]
+    keys: tuple[str, ...]
+    counters: tuple[str, ...]
+
+
+_ACCOUNT_KEYS = ("node", "tenant", "model", "space")
+ACCOUNTS = CountedTables(UsageRow, UsageMarkRow, _ACCOUNT_KEYS, COUNTERS)
+TIERS = CountedTables(TierUsageRow, TierUsageMarkRow, (*_ACCOUNT_KEYS, "tier"), TIER_COUNTERS)
+Key = tuple[str, ...]
+"""Node, tenant (salt), model, space, and the name of a tier."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +156,12 @@ class ReportedUsage:
     at: float
     counts: Counts
     """Counters since the account began."""
+    tier: str = ""
+    """Name of the tier that the counters are about; empty for the account as a whole."""
 
     @property
     def key(self) -> Key:
-        return self.node, self.tenant, self.model, self.space
+        return self.node, self.tenant, self.model, self.space, self.tier
 
 
 @dataclass(frozen=True)
@@ -115,41 +174,48 @@ class UsageMark:
     counts: Counts
 
 
-def counted(told: ReportedUsage, mark: UsageMark | None) -> Counts | None:
+def counted(reported: ReportedUsage, mark: UsageMark | None) -> Counts | None:
     """Return the increase since the mark, or None if later numbers of the account have already been counted."""
     if mark is None:
-        return told.counts
-    if told.epoch != mark.epoch:
-        return told.counts if told.at > mark.at else None
-    if told.number != mark.number:
-        return told.counts if told.number > mark.number else None
-    if told.at < mark.at:
+        return reported.counts
+    if reported.epoch != mark.epoch:
+        return reported.counts if reported.at > mark.at else None
+    if reported.number != mark.number:
+        return reported.counts if reported.number > mark.number else None
+    if reported.at < mark.at:
         return None
     # An engine can make a counter wrap around; the usage that is lost then is unknown.
-    return tuple(max(0, now - before) for now, before in zip(told.counts, mark.counts, strict=True))
+    return tuple(max(0, now - before) for now, before in zip(reported.counts, mark.counts, strict=True))
 
 
-async def add(session: AsyncSession, told: Sequence[tuple[int, ReportedUsage]]) -> None:
+async def add(session: AsyncSession, reported: Sequence[tuple[int, ReportedUsage]]) -> None:
     """Count reports, oldest first, each for an hour (Unix seconds of its start)."""
     if session.get_bind().dialect.name == "postgresql":  # two managers may add at once; SQLite has one writer
         await session.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-    marks = await _marks(session, {each.key for _, each in told})
+    await _add(session, ACCOUNTS, [pair for pair in reported if not pair[1].tier])
+    await _add(session, TIERS, [pair for pair in reported if pair[1].tier])
+
+
+async def _add(
+    session: AsyncSession, tables: CountedTables, reported: Sequence[tuple[int, ReportedUsage]]
+) -> None:
+    marks = await _marks(session, tables, {each.key for _, each in reported})
     sums: dict[tuple[int, Key], list[int]] = {}
     changed: dict[Key, UsageMark] = {}
-    for hour, each in told:
+    for hour, each in reported:
         new = counted(each, marks.get(each.key))
         if new is None:
             continue
         marks[each.key] = changed[each.key] = UsageMark(each.epoch, each.number, each.at, each.counts)
-        row = sums.setdefault((hour, each.key), [0] * len(COUNTERS))
+        row = sums.setdefault((hour, each.key), [0] * len(tables.counters))
         for at, value in enumerate(new):
             row[at] += value
-    names = ("node", "tenant", "model", "space")
     await _upsert(
         session,
-        UsageRow,
+        tables,
+        tables.row,
         [
-            {"hour": hour, **dict(zip(names, key, strict=True)), **_named(values)}
+            {"hour": hour, **_named(tables, key, values)}
             for (hour, key), values in sums.items()
             if any(values)
         ],
@@ -157,41 +223,43 @@ async def add(session: AsyncSession, told: Sequence[tuple[int, ReportedUsage]]) 
     )
     await _upsert(
         session,
-        UsageMarkRow,
+        tables,
+        tables.mark,
         [
-            {
-                **dict(zip(names, key, strict=True)),
-                "epoch": mark.epoch,
-                "number": mark.number,
-                "at": mark.at,
-                **_named(mark.counts),
-            }
+            {"epoch": mark.epoch, "number": mark.number, "at": mark.at, **_named(tables, key, mark.counts)}
             for key, mark in changed.items()
         ],
         adding=False,
     )
 
 
-def _named(values: Iterable[int]) -> dict[str, int]:
-    return dict(zip(COUNTERS, values, strict=True))
+def _named(tables: CountedTables, key: Key, values: Iterable[int]) -> dict[str, str | int]:
+    keys = zip(tables.keys, key, strict=False)  # the key of an account ends with an empty tier
+    return {**dict(keys), **dict(zip(tables.counters, values, strict=True))}
 
 
-async def _marks(session: AsyncSession, keys: set[Key]) -> dict[Key, UsageMark]:
-    columns = (UsageMarkRow.node, UsageMarkRow.tenant, UsageMarkRow.model, UsageMarkRow.space)
-    wanted = sorted(keys)
+async def _marks(session: AsyncSession, tables: CountedTables, keys: set[Key]) -> dict[Key, UsageMark]:
+    columns = [getattr(tables.mark, name) for name in tables.keys]
+    wanted = {key[: len(tables.keys)]: key for key in sorted(keys)}
     found: dict[Key, UsageMark] = {}
-    for first in range(0, len(wanted), _AT_ONCE):
-        part = wanted[first : first + _AT_ONCE]
-        for row in await session.scalars(sa.select(UsageMarkRow).where(sa.tuple_(*columns).in_(part))):
-            counts = tuple(getattr(row, name) for name in COUNTERS)
-            found[row.node, row.tenant, row.model, row.space] = UsageMark(
-                row.epoch, row.number, row.at, counts
-            )
+    ordered = list(wanted)
+    for first in range(0, len(ordered), _AT_ONCE):
+        part = ordered[first : first + _AT_ONCE]
+        query: Any = sa.select(tables.mark).where(sa.tuple_(*columns).in_(part))
+        for row in await session.scalars(query):
+            counts = tuple(getattr(row, name) for name in tables.counters)
+            key = wanted[tuple(getattr(row, name) for name in tables.keys)]
+            found[key] = UsageMark(row.epoch, row.number, row.at, counts)
     return found
 
 
 async def _upsert(
-    session: AsyncSession, entity: type[UsageRow | UsageMarkRow], rows: list[dict[str, Any]], *, adding: bool
+    session: AsyncSession,
+    tables: CountedTables,
+    entity: type[Base],
+    rows: list[dict[str, Any]],
+    *,
+    adding: bool,
 ) -> None:
     """Insert rows. For existing keys, add to the counters (`adding`) or replace the values."""
     if not rows:
@@ -201,7 +269,7 @@ async def _upsert(
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     statement = dialect.insert(table)
     keys = [column.name for column in table.primary_key]
-    names = COUNTERS if adding else [name for name in rows[0] if name not in keys]
+    names = tables.counters if adding else [name for name in rows[0] if name not in keys]
     new = statement.excluded
     await session.execute(
         statement.on_conflict_do_update(
@@ -214,11 +282,8 @@ async def _upsert(
 
 async def forget_epochs(session: AsyncSession, node: str, epoch: str, before: float) -> None:
     """Delete old marks of a node's earlier processes: they are no longer needed."""
-    await session.execute(
-        sa.delete(UsageMarkRow).where(
-            UsageMarkRow.node == node, UsageMarkRow.epoch != epoch, UsageMarkRow.at < before
-        )
-    )
+    for mark in (UsageMarkRow, TierUsageMarkRow):
+        await session.execute(sa.delete(mark).where(mark.node == node, mark.epoch != epoch, mark.at < before))
 
 
 @dataclass(frozen=True)
@@ -230,17 +295,13 @@ class UsageSum:
     model: str
     space: str
     counts: tuple[float, ...]
-
-
-GROUPS: Mapping[str, InstrumentedAttribute[str]] = {
-    "tenant": UsageRow.tenant,
-    "model": UsageRow.model,
-    "node": UsageRow.node,
-}
+    tier: str = ""
+    """Name of the tier; empty for the account as a whole."""
 
 
 async def sums(
     session: AsyncSession,
+    tables: CountedTables,
     group_by: str,
     step_s: int,
     start: int,
@@ -248,16 +309,22 @@ async def sums(
     tenants: Iterable[str] | None,
     most: int,
 ) -> list[UsageSum]:
-    """Return the sums of [start, end), by time and group. Return `most` + 1 rows if there are more than `most`."""
-    group = GROUPS[group_by]
-    step = UsageRow.hour - UsageRow.hour % step_s
+    """Return the sums of [start, end), by time and group (`tenant`, `model` or `node`), and by tier in the tables of
+    tiers. Return `most` + 1 rows if there are more than `most`."""
+    row = tables.row
+    step = row.hour - row.hour % step_s
     # Floating point, because a sum may exceed 63 bits.
-    columns: list[Any] = [sa.func.sum(sa.cast(getattr(UsageRow, name), sa.Double())) for name in COUNTERS]
-    where = [UsageRow.hour >= start, UsageRow.hour < end]
+    columns: list[Any] = [sa.func.sum(sa.cast(getattr(row, name), sa.Double())) for name in tables.counters]
+    where = [row.hour >= start, row.hour < end]
     if tenants is not None:
-        where.append(UsageRow.tenant.in_(list(tenants)))
-    keys: list[Any] = [step, group, UsageRow.model, UsageRow.space]
+        where.append(row.tenant.in_(list(tenants)))
+    keys: list[Any] = [step, getattr(row, group_by), row.model, row.space]
+    keys += [getattr(row, name) for name in tables.keys[len(_ACCOUNT_KEYS) :]]
     query = sa.select(*(key.label(f"key_{at}") for at, key in enumerate(keys)), *columns).where(*where)
     names = [sa.text(f"key_{at}") for at in range(len(keys))]
     found = await session.execute(query.group_by(*names).order_by(*names).limit(most + 1))
-    return [UsageSum(row[0], row[1], row[2], row[3], tuple(row[4:])) for row in found.all()]
+    width = len(keys)
+    return [
+        UsageSum(each[0], each[1], each[2], each[3], tuple(each[width:]), "".join(each[4:width]))
+        for each in found.all()
+    ]

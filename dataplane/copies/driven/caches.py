@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -21,11 +22,17 @@ PIECES_PER_STEP = 1 << 20
 """Number of byte runs that are computed at a time."""
 
 
+class SegmentMemory(Protocol):
+    """A segment of the pool in this process."""
+
+    address: int
+
+
 @dataclass(frozen=True, slots=True)
 class CachePart:
     """Chunks of a copy that lie in one segment, or that come from GPU copies."""
 
-    memory: PinnedMemory | None
+    memory: SegmentMemory | None
     """None for GPU copies."""
     chunks: I64
     """Positions of the chunks in the request."""
@@ -39,8 +46,9 @@ class EngineCache:
     def __init__(self, registration: Registration, devices: Devices) -> None:
         """Open the cache. Raises ProtocolError; then nothing stays open."""
         self.space = registration.space
-        self.form = registration.form
+        self.group = registration.group
         self.device_uuid = plain_uuid(registration.device_uuid)
+        self._devices = devices
         try:
             devices.runtime()
         except DeviceError as error:
@@ -57,13 +65,20 @@ class EngineCache:
                 field = "device"
                 self._bases = [
                     _place(at, allocations[allocation], offset, nbytes)
-                    for at, (allocation, offset, nbytes) in enumerate(registration.places)
+                    for at, (allocation, offset, nbytes) in enumerate(registration.locations)
                 ]
                 self._memory.ready()
                 opening.pop_all()
         except DeviceError as error:
             devices.failed(error)
             raise ProtocolError(Code.DEVICE_REFUSED, str(error), field) from None
+
+    def segment(self, number: int) -> SegmentMemory:
+        """Return memory of the pool for a part of a copy. Raise CopyFailed."""
+        try:
+            return self._devices.segment(number)
+        except DeviceError as error:
+            raise CopyFailed(str(error)) from None
 
     # ---- copies, on a separate thread
 
@@ -99,8 +114,8 @@ class EngineCache:
         to_device: bool,
     ) -> None:
         """Enqueue the copies of one part. Raises CopyFailed."""
-        per_chunk = self.form.blocks_per_chunk
-        pieces = per_chunk * sum(len(each.starts) for each in self.form.tensors)
+        per_chunk = self.group.blocks_per_chunk
+        pieces = per_chunk * sum(len(each.starts) for each in self.group.tensors)
         step = max(1, PIECES_PER_STEP // pieces)
         for low in range(0, len(part.chunks), step):
             if ended():
@@ -110,15 +125,16 @@ class EngineCache:
             begins = np.repeat(offsets, per_chunk)
             numbers = blocks[chunks].ravel()
             if len(wanted) < blocks.size:
-                places = np.repeat(chunks * per_chunk, per_chunk) + positions
-                kept = (places >= wanted.start) & (places < wanted.stop)
+                chunk_positions = np.repeat(chunks * per_chunk, per_chunk) + positions
+                kept = (chunk_positions >= wanted.start) & (chunk_positions < wanted.stop)
                 positions, begins, numbers = positions[kept], begins[kept], numbers[kept]
             if not len(numbers):
                 continue
-            runs = self.form.runs(numbers, bases=self._bases, places=(positions, begins))
+            runs = self.group.runs(numbers, bases=self._bases, in_chunks=(positions, begins))
             if part.memory is None:
                 self._memory.copy_within(runs, 0)
             else:
+                assert isinstance(part.memory, PinnedMemory)  # from `segment`
                 self._memory.copy(runs, part.memory, 0, to_device=to_device)
 
     def close(self) -> None:

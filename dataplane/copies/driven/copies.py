@@ -2,14 +2,14 @@
 not.
 
 A store combines reserve, copy and commit: only this module ends its reservation, and publishes it only if its engine is
-still there. When an engine ends, its running copies are told to stop, and the end waits for them: until they have
+still there. When an engine ends, its running copies are stopped, and the end waits for them: until they have
 stopped, this process itself is accessing the engine's bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,14 +18,15 @@ import numpy as np
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.driven.caches import CachePart, EngineCache
+from dataplane.copies.driven.host_pools import MappedSegments, OpenHostPool
 from dataplane.copies.driven.registrations import Registration, check
 from dataplane.copies.gpu_copies import GpuCopyReader, GpuCopyService
 from dataplane.core.driven import DrivenCore
 from dataplane.core.engines.storing import check_keys
 from dataplane.devices.paged import I64
-from dataplane.devices.runtime import DeviceError
 from dataplane.io.loop import Loop
 from dataplane.io.peers import Peer, has_exited
+from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import (
@@ -38,14 +39,20 @@ from dataplane.protocol.engine import (
     LoadInto,
     Refused,
     RegisterCache,
+    RegisterHostPool,
     Reserve,
     StoreBegun,
     StoreFrom,
     UnregisterCache,
 )
+from dataplane.protocol.spaces import Space
 
 MAX_CACHES = 64
 """Limit per engine."""
+MAX_HOST_POOLS = 4
+"""Limit per engine."""
+MAX_HOST_POOL_FILES = 256
+"""Limit of all engines together: each file is a file descriptor of this process."""
 MAX_COPIES = 64
 """Limit of copies in progress per engine."""
 _WRITE = int(ReserveOutcome.WRITE)
@@ -56,12 +63,16 @@ class CopySession(GpuCopyReader, Protocol):
 
     peer: Peer
 
+    @property
+    def hung_up(self) -> bool:
+        """Whether the peer has closed the connection, according to the kernel."""
+
 
 @dataclass(eq=False, slots=True)
 class _Open:
     """One registered cache."""
 
-    cache: EngineCache
+    cache: EngineCache | OpenHostPool
     running: int = 0
     leaving: Callable[[], None] | None = None
     """Called when its last copy has ended."""
@@ -76,14 +87,17 @@ class DrivenCopyService:
         core: DrivenCore,
         devices: Devices,
         gpu_copies: GpuCopyService,
+        segments: Mapping[int, SharedFile],
         clock: Callable[[], float],
     ) -> None:
+        """`segments` is the live mapping of the pool's segments."""
         self.core = core
         self.devices = devices
         self.gpu_copies = gpu_copies
         self.clock = clock
         self.copying = CopyThreads(loop)
-        self._caches: set[EngineCache] = set()
+        self._segments = MappedSegments(segments)
+        self._caches: set[EngineCache | OpenHostPool] = set()
         self._engines: dict[int, EngineCopies] = {}
 
     def of(self, connection: CopySession) -> EngineCopies:
@@ -140,11 +154,29 @@ class DrivenCopyService:
                 Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later"
             )
 
-    def close_cache(self, cache: EngineCache, then: Callable[[], None]) -> None:
+    def open_host_pool(self, message: RegisterHostPool, space: Space, fds: Sequence[int]) -> OpenHostPool:
+        """Check and open a host pool, at once. The caller closes the given descriptors. Raises ProtocolError."""
+        files = sum(each.files for each in self._caches if isinstance(each, OpenHostPool))
+        if files + len(fds) > MAX_HOST_POOL_FILES:
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, f"at most {MAX_HOST_POOL_FILES} files of host pools are open", "files"
+            )
+        made = OpenHostPool(message, space, fds, self._segments)
+        self._caches.add(made)
+        return made
+
+    def retired(self, number: int) -> None:
+        """Release a segment of the pool that has no block that is being copied."""
+        self.devices.retired(number)
+        self._segments.retired(number)
+
+    def close_cache(self, cache: EngineCache | OpenHostPool, then: Callable[[], None]) -> None:
         """Close an unused cache off the loop."""
 
         def ended(failed: CopyFailed | None) -> None:
             self._caches.discard(cache)
+            if not any(isinstance(each, OpenHostPool) for each in self._caches):
+                self._segments.clear()
             then()
 
         if not self.copying.submit(cache.close, ended, self.devices):
@@ -159,6 +191,7 @@ class DrivenCopyService:
         for cache in self._caches:
             cache.close()
         self._caches.clear()
+        self._segments.clear()
 
 
 @dataclass(eq=False)
@@ -206,10 +239,10 @@ class EngineCopies:
             else:
                 self._last_cache += 1
                 self._caches[self._last_cache] = _Open(made)
-                form = made.form
+                group = made.group
                 shared.gpu_copies.read_by(connection.client, made.device_uuid, made.space)
                 connection.send(
-                    CacheRegistered(message.id, self._last_cache, form.blocks, form.blocks_per_chunk)
+                    CacheRegistered(message.id, self._last_cache, group.blocks, group.blocks_per_chunk)
                 )
             self._settle()
 
@@ -223,6 +256,38 @@ class EngineCopies:
         except ProtocolError as error:
             self.connection.send(Refused(message.id, int(error.code), error.message, error.field))
             self._settle()
+
+    def register_host_pool(self, message: RegisterHostPool, fds: Sequence[int]) -> None:
+        """Open a host pool, then answer. Copies for an earlier connection of the process have ended by then. The caller
+        closes the given descriptors.
+
+        Raises ProtocolError.
+        """
+        self._check_open()
+        opened = sum(isinstance(each.cache, OpenHostPool) for each in self._caches.values())
+        if opened + self._opening >= MAX_HOST_POOLS:
+            raise ProtocolError(
+                Code.TOO_MANY_COPIES, f"at most {MAX_HOST_POOLS} host pools of one engine are served"
+            )
+        shared, connection = self.shared, self.connection
+        pool = shared.open_host_pool(message, shared.core.space(connection.client, message.space), fds)
+        self._opening += 1
+
+        def answer() -> None:
+            self._opening -= 1
+            if self.over:
+                shared.close_cache(pool, lambda: None)
+            else:
+                self._last_cache += 1
+                self._caches[self._last_cache] = _Open(pool)
+                connection.send(CacheRegistered(message.id, self._last_cache, pool.group.blocks, 1))
+            self._settle()
+
+        before = shared.ending(connection.peer.pid)
+        if before is None:
+            answer()
+        else:
+            before.end(answer, gone=False)
 
     def unregister(self, message: UnregisterCache) -> None:
         """Close a cache when its copies have ended, then answer. Raises ProtocolError."""
@@ -252,8 +317,8 @@ class EngineCopies:
     def store(self, message: StoreFrom, now: float) -> None:
         """Reserve, answer, and start the copy. Raises ProtocolError; then nothing was done."""
         core, client = self.shared.core, self.connection.client
-        known, blocks, wanted_blocks = self._asked(message)
-        space, chunk_bytes = known.cache.space, known.cache.form.chunk_bytes
+        known, blocks, wanted_blocks = self._checked(message)
+        space, chunk_bytes = known.cache.space, known.cache.group.chunk_bytes
         granted = core.node.reserve(
             client, Reserve(0, space, message.tenant, message.keys, chunk_bytes, message.parent), now
         )
@@ -278,6 +343,7 @@ class EngineCopies:
 
         try:
             parts = self._parts(
+                known.cache,
                 wanted,
                 granted.segments[wanted].astype(np.int64),
                 granted.offsets[wanted].astype(np.int64),
@@ -289,7 +355,7 @@ class EngineCopies:
                 blocks,
                 range(wanted_blocks),
                 end,
-                lambda: sums.extend(_sums(parts, chunk_bytes)) if message.checksums else None,
+                sums if message.checksums else None,
             )
         except ProtocolError:
             self.reservations.discard(number)
@@ -298,8 +364,18 @@ class EngineCopies:
         self.connection.send(StoreBegun(message.id, copy, outcomes))
 
     def _there(self) -> bool:
-        """Return whether the engine is known to be alive."""
-        return self.connection.open and not self._gone and not has_exited(self.connection.peer.pidfd)
+        """Return whether the engine is known to be alive and connected.
+
+        An engine that no longer waits for a store closes its connection, and may then change the blocks. So the kernel
+        is asked: the loop may not have seen the end of the connection yet.
+        """
+        connection = self.connection
+        return (
+            connection.open
+            and not connection.hung_up
+            and not self._gone
+            and not has_exited(connection.peer.pidfd)
+        )
 
     def _give_up(self, reservation: int, now: float) -> None:
         try:
@@ -313,12 +389,12 @@ class EngineCopies:
     def load(self, message: LoadInto, now: float) -> None:
         """Lease the leading cached blocks, answer, and start the copy. Raises ProtocolError; then nothing was done."""
         core, client = self.shared.core, self.connection.client
-        known, blocks, count = self._asked(message)
+        known, blocks, count = self._checked(message)
         if not 0 <= message.skip_blocks <= count:
             raise ProtocolError(
                 Code.BAD_BLOCKS, f"expected 0 to {count}, got {message.skip_blocks}", "skip_blocks"
             )
-        chunk_bytes = known.cache.form.chunk_bytes
+        chunk_bytes = known.cache.group.chunk_bytes
         held = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
         hits = len(held)
         if not hits:
@@ -333,6 +409,7 @@ class EngineCopies:
             near = self.shared.gpu_copies.places(known.cache.device_uuid, held.descriptors)
             there = near != 0
             parts = self._parts(
+                known.cache,
                 np.flatnonzero(~there),
                 np.array(held.segments, np.int64)[~there],
                 np.array(held.offsets, np.int64)[~there],
@@ -347,7 +424,7 @@ class EngineCopies:
 
     # ---- both
 
-    def _asked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64, int]:
+    def _checked(self, message: StoreFrom | LoadInto) -> tuple[_Open, I64, int]:
         """Return the cache of a request, its blocks (one row per chunk), and the number of given blocks. Raises
         ProtocolError."""
         self._check_open()
@@ -356,40 +433,45 @@ class EngineCopies:
             raise ProtocolError(
                 Code.BAD_EVENT, f"expected {HANDLE_BYTES} bytes, or none, got {len(message.event)}", "event"
             )
+        if message.event and isinstance(known.cache, OpenHostPool):
+            raise ProtocolError(Code.BAD_EVENT, "expected none: host memory has no events", "event")
         if self._running >= MAX_COPIES:
             raise ProtocolError(
                 Code.TOO_MANY_COPIES, f"at most {MAX_COPIES} copies of one engine are under way"
             )
         chunks = len(check_keys(message.keys))
-        form = known.cache.form
-        wanted = chunks * form.blocks_per_chunk
+        group = known.cache.group
+        wanted = chunks * group.blocks_per_chunk
         count, rest = divmod(len(message.blocks), 4)
         # A load may end inside its last chunk.
-        least = wanted - form.blocks_per_chunk + 1 if isinstance(message, LoadInto) else wanted
+        least = wanted - group.blocks_per_chunk + 1 if isinstance(message, LoadInto) else wanted
         if rest or not least <= count <= wanted:
             raise ProtocolError(
                 Code.BAD_BLOCKS,
-                f"expected {4 * wanted} bytes of {form.blocks_per_chunk} blocks for each of {chunks} keys, "
+                f"expected {4 * wanted} bytes of {group.blocks_per_chunk} blocks for each of {chunks} keys, "
                 f"got {len(message.blocks)}",
                 "blocks",
             )
         blocks = np.zeros(wanted, np.int64)
         blocks[:count] = np.frombuffer(message.blocks, "<u4")
         highest = int(blocks.max())
-        if highest >= form.blocks:
+        if highest >= group.blocks:
             raise ProtocolError(
-                Code.BAD_BLOCKS, f"expected blocks from 0 to {form.blocks - 1}, got {highest}", "blocks"
+                Code.BAD_BLOCKS, f"expected blocks from 0 to {group.blocks - 1}, got {highest}", "blocks"
             )
-        return known, blocks.reshape(chunks, form.blocks_per_chunk), count
+        return known, blocks.reshape(chunks, group.blocks_per_chunk), count
 
-    def _parts(self, chunks: I64, segments: I64, offsets: I64) -> list[CachePart]:
+    @staticmethod
+    def _parts(
+        cache: EngineCache | OpenHostPool, chunks: I64, segments: I64, offsets: I64
+    ) -> list[CachePart]:
         """Group chunks by segment. Raises ProtocolError."""
         parts = []
         try:
             for number in np.unique(segments).tolist():
                 at = np.flatnonzero(segments == number)
-                parts.append(CachePart(self.shared.devices.segment(number), chunks[at], offsets[at]))
-        except DeviceError as error:
+                parts.append(CachePart(cache.segment(number), chunks[at], offsets[at]))
+        except CopyFailed as error:
             raise ProtocolError(Code.COPY_FAILED, str(error)) from None
         return parts
 
@@ -401,11 +483,11 @@ class EngineCopies:
         blocks: I64,
         wanted: range,
         end: Callable[[str], tuple[int, int, str]],
-        after: Callable[[], None] | None,
+        sums: list[bytes] | None,
     ) -> int:
         """Start a copy off the loop and return its number. `end` settles it on the loop: it takes the failure, or "",
-        and returns the number of blocks, a code and a message. `after` runs on the thread when all bytes are copied.
-        Raises ProtocolError."""
+        and returns the number of blocks, a code and a message. `sums` gets the checksums of the copied chunks. Raises
+        ProtocolError."""
         cache, to_device = known.cache, isinstance(message, LoadInto)
 
         def stop() -> bool:
@@ -414,9 +496,12 @@ class EngineCopies:
         def work() -> None:
             if message.event:
                 cache.wait(message.event, stop)
+            if sums is not None and isinstance(cache, OpenHostPool):
+                sums.extend(cache.read_summed(parts, blocks, stop))
+                return
             cache.copy(parts, blocks, wanted, stop, to_device=to_device)
-            if after is not None:
-                after()
+            if sums is not None:
+                sums.extend(_sums(parts, cache.group.chunk_bytes))
 
         self._last_copy += 1
         copy = self._last_copy

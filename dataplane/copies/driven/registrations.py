@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dataplane.devices.chunks import MAX_NUMBER, Tensor, TensorsRefused, form_of, layout_of
+from dataplane.devices.chunks import MAX_NUMBER, Tensor, TensorsRefused, layout_of, tensor_group
 from dataplane.devices.errors import EXPANDABLE
-from dataplane.devices.paged import GroupForm
+from dataplane.devices.paged import TensorGroup
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import HANDLE_BYTES, MAX_CACHE_ALLOCATIONS, RegisterCache
 from dataplane.protocol.spaces import Space
@@ -24,9 +24,9 @@ class Registration:
     device_uuid: str
     allocations: list[bytes]
     """The driver's handles."""
-    places: list[tuple[int, int, int]]
+    locations: list[tuple[int, int, int]]
     """(allocation, offset, bytes) of each tensor."""
-    form: GroupForm
+    group: TensorGroup
 
 
 def check(message: RegisterCache, space: Space) -> Registration:
@@ -42,10 +42,10 @@ def check(message: RegisterCache, space: Space) -> Registration:
         raise _refused("expected a space with block_bytes: they are the bytes of one chunk", "space")
     tensors = [Tensor(each.dtype, each.shape, each.stride) for each in message.tensors]
     try:
-        form = form_of(tensors, message.tokens_per_block, space.block_tokens)
+        group = tensor_group(tensors, message.tokens_per_block, space.block_tokens)
     except TensorsRefused as error:
         raise _refused(error.message, error.field) from None
-    places = []
+    locations = []
     for at, (each, tensor) in enumerate(zip(message.tensors, tensors, strict=True)):
         if not 0 <= each.allocation < len(allocations):
             raise _refused(
@@ -58,21 +58,21 @@ def check(message: RegisterCache, space: Space) -> Registration:
                 f"expected at least the {tensor.nbytes} bytes to its last element, got {each.nbytes}",
                 f"tensors[{at}].nbytes",
             )
-        places.append((each.allocation, each.offset, each.nbytes))
-    if form.chunk_bytes != space.block_bytes:
+        locations.append((each.allocation, each.offset, each.nbytes))
+    if group.chunk_bytes != space.block_bytes:
         raise _refused(
-            f"these tensors have {form.chunk_bytes} bytes for a chunk of {space.block_tokens} tokens, "
+            f"these tensors have {group.chunk_bytes} bytes for a chunk of {space.block_tokens} tokens, "
             f"and the space has block_bytes {space.block_bytes}",
             "tensors",
         )
-    layout = layout_of(tensors, form)
+    layout = layout_of(tensors, group)
     if space.layout != layout:
         raise _refused(
             f"chunks of these tensors have the layout {layout!r}, and the space says {space.layout[:64]!r}: "
             "engines of other tensors would read other bytes",
             "tensors",
         )
-    return Registration(message.space, message.device, allocations, places, form)
+    return Registration(message.space, message.device, allocations, locations, group)
 
 
 def _handle(at: int, handle: bytes) -> bytes:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from dataplane.protocol.events import PoolStats
 from dataplane.protocol.layout import AreaMemory
+from dataplane.protocol.stats.pool import PoolStats
 
 Fence = Callable[[], None]
 """Barrier that orders the data plane's stores against every engine's stores; see `dataplane.protocol.layout`."""

@@ -25,8 +25,8 @@ from heapq import heappop, heappush, nlargest
 from itertools import count
 
 from dataplane.core.blocks.ranges import Ranges
-from dataplane.protocol.events import SpaceStats
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.stats.pool import SpaceStats
 
 SLOT_ALIGN = 4096
 SMALL_SLAB_BYTES = 2 << 20

@@ -12,14 +12,16 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from dataplane.core.blocks.blocks import Block, name_of_segment
+from dataplane.core.engines.operations import OperationReader
 from dataplane.core.engines.rings import RingReader
 from dataplane.core.journal.id_journal import EngineName, Record, SpaceName, TenantName
-from dataplane.core.tenants.tenant import Tenant
+from dataplane.core.pool.hints import Hint
+from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import Attach
-from dataplane.protocol.events import EngineStats
 from dataplane.protocol.layout import H_MEMORY
-from dataplane.protocol.spaces import Space
+from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER, Space
+from dataplane.protocol.stats.engines import EngineStats
 
 if TYPE_CHECKING:
     from dataplane.core.pool.pool import Pool
@@ -51,8 +53,12 @@ class OpenReservation:
     """The request's keys, packed."""
     stamp: int = 0
     """Stamp of its blocks."""
+    from_tier: bool = False
+    """Whether its blocks are loaded from a tier: they are not new, and count neither as stored nor for the trace."""
     invalid: bool = False
     """Whether an invalidation covers the reservation, so that none of its blocks may be published."""
+    hint: Hint | None = None
+    """Hint of the request."""
 
 
 class Expulsion(IntEnum):
@@ -98,6 +104,13 @@ class Engine:
     waits_for: set[int] = field(default_factory=set)
     """Clients, itself included, whose processes must be gone before its bytes are released. Set when its connection
     closes."""
+    read_bytes: int = 0
+    read_tokens: int = 0
+    stored_bytes: int = 0
+    operations: OperationReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operations = OperationReader(self.ring.area, self.attached_at)
 
     @property
     def counted_spaces(self) -> Collection[int] | None:
@@ -113,6 +126,11 @@ class Engine:
         A process of another pid namespace has no pid and never matches.
         """
         return pid > 0 and (self.pid, self.started) == (pid, started)
+
+    def read(self, tokens: int, nbytes: int) -> None:
+        """Count an acquired chain."""
+        self.read_tokens = wrapped(self.read_tokens + tokens)
+        self.read_bytes = wrapped(self.read_bytes + nbytes)
 
     def stats(self, leased_blocks: int, engines: Mapping[int, Engine]) -> EngineStats:
         waits = {engines[client].pid for client in self.waits_for if client in engines}
@@ -134,6 +152,9 @@ class Engine:
             alive=self.alive,
             waits_for_pids=sorted(waits)[:MAX_SHOWN_PIDS],
             expelled=self.expelled.name.lower() if self.expelled else "",
+            read_bytes=self.read_bytes,
+            read_tokens=self.read_tokens,
+            stored_bytes=self.stored_bytes,
         )
 
 
@@ -181,6 +202,10 @@ def check_attach(
     if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
         raise ProtocolError(
             Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
+        )
+    if message.group == TIER_MOVER and gateway != TIER_GATEWAY:
+        raise ProtocolError(
+            Code.BAD_GROUP, f"expected another name: {TIER_MOVER!r} is the data plane's own group", "group"
         )
     _check_spaces(message, pid, engines, pool, least=0 if gateway else 1)
     refusal = pool.table.names.refusal(pid, (request.space for request in message.spaces))

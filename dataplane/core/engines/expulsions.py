@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dataplane.core.engines.engines import MAX_SHOWN_PIDS, Engine, Expulsion, charge_of, name_of_engine
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Expelled
+from dataplane.protocol.control.nodes import Expelled
 from dataplane.protocol.events import EngineExpelled, EngineKilled, EngineReadmitted, Event
 
 if TYPE_CHECKING:
@@ -39,22 +39,22 @@ class Expulsions:
 
     def attachments(self, client: int) -> list[Engine]:
         """Return all attachments of the process that attached as `client`. Raise ProtocolError on failure."""
-        asked = self._engines.get(client)
-        if asked is None:
+        engine = self._engines.get(client)
+        if engine is None:
             raise ProtocolError(Code.UNKNOWN_ENGINE, f"no engine has the client number {client}", "client")
-        if asked.gateway:
+        if engine.gateway:
             raise ProtocolError(
                 Code.UNSUPPORTED,
-                f"engine {client} belongs to the {asked.gateway} gateway, which holds its leases itself: end the "
+                f"engine {client} belongs to the {engine.gateway} gateway, which holds its leases itself: end the "
                 "worker's process, or clear the gateway",
                 "client",
             )
         kin = [
             each
             for each in self._engines.values()
-            if not each.gateway and each.is_made_by(asked.pid, asked.started)
+            if not each.gateway and each.is_made_by(engine.pid, engine.started)
         ]
-        return kin or [asked]
+        return kin or [engine]
 
     def expel(self, client: int, now: float, *, force: bool) -> int:
         """Drop the leases of a process, and return the number of blocks that it held. Raise ProtocolError on failure.

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING, Literal
 
+from dataplane.protocol.keys import KEY_BYTES
+
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
     from dataplane.core.tenants.tenant import Tenant
@@ -29,10 +31,9 @@ MAX_TENANTS = 128
 MAX_DEPTH = 4096
 MAX_POINTS = 16
 """Maximum number of blocks that one chain credits."""
-MAX_KEYS = 500_000
-"""Maximum number of keys over all remembered chains."""
+MAX_KEYS = 250_000
+"""Maximum number of keys over all remembered chains: 8 MB."""
 Measure = Literal["hits", "bytes"]
-_Chain = tuple[bytes, ...]
 
 
 @dataclass(slots=True)
@@ -78,24 +79,27 @@ class RecentChains:
     """Keys of the most recently credited prefixes, with a bound on the total number of keys."""
 
     def __init__(self) -> None:
-        self._chains: OrderedDict[bytes, _Chain] = OrderedDict()
-        self._keys = 0
+        self._chains: OrderedDict[bytes, bytes] = OrderedDict()
+        """Keys in chain order, one after the other, by the last key."""
+        self._nbytes = 0
 
-    def note(self, keys: _Chain, depth: int) -> None:
-        """Remember the first `depth` keys of a chain."""
-        end = keys[depth - 1]
+    def note(self, keys: bytes, end: bytes) -> None:
+        """Remember a chain, whose last key is `end`."""
         if end in self._chains:
             self._chains.move_to_end(end)
             return
-        self._chains[end] = keys[:depth]
-        self._keys += depth
-        while self._keys > MAX_KEYS:
+        self._chains[end] = keys
+        self._nbytes += len(keys)
+        while self._nbytes > MAX_KEYS * KEY_BYTES:
             _, old = self._chains.popitem(last=False)
-            self._keys -= len(old)
+            self._nbytes -= len(old)
 
-    def get(self, end: bytes) -> _Chain | None:
+    def get(self, end: bytes) -> tuple[bytes, ...] | None:
         """Return all keys of the prefix with this last key, or None if they are no longer known."""
-        return self._chains.get(end)
+        keys = self._chains.get(end)
+        if keys is None:
+            return None
+        return tuple(keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES))
 
 
 @dataclass(slots=True)
@@ -150,12 +154,12 @@ class PrefixSketches:
         points = [at for at, end in enumerate(run) if end.children > 1 or at == 0]
         if len(points) > MAX_POINTS:
             points[MAX_POINTS // 2 : -MAX_POINTS // 2] = []
-        keys = tuple([block.key for block in reversed(run)])
+        keys = b"".join([block.key for block in reversed(run)])
         for at in points:
             end, depth = run[at], length - at
             hits.add(end, depth, 1, now)
             heavy.add(end, depth, depth * end.nbytes, now)
-            self._chains.note(keys, depth)
+            self._chains.note(keys[: depth * KEY_BYTES], end.key)
 
     def _sketches(self, tenant: Tenant, now: float) -> dict[Measure, CountSketch] | None:
         windows = self._windows
@@ -194,7 +198,7 @@ class PrefixSketches:
             if now - window.since < WINDOWS * WINDOW_S:
                 yield from window.sketches.items()
 
-    def keys(self, prefix: HotPrefix) -> _Chain | None:
+    def keys(self, prefix: HotPrefix) -> tuple[bytes, ...] | None:
         """Return all keys of a prefix in chain order, or None if they are no longer known."""
         return self._chains.get(prefix.end)
 

@@ -31,6 +31,8 @@ from dataplane.protocol.layout import (
 _KIND = np.uint64(RING_KIND_SHIFT)
 _POSITION = np.uint64(RING_POSITION_SHIFT)
 _LOW32 = np.uint64(0xFFFFFFFF)
+MAX_DROPPED = 1 << 32
+"""Largest number of dropped entries that a client is believed between two readings."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,11 @@ class RingReader:
     """Entries that the client could not write because the ring was full."""
     invalid: int = 0
     """Entries with an unknown descriptor or kind, another incarnation, or a space that is not attached."""
+    _claimed: int = field(init=False)
+    """The client's own count of dropped entries when it was last read."""
+
+    def __post_init__(self) -> None:
+        self._claimed = int(self.area.header[A_RING_DROPPED])
 
     def drain(self, limit: int) -> U64 | None:
         """Return new entries [n, 2], oldest first, at most `limit` and at most one full ring; None if there are none.
@@ -66,7 +73,9 @@ class RingReader:
         entries = self.area.ring_entries
         head = int(header[A_RING_HEAD])
         count = head - self.tail
-        self.dropped = int(header[A_RING_DROPPED]) & 0xFFFFFFFFFFFF
+        claimed = int(header[A_RING_DROPPED])
+        self.dropped += min(max(claimed - self._claimed, 0), MAX_DROPPED)
+        self._claimed = claimed
         if count == 0:
             return None
         if not 0 < count <= entries:  # the head was overwritten: start again where it points
@@ -109,6 +118,8 @@ class DrainResult:
     """Descriptors that were used, each once, in order of last use."""
     runs: list[list[int]] = field(default_factory=list)
     """Descriptors of acquired chains, each last block first."""
+    run_bytes: list[int] = field(default_factory=list)
+    """Bytes of each of these chains."""
 
 
 def drain(
@@ -170,20 +181,23 @@ def _touches(
     if not kept:
         return
     found.read_bytes = int(rows[:, HOT_NBYTES].sum())
-    found.runs = _runs(numbers, positions)
+    found.runs, found.run_bytes = _runs(numbers, positions, rows[:, HOT_NBYTES], found.read_bytes)
     found.touched = _by_last_use(numbers)
 
 
-def _runs(numbers: I64, positions: I64) -> list[list[int]]:
-    """Split entries wherever the position does not fall by one: each acquire wrote its chain from the end."""
+def _runs(numbers: I64, positions: I64, nbytes: U64, total: int) -> tuple[list[list[int]], list[int]]:
+    """Split entries wherever the position does not fall by one: each acquire wrote its chain from the end. Return the
+    chains and their bytes, given the bytes of each entry and their sum."""
     cuts = (np.flatnonzero(np.diff(positions) != -1) + 1).tolist()
+    sums = np.add.reduceat(nbytes, [0, *cuts]).tolist() if cuts else [total]
     descriptors: list[int] = numbers.tolist()
     offsets = positions.tolist()
-    runs = []
-    for first, last in zip([0, *cuts], [*cuts, len(descriptors)], strict=True):
+    runs, sizes = [], []
+    for first, last, size in zip([0, *cuts], [*cuts, len(descriptors)], sums, strict=True):
         if offsets[last - 1] == 0:  # otherwise the entries of the chain's first blocks are missing
             runs.append(descriptors[first:last])
-    return runs
+            sizes.append(size)
+    return runs, sizes
 
 
 def _by_last_use(numbers: I64) -> list[int]:

@@ -11,11 +11,12 @@ from dataplane.core.blocks.slabs import Slot, slot_bytes
 from dataplane.core.engines.engines import Engine, OpenReservation
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.journal.recovery_table import B_RESERVATION
+from dataplane.core.pool.hints import Hint
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
-from dataplane.protocol.engine import CHECKSUM_BYTES, MAX_KEYS_PER_REQUEST, Commit, Reserve
+from dataplane.protocol.engine import CHECKSUM_BYTES, MAX_KEYS_PER_REQUEST, Commit, HintedReserve, Reserve
 from dataplane.protocol.events import BlocksRefused, BlocksStored, ReservationAborted, ReservationExpired
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import U64, pack_keys
@@ -51,14 +52,16 @@ class StoreService:
         self._count_refused = refused
         self.draining = False
         """Whether all new blocks are refused."""
-        self.on_asked: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
+        self.on_store_request: Callable[[Engine, Reserve, Tenant, U64, int, float], None] = lambda *_: None
         """Callback for every chain that an engine wants to store, with its packed keys and the number of leading
         blocks that were present."""
 
     # ---- reserve
 
-    def reserve(self, engine: Engine, message: Reserve, now: float) -> GrantResult:
-        """Reserve room for the missing blocks of a chain.
+    def reserve(
+        self, engine: Engine, message: Reserve, now: float, *, from_tier: bool = False
+    ) -> GrantResult:
+        """Reserve room for the missing blocks of a chain. Blocks that come from a tier pass no admission and no rate.
 
         Raise ProtocolError, and change nothing, if the request is invalid.
         """
@@ -69,20 +72,30 @@ class StoreService:
         found = self._without_invalid(found)
         granted = GrantResult(len(words))
         missing, chain = _sorted_out(found, granted)
-        self._use(engine, [block for _, block in reversed(chain)], now)
+        if not from_tier:
+            self._use(engine, [block for _, block in reversed(chain)], now)
         self._room.spare([block for _, block in chain])
-        there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
-        self.on_asked(engine, message, tenant, words, there, now)
+        if not from_tier:
+            there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
+            self.on_store_request(engine, message, tenant, words, there, now)
+        hint = Hint(message.ttl_s, message.pin_s) if isinstance(message, HintedReserve) else None
+        if hint is not None and hint.pin_s:
+            # A ttl must not shorten the life of blocks that were stored before.
+            present = [block for _, block in chain if block.tenant is tenant]
+            pool.hint(Hint(pin_s=hint.pin_s), present, present, now)
         if not missing:
             return granted
-        writing, refusal = self._grant(engine, message, words, places, missing, tenant, now)
+        writing, refusal = self._grant(
+            engine, message, words, places, missing, tenant, now, from_tier=from_tier
+        )
         for at in missing[len(writing) :]:
             assert refusal is not None
             granted.outcomes[at] = refusal
-        if refusal is not None:
+        if refusal is not None and not from_tier:
             self._refuse(engine, tenant, message, refusal, len(missing) - len(writing), now)
         if writing:
-            self._open_reservation(engine, message, granted, tenant, found, writing, chain, now)
+            self._open_reservation(engine, message, granted, tenant, found, writing, chain, hint, now)
+            engine.reservations[granted.reservation].from_tier = from_tier
         return granted
 
     def _use(self, engine: Engine, blocks: Sequence[Block], now: float) -> None:
@@ -106,6 +119,7 @@ class StoreService:
         found: Sequence[Block | None],
         writing: dict[int, Block],
         chain: Sequence[tuple[int, Block]],
+        hint: Hint | None,
         now: float,
     ) -> None:
         stamp = self._pool.sweeps.stamp(now)
@@ -137,6 +151,7 @@ class StoreService:
             deadline=now + self._ttl_s,
             keys=keys,
             stamp=stamp,
+            hint=hint,
         )
 
     def _without_invalid(self, found: list[Block | None]) -> list[Block | None]:
@@ -185,6 +200,8 @@ class StoreService:
         missing: list[int],
         tenant: Tenant,
         now: float,
+        *,
+        from_tier: bool,
     ) -> tuple[dict[int, Block], Code | None]:
         """Return blocks for a leading part of the missing keys, by position, and why the rest is refused."""
         pool = self._pool
@@ -198,7 +215,10 @@ class StoreService:
             return {}, Code.TOO_MANY_RESERVATIONS
         if not tenant.blocks and not pool.table.names.takes_tenant(tenant.number, tenant.salt):
             return {}, Code.TOO_MANY_TENANTS
-        allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
+        if from_tier:
+            allowed, refusal = self._allowed_from_tier(tenant, size, wanted, now)
+        else:
+            allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
         wanted = min(wanted, allowed)
         described = self._room.free_descriptors(tenant, wanted, now)
         if described < wanted:
@@ -211,7 +231,7 @@ class StoreService:
         writing, placed = self._place(engine, message, words, places, chosen, slots, tenant, now)
         if placed is not None:
             refusal = placed
-        if tenant.rate is not None:
+        if tenant.rate is not None and not from_tier:
             tenant.rate.spend(size * len(writing))
         return writing, refusal
 
@@ -235,6 +255,15 @@ class StoreService:
         if within < paced:
             return within, Code.OVER_LIMIT
         return within, Code.RATE_LIMITED if paced < wanted else refusal
+
+    def _allowed_from_tier(
+        self, tenant: Tenant, size: int, wanted: int, now: float
+    ) -> tuple[int, Code | None]:
+        """Return how many blocks from a tier the tenant's limit allows, and why the next one is refused."""
+        if tenant.spec is None or not tenant.enforced:
+            return wanted, None
+        within = self._within_limit(tenant, size, wanted, now)
+        return within, Code.OVER_LIMIT if within < wanted else None
 
     def _admitted(self, admission: Admission, words: U64, missing: list[int], space: int, now: float) -> int:
         """Return how many leading missing blocks the admission filter admits. The filter sees all of them."""
@@ -329,12 +358,20 @@ class StoreService:
         del engine.reservations[reservation.number]
         kept = [reservation.writing.pop(at) for at in slots]
         self._pool.table.publish(kept, checksums, now)
+        if self._pool.changes is not None:
+            self._pool.changes.stored(kept)
         self._line_up(reservation, dict(zip(slots, kept, strict=True)), now)
+        if reservation.from_tier:
+            self._drop(engine, reservation, now)
+            return len(kept)
+        if self._pool.tiers is not None:
+            self._pool.tiers.stored(kept)
         size = sum(block.nbytes for block in kept)
         reservation.tenant.stored_blocks += len(kept)
         self._pool.usage.stored(reservation.tenant, reservation.space, len(kept), size)
         self._pool.totals.stored_blocks += len(kept)
         self._pool.totals.stored_bytes += size
+        engine.stored_bytes += size
         if kept:
             self._pool.emit(
                 BlocksStored(
@@ -399,6 +436,9 @@ class StoreService:
             lined_up.append(block)
         if lined_up:
             pool.table.used(lined_up, now)
+        if reservation.hint is not None:
+            own = [block for block in reversed(lined_up) if block.tenant is reservation.tenant]
+            pool.hint(reservation.hint, [fresh[at] for at in sorted(fresh)], own, now)
 
     def abort(self, engine: Engine, number: int, now: float) -> None:
         """Abort a reservation, or release the quarantined bytes of an expired one. Raise ProtocolError if unknown."""
@@ -429,6 +469,8 @@ class StoreService:
         for block in left:
             self._pool.release(block, BlockStep.ABORT)
         reservation.writing.clear()
+        if reservation.from_tier:
+            return
         self._pool.totals.aborted_blocks += len(left)
         self._pool.emit(
             ReservationAborted(now, engine.client, shown(reservation.tenant.salt), len(left), size)
@@ -457,7 +499,7 @@ class StoreService:
         return blocks
 
     def release_all(self, engine: Engine) -> tuple[int, int]:
-        """Release all quarantined bytes of an engine, which no process can access any more. Return (blocks, bytes)."""
+        """Release all quarantined bytes of an engine, which no process can access. Return (blocks, bytes)."""
         blocks = size = 0
         for reservation in engine.expired.values():
             blocks += len(reservation.writing)

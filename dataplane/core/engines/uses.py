@@ -78,9 +78,13 @@ class AccessReports:
         totals.requested_blocks = wrapped(totals.requested_blocks + found.requested)
         totals.hit_blocks = wrapped(totals.hit_blocks + found.hits)
         blocks = pool.table.blocks
-        for run in found.runs:
+        for run, nbytes in zip(found.runs, found.run_bytes, strict=True):
             first = blocks[run[-1]]
-            pool.usage.served(first.tenant, first.space, len(run))
+            tokens = pool.usage.served(first.tenant, first.space, len(run), nbytes)
+            if pool.arrivals:
+                pool.arrivals.acquired(blocks[number] for number in run)
+            first.tenant.hit(tokens, nbytes)
+            engine.read(tokens, nbytes)
         pool.use([blocks[number] for number in found.touched], now)
         self._credit(engine, found.runs, budget, now)
 
@@ -90,8 +94,13 @@ class AccessReports:
         pool.usage.pass_to(now)
         blocks = [pool.table.blocks[number] for number in reversed(numbers)]
         first = blocks[-1]
-        pool.totals.read_bytes = wrapped(pool.totals.read_bytes + sum(block.nbytes for block in blocks))
-        pool.usage.served(first.tenant, first.space, len(blocks))
+        nbytes = sum(block.nbytes for block in blocks)
+        pool.totals.read_bytes = wrapped(pool.totals.read_bytes + nbytes)
+        tokens = pool.usage.served(first.tenant, first.space, len(blocks), nbytes)
+        if pool.arrivals:
+            pool.arrivals.acquired(blocks)
+        first.tenant.hit(tokens, nbytes)
+        engine.read(tokens, nbytes)
         pool.use(blocks, now)
         self._served(engine, blocks, now)
         engine.last_run = frozenset(numbers)
@@ -117,7 +126,7 @@ class AccessReports:
             words = self._pool.table.memory.hot[[block.number for block in reversed(run)], HOT_KEY]
             self._accesses.served(engine.client, first.tenant, first.space, first.nbytes, words, now)
 
-    def asked(
+    def store_requested(
         self, engine: Engine, message: Reserve, tenant: Tenant, words: U64, hits: int, now: float
     ) -> None:
         """Record that an engine wants to store a chain whose `hits` leading blocks are present."""

@@ -21,13 +21,11 @@ from dataplane.core.eviction.ancestors import with_ancestors
 from dataplane.core.eviction.reclaim_plan import ReclaimPlan
 from dataplane.core.eviction.refusals import FailedSearch, FailedSearches, Flags
 from dataplane.core.eviction.victim_iterator import VictimIterator
-from dataplane.core.pool.pool import Pool
+from dataplane.core.pool.pool import STAMP, USED_AT, Pool
 from dataplane.core.tenants.accounts import Account
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.codes import Code
-from dataplane.protocol.events import BlocksEvicted
-from dataplane.protocol.salts import shown
 from dataplane.protocol.states import STATE_MASK, BlockStep, State
 
 _EVICTING = int(State.EVICTING)
@@ -109,13 +107,17 @@ class Reclaimer:
             self._leased = self._leases.held_by_any(self._table.space_of)
             return 0
         admission = self._pool.admission if reason == "room" else None
+        self._pool.evicted_idle.add(map(USED_AT, going), now)
+        self._pool.lifetimes.add(map(STAMP, going), now)
         freed: dict[Tenant, list[Block]] = {}
-        pinned = self._pool.pins.marked
+        pinned, hinted = self._pool.pins.marked, self._pool.hints.hinted
         for block in going:
             if admission is not None:
                 admission.victim(now - block.used_at, now)
             if block in pinned:
                 self._pool.pins.unmark(block)
+            if block in hinted:
+                self._pool.hints.forget(block)
             if block.queue is not None:
                 block.queue.evict(block, now)
             mine = freed.get(block.tenant)
@@ -127,6 +129,10 @@ class Reclaimer:
         for block in going:
             if wanted is None or not wanted.take(block.slot):
                 self._slabs.give(block.slot)
+        if self._pool.changes is not None:
+            self._pool.changes.removed(going)
+        if self._pool.tiers is not None:
+            self._pool.tiers.removed(going, now)
         usage = self._pool.usage
         usage.pass_to(now)
         for tenant, blocks in freed.items():
@@ -137,7 +143,7 @@ class Reclaimer:
             tenant.evicted_blocks += len(blocks)
             self._pool.totals.evicted_blocks += len(blocks)
             self._pool.totals.evicted_bytes += size
-            self._pool.emit(BlocksEvicted(now, shown(tenant.salt), reason, len(blocks), size))
+            self._pool.count_evicted(tenant, reason, len(blocks), size, now)
         return len(going)
 
     def _held(self, victims: Sequence[Block]) -> list[bool]:
@@ -301,7 +307,7 @@ class Reclaimer:
         self, tenant: Tenant, buckets: Sequence[int], taken: Container[tuple[int, int]], now: float
     ) -> tuple[int, int] | None:
         """Free an index entry in one of two full buckets by evicting one of their blocks, and return it; None when none
-        may be evicted."""
+        may be evicted. Hinted pins have no effect, because the blocks may belong to several accounts."""
         while True:
             search = VictimIterator(self._order, self._table.blocks, tenant.account, now)
             candidates = [
@@ -309,7 +315,9 @@ class Reclaimer:
                 for block in self._table.neighbours(buckets)
                 if block.queue is not None and not self._skip(block)
             ]
-            candidates.sort(key=lambda block: (block.rank, block.used_at))
+            candidates.sort(
+                key=lambda block: (Rank.NORMAL if block.rank is Rank.HINTED else block.rank, block.used_at)
+            )
             victim = next((block for block in candidates if search.take(block)), None)
             if victim is None:
                 return None

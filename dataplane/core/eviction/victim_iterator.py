@@ -2,7 +2,8 @@
 
 The order is: demoted blocks; blocks of accounts above their limits; blocks of borrowers above their floors, largest
 share first, with blocks under soft pins after all others; finally the blocks of the requesting account itself. An
-account never loses a block within its floor to another account.
+account never loses a block within its floor to another account. A hinted pin counts only within its account: it delays
+the turn of a block, not the turn of the account.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dataplane.core.tenants.accounts import Account
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _MISSES = 64
 """Number of blocks larger than the bytes that an account may still lose, after which the search leaves the account."""
+_WITHOUT_PIN = (Rank.NORMAL, Rank.HINTED)
+"""Ranks of blocks that no operator's pin and no demotion affects, in eviction order."""
 _Turn = tuple[float, int, Account, Iterator[int]]
 
 
@@ -69,10 +73,10 @@ class VictimIterator:
         for account in self.order.demoting():
             yield from self._from(account, Rank.DEMOTED, account.floor_bytes)
         for account in self.order.over_limit():
-            for rank in (Rank.NORMAL, Rank.SOFT):
+            for rank in (*_WITHOUT_PIN, Rank.SOFT):
                 yield from self._from(account, rank, max(account.limit_bytes or 0, account.floor_bytes))
-        for rank in (Rank.NORMAL, Rank.SOFT):
-            yield from self._borrowed(rank)
+        for ranks in (_WITHOUT_PIN, (Rank.SOFT,)):
+            yield from self._borrowed(ranks)
         if self.asking is not None:
             for rank in Rank:
                 yield from self._own(self.asking, rank)
@@ -101,7 +105,7 @@ class VictimIterator:
             if left <= floor or misses == _MISSES:
                 return
 
-    def _borrowed(self, rank: Rank) -> Iterator[Block]:
+    def _borrowed(self, ranks: Sequence[Rank]) -> Iterator[Block]:
         """Yield blocks of borrowers, each from the account that has the largest share at that time."""
         waiting = self.order.ranking.borrowers()
         following = next(waiting, None)
@@ -110,9 +114,11 @@ class VictimIterator:
         try:
             while turns or following is not None:
                 if following is not None and (not turns or -following.share <= turns[0][0]):
-                    if following.queue.count(rank):
+                    if any(following.queue.count(rank) for rank in ranks):
                         count += 1
-                        blocks = following.queue.victims(rank, self.now)
+                        blocks: Iterator[int] = chain.from_iterable(
+                            [following.queue.victims(rank, self.now) for rank in ranks]
+                        )
                         share = self._left(following) / following.weight
                         heappush(turns, (-share, count, following, blocks))
                     following = next(waiting, None)

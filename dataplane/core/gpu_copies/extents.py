@@ -95,7 +95,7 @@ class Extent:
         return gpu_copy
 
     def give(self, gpu_copy: CopySlot) -> None:
-        """Free the slot of a copy that no process reads or writes any more."""
+        """Free the slot of a copy that no process reads or writes."""
         del self.gpu_copies[gpu_copy]
         self.free.append(gpu_copy.slot)
 

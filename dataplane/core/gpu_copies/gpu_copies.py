@@ -19,9 +19,10 @@ import numpy as np
 from dataplane.core.gpu_copies.extents import CopySlot, Extent, ExtentBudget, ExtentShape, shape_of, size_of
 from dataplane.core.gpu_copies.plan import STAY_S, CopyPlan
 from dataplane.core.gpu_copies.pool import FreeExtent, GpuCopyPool, PendingCopy, Work, faults_of, stats_of
-from dataplane.protocol.events import Event, GpuCopyPoolFailed, GpuCopyPoolMade, GpuCopyPoolStats
+from dataplane.protocol.events import Event, GpuCopyPoolCreated, GpuCopyPoolFailed
 from dataplane.protocol.gpu_copies import MAX_EXTENTS, GpuCopyIndex, place_of
 from dataplane.protocol.states import STATE_MASK, State
+from dataplane.protocol.stats.pins import GpuCopyPoolStats
 
 if TYPE_CHECKING:
     from dataplane.core.engines.engines import Engine
@@ -62,7 +63,7 @@ class GpuCopyTable:
         """Add a device when its first engine asks for GPU copies."""
         self._refused.pop(device, None)
         self.pools[device] = GpuCopyPool(device, name, capacity_bytes, table, capacity_bytes)
-        self._emit(GpuCopyPoolMade(now, device, name, capacity_bytes))
+        self._emit(GpuCopyPoolCreated(now, device, name, capacity_bytes))
 
     def refuse(self, device: str, problem: str, now: float) -> None:
         """Record that an engine asked for a device that cannot be used."""
@@ -104,7 +105,7 @@ class GpuCopyTable:
                     self._leave(pool, extent)
 
     def forget(self, client: int) -> None:
-        """Remove a reader whose process is gone or holds nothing any more."""
+        """Remove a reader whose process is gone or that holds nothing."""
         for pool in self.pools.values():
             if pool.readers.pop(client, None) is None:
                 continue
@@ -126,7 +127,7 @@ class GpuCopyTable:
     # ---- periodic work
 
     def step(self, now: float) -> None:
-        """Update the plan of one device where something changed, and free slots that no engine reads any more."""
+        """Update the plan of one device where something changed, and free slots that no engine reads."""
         pins = self._pool.pins
         if pins.gpu_copies_changed:
             pins.gpu_copies_changed = False
@@ -192,17 +193,17 @@ class GpuCopyTable:
 
     def _give_back(self, pool: GpuCopyPool) -> None:
         """Free the slots of withdrawn GPU copies whose block is gone or is held by no lease."""
-        waiting, asked = [], []
+        waiting, checked = [], []
         for gpu_copy in pool.withdrawn:
             if gpu_copy in pool.copying:
                 waiting.append(gpu_copy)
             elif gpu_copy.alive:
-                asked.append(gpu_copy)
+                checked.append(gpu_copy)
             else:  # a block disappears only when no lease holds it
                 gpu_copy.extent.give(gpu_copy)
-        if asked:
-            held = self._pool.leases.held([each.block for each in asked])
-            for gpu_copy, kept in zip(asked, held, strict=True):
+        if checked:
+            held = self._pool.leases.held([each.block for each in checked])
+            for gpu_copy, kept in zip(checked, held, strict=True):
                 if kept:
                     waiting.append(gpu_copy)
                 else:
@@ -329,7 +330,7 @@ class GpuCopyTable:
             for extent in [each for each in pool.extents.values() if not each.made]:
                 self._withdraw(pool, [each for each in extent.gpu_copies if each.wanted])
             pool.left_bytes = sum(each.nbytes for each in pool.extents.values() if each.made)
-            self._tell(pool, problem, now)
+            self._report(pool, problem, now)
         else:
             self.refused(device, problem, now, lasting=lasting)
 
@@ -340,9 +341,9 @@ class GpuCopyTable:
         if lasting:
             pool.broken = True
             self._withdraw(pool, list(pool.gpu_copies.values()))
-        self._tell(pool, problem, now)
+        self._report(pool, problem, now)
 
-    def _tell(self, pool: GpuCopyPool, problem: str, now: float) -> None:
+    def _report(self, pool: GpuCopyPool, problem: str, now: float) -> None:
         if problem != pool.problem:
             self._emit(GpuCopyPoolFailed(now, pool.device, problem))
         pool.problem, pool.retry_at = problem, now + RETRY_S

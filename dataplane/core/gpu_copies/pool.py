@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dataplane.core.gpu_copies.extents import CopySlot, Extent
-from dataplane.protocol.events import GpuCopyPoolStats
 from dataplane.protocol.gpu_copies import GpuCopyIndex
+from dataplane.protocol.stats.pins import GpuCopyPoolStats
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block

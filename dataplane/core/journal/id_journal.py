@@ -2,8 +2,9 @@
 
 The journal is a private memfd, which engines never get, in two halves. The header says which half is active. A record
 is an 8-byte head (length, CRC-32) and a MessagePack body. The head is stored last, in one store, so a kill may lose the
-last record but never leaves half of it. When a half is full, the live records are written into the other one, and a
-single store to the header makes that half active.
+last record but never leaves half of it. When a half is nearly full, the live records are copied into the other one, a
+few at each tick, and a single store to the header makes that half active. If the half fills first, all are written at
+once.
 
 The live records always fit a half: the journal bounds the records of spaces and engines (`refusal`) and those of
 tenants with blocks (`takes_tenant`). A fifth of a half stays free, so that compactions are rare."""
@@ -17,6 +18,8 @@ from zlib import crc32
 
 import msgspec
 
+from dataplane.core.journal.compaction import HEAD as _HEAD
+from dataplane.core.journal.compaction import Compaction
 from dataplane.protocol.layout import LAYOUT_VERSION, PAGE, LayoutError
 from dataplane.protocol.salts import MAX_SALT_CHARACTERS
 from dataplane.protocol.spaces import Space
@@ -32,7 +35,8 @@ ATTACH_BYTES = 16 << 20
 """Maximum bytes of the records of spaces and engines; the rest is for tenants and segments."""
 PROCESS_BYTES = 4 << 20
 """Maximum bytes of the records of all attachments of one process."""
-_HEAD = 8
+COMPACTED_AT_ONCE = 500
+"""Number of records that one step of a compaction visits: 2 to 6 ms."""
 
 
 class TenantName(msgspec.Struct, tag="tenant", array_like=True, frozen=True):
@@ -169,6 +173,7 @@ class IdJournal:
         """Pid of each engine and bytes of its own record and those of its spaces, by client."""
         self._process_bytes: Counter[int] = Counter()
         """The sum of these bytes for each process, by pid."""
+        self._compaction: Compaction | None = None
 
     @classmethod
     def private(cls) -> IdJournal:
@@ -340,8 +345,40 @@ class IdJournal:
         self._cells[(start + end) // 8] = len(body) | crc32(body) << 32
         return end + _HEAD + size
 
+    def compact_some(self) -> None:
+        """Begin a compaction if the active half is nearly full, or take its next step. Call this at every tick."""
+        if self._compaction is None:
+            live_bytes = sum(self._kind_bytes.values()) - self._unused_bytes
+            spare_bytes = self._half_bytes // 16  # else the next compaction would begin at once
+            is_full = self._end >= self._half_bytes * 7 // 8 and live_bytes + spare_bytes < self._end
+            if not is_full or self._cells[N_OVERFLOWED]:
+                return
+            halves = [self._bytes[PAGE + self._half_bytes * half :][: self._half_bytes] for half in (0, 1)]
+            active = self._cells[N_HALF]
+            self._compaction = Compaction(halves[active], halves[1 - active], self._end, self._survives)
+        if self._compaction.step(self._end, COMPACTED_AT_ONCE):
+            end, self._compaction = self._compaction.end, None
+            other = 1 - self._cells[N_HALF]
+            self._cells[(PAGE + self._half_bytes * other + end) // 8] = 0  # clear a stale head
+            self._cells[N_HALF] = other
+            self._end, self._left_out = end, 0
+
+    def _survives(self, body: memoryview, is_new: bool) -> bool:
+        """Return whether a compaction copies a record. `is_new`: it was appended after the compaction began."""
+        record = _decoder.decode(body)
+        if isinstance(record, EngineEnd | SpaceEnd | SegmentEnd):
+            return is_new  # the record that it ends may have been copied; records that ended before are not
+        if isinstance(record, EngineName):
+            return (EngineName, record.client) in self.known
+        if record.number in self._unused and isinstance(record, TenantName):
+            self._unused.remove(record.number)
+            self._unused_bytes -= self.known[TenantName, record.number]
+            self._forget(TenantName, record.number)  # if it is used again, its record is written again
+        return (type(record), record.number) in self.known
+
     def _compact(self) -> None:
-        """Write the live records into the other half, then make that half active."""
+        """Write all live records into the other half, then make that half active."""
+        self._compaction = None
         other = 1 - self._cells[N_HALF]
         start, end = PAGE + self._half_bytes * other, 0
         self._cells[start // 8] = 0

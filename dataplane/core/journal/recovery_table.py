@@ -14,13 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from dataplane.protocol.keys import KEY_BYTES
-from dataplane.protocol.layout import I64, LAYOUT_VERSION, MAX_BLOCKS, PAGE, U64, LayoutError
+from dataplane.protocol.layout import I64, LAYOUT_VERSION, PAGE, U64, LayoutError
+from dataplane.protocol.states import MAX_BLOCKS
 
 BOOKS_MAGIC = int.from_bytes(b"LARDERBK", "little")
 
 # Words of the header.
 B_MAGIC, B_VERSION, B_MAX_BLOCKS, B_MEMORY, B_EPOCH, B_PID, B_STARTED = range(7)
-# B_EPOCH, B_PID and B_STARTED identify the writing process; the start time tells it from one that reuses its pid.
+# B_EPOCH, B_PID and B_STARTED identify the writing process; the start time distinguishes it from a later process with
+# the same pid.
 B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY = range(8, 14)
 """The highest number of each kind ever assigned, and the capacity of the pool in bytes."""
 

@@ -35,6 +35,14 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
     pinned = sum(block.charge for block in blocks if block in pool.pins.guaranteed)
     if pinned != pool.pins.pinned_bytes:
         faults.append(f"pinned bytes: blocks {pinned}, pins {pool.pins.pinned_bytes}")
+    hinted = sum(block.charge for block, held in pool.hints.hinted.items() if held.pinned_until)
+    by_tenant = sum(tenant.hinted_bytes for tenant in pool.tenants.by_salt.values())
+    by_account = sum(account.hinted_bytes for account in pool.order.accounts())
+    if not hinted == by_tenant == by_account == pool.hints.pinned_bytes:
+        faults.append(
+            f"hinted bytes: blocks {hinted}, tenants {by_tenant}, accounts {by_account}, pool "
+            f"{pool.hints.pinned_bytes}"
+        )
     taken = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
     if len(taken) != len(blocks):
         faults.append("two blocks share a slot")
@@ -57,9 +65,9 @@ def _order(pool: Pool, blocks: list[Block]) -> list[str]:
         faults.append(f"{strangers} blocks are on the shelf of another account")
     if any(block.entry is not None for block in pool.doomed):
         faults.append("a doomed block is in the index")
-    noted = (*pool.doomed, *pool.pins.marked, *pool.pins.guaranteed)
+    noted = (*pool.doomed, *pool.pins.marked, *pool.pins.guaranteed, *pool.hints.hinted)
     if any(pool.table.blocks.get(block.number) is not block for block in noted):
-        faults.append("a block that is gone is doomed or pinned")
+        faults.append("a block that is gone is doomed, pinned or hinted")
     return faults
 
 

@@ -17,7 +17,7 @@ from dataplane.core.pool.pool import Pool
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, Report
-from dataplane.protocol.events import BlockCorrupt
+from dataplane.protocol.events import BlockCorrupted
 from dataplane.protocol.layout import COLD_CHECKSUM
 from dataplane.protocol.salts import shown
 from dataplane.protocol.states import State
@@ -90,11 +90,11 @@ class CorruptionReports:
                 budget.bytes -= block.nbytes
             read += block.nbytes
             try:
-                whole = self.whole(block)
+                is_intact = self.is_intact(block)
             except MemoryError:
                 self._refused(Code.OUT_OF_MEMORY, len(reported) - at)
                 break
-            if whole:
+            if is_intact:
                 self._pool.totals.false_reports += 1
             else:
                 corrupt.append(block)
@@ -147,7 +147,7 @@ class CorruptionReports:
         cold = self._pool.table.memory.cold
         return cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
 
-    def whole(self, block: Block) -> bool:
+    def is_intact(self, block: Block) -> bool:
         """Return whether the bytes of a block match its checksum. Raise MemoryError if memory runs out."""
         digest = self._memory.digest(block.slot.slab.segment.number, block.slot.offset, block.nbytes)
         return digest == self._expected(block)
@@ -163,6 +163,6 @@ class CorruptionReports:
         pool.totals.corrupt_blocks += len(corrupt)
         for block in corrupt:
             space = pool.spaces.model(block.space)
-            pool.emit(BlockCorrupt(now, shown(block.tenant.salt), space, block.nbytes, client))
-        pool.mark_dead(corrupt)
+            pool.emit(BlockCorrupted(now, shown(block.tenant.salt), space, block.nbytes, client))
+        pool.mark_dead(corrupt, "corrupt")
         pool.reap(now)

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import msgspec
 
-from dataplane.base.error_path import split_path
+from dataplane.base.field_errors import described
 from dataplane.base.units import MAX_SIZE_BYTES
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.reclaimer import Reclaimer
+from dataplane.core.operator.tier_records import TierRecords, faults_of_tier, faults_of_tiers
 from dataplane.core.pool.pins import Pin
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tenants.accounts import effective_floors
@@ -21,28 +22,27 @@ from dataplane.core.tenants.tenant import Rate
 from dataplane.policies.admission import Admission
 from dataplane.policies.registry import POLICIES
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import (
+from dataplane.protocol.control.records import (
     MAX_PINNED_KEYS,
+    MAX_QUOTA_TIERS,
     MAX_RECORDS,
     POLICY_IN_FORCE,
-    Fault,
-    Observed,
     PinSpec,
     PolicySpec,
     QuotaSpec,
-    Snapshot,
-    SnapshotType,
-    digest_of,
+    TierQuota,
 )
+from dataplane.protocol.control.snapshots import Fault, Observed, Snapshot, SnapshotType, digest_of
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.events import PinExpired
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.salts import check_salt
+from dataplane.protocol.salts import check_salt, shown
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS
 from dataplane.protocol.states import State
+from dataplane.protocol.tiers import EXPECTED_TIER_NAME, TierSpec, is_tier_name
 
-S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec)
+S = TypeVar("S", QuotaSpec, PinSpec, PolicySpec, TierSpec)
 MAX_FAULTS = 100
 MAX_BODY_BYTES = MAX_KEYS_PER_REQUEST * KEY_BYTES
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1000.0
@@ -78,7 +78,7 @@ def _records(
         try:
             record = decoder.decode(raw)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            below, message = split_path(str(error))
+            below, message = described(str(error), kind)
             faults.append(_fault(f"{path}.{below}" if below else path, Code.BAD_FIELD, message))
         else:
             faults += check(path, record)
@@ -106,6 +106,26 @@ def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
     if spec.limit_bytes is not None and 0 <= spec.limit_bytes < spec.floor_bytes:
         message = f"expected at most the limit of {spec.limit_bytes}, got {spec.floor_bytes}"
         faults.append(_fault(f"{path}.floor_bytes", Code.BAD_FIELD, message))
+    return faults + _check_quota_tiers(f"{path}.tiers", spec.tiers)
+
+
+def _check_quota_tiers(path: str, tiers: Mapping[str, TierQuota]) -> list[Fault]:
+    faults = []
+    if len(tiers) > MAX_QUOTA_TIERS:
+        message = f"expected at most {MAX_QUOTA_TIERS} tiers, got {len(tiers)}"
+        return [_fault(path, Code.TOO_MANY, message)]
+    for name, quota in tiers.items():
+        if not is_tier_name(name):
+            faults.append(_fault(path, Code.BAD_FIELD, f"{EXPECTED_TIER_NAME}, got {name!r}"))
+            continue
+        for field_name in ("floor_bytes", "limit_bytes"):
+            value = getattr(quota, field_name)
+            if value is not None and not 0 <= value <= MAX_SIZE_BYTES:
+                message = f"expected 0 to {MAX_SIZE_BYTES}, got {value}"
+                faults.append(_fault(f"{path}.{name}.{field_name}", Code.BAD_FIELD, message))
+        if quota.limit_bytes is not None and 0 <= quota.limit_bytes < quota.floor_bytes:
+            message = f"expected at most the limit of {quota.limit_bytes}, got {quota.floor_bytes}"
+            faults.append(_fault(f"{path}.{name}.floor_bytes", Code.BAD_FIELD, message))
     return faults
 
 
@@ -156,7 +176,7 @@ def _check_tenant(path: str, salt: str) -> list[Fault]:
 
 
 def _duplicates(
-    kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec | PolicySpec]
+    kind: SnapshotType, name: str, records: Mapping[int, QuotaSpec | PinSpec | PolicySpec | TierSpec]
 ) -> list[Fault]:
     seen: set[str] = set()
     faults = []
@@ -189,6 +209,21 @@ def _pins(snapshot: Snapshot, held: Mapping[str, bytes]) -> tuple[dict[int, PinS
     return specs, faults[:MAX_FAULTS]
 
 
+def _tiers(snapshot: Snapshot, records: TierRecords | None) -> tuple[dict[int, TierSpec], list[Fault]]:
+    specs, faults = _records(
+        snapshot,
+        TierSpec,
+        lambda path, spec: [
+            _fault(f"{path}.{field}", Code.BAD_FIELD, message)
+            for field, message in faults_of_tier(spec, records)
+        ],
+    )
+    faults += _duplicates("tiers", "name", specs)
+    if not faults:
+        faults = [_fault(*fault) for fault in faults_of_tiers(specs, records)]
+    return specs, faults[:MAX_FAULTS]
+
+
 @dataclass(slots=True)
 class Intent:
     """The intent of the management plane, as far as this node has applied it."""
@@ -200,6 +235,8 @@ class Intent:
     """Pin bodies in force, by digest."""
     policy: PolicySpec = field(default_factory=lambda: PolicySpec(POLICY_IN_FORCE))
     """The policy in force."""
+    tiers: TierRecords | None = None
+    """What opens the tiers of records; without it, every tier is refused."""
 
     @property
     def armed(self) -> bool:
@@ -239,6 +276,10 @@ class Intent:
             policies, faults = _policies(snapshot)
             if not faults:
                 self._apply_policies(policies, now)
+        elif snapshot.type == "tiers":
+            tiers, faults = _tiers(snapshot, self.tiers)
+            if not faults and self.tiers is not None:
+                self.tiers.apply(list(tiers.values()), now)
         else:
             held = {**self.bodies, **bodies}
             pins, faults = _pins(snapshot, held)
@@ -257,6 +298,8 @@ class Intent:
             return _quotas(snapshot)[1]
         if snapshot.type == "policies":
             return _policies(snapshot)[1]
+        if snapshot.type == "tiers":
+            return _tiers(snapshot, self.tiers)[1]
         return _pins(snapshot, {**self.bodies, **bodies})[1]
 
     # ---- quotas
@@ -286,6 +329,8 @@ class Intent:
         pool.settle_pins({*before, *pool.tenants.managed()}, now)
         pool.pins.gpu_copies_changed = True  # budgets and weights apply to GPU copies as well
         self.settle(now)
+        if pool.tiers is not None:
+            pool.tiers.share_out()
 
     def share_out(self) -> None:
         """Set the limits, weights and effective floors of the accounts. Call again when the capacity changes."""
@@ -365,7 +410,7 @@ class Intent:
         due = list(self.pool.pins.due(now))
         for pin in due:
             self.pool.pins.expire(pin)
-            self.pool.emit(PinExpired(now, pin.name))
+            self.pool.emit(PinExpired(now, pin.name, shown(pin.tenant)))
         if due:
             self._repin(due, now)
 
@@ -391,6 +436,8 @@ class Intent:
                         if live:
                             pool.line_up_soft(found, now)
         pool.promote_pins(now)
+        if pool.tiers is not None:
+            pool.tiers.pins_changed(pins)
 
     def _found(self, chains: Sequence[tuple[str, tuple[bytes, ...]]], space: int) -> Iterator[list[Block]]:
         """Yield, for each salt and chain, its READY blocks in a space that belong to that tenant.
@@ -420,9 +467,9 @@ def _check_bodies(specs: Mapping[int, PinSpec], held: Mapping[str, bytes]) -> li
         if spec.keys_digest not in wrong:
             wrong[spec.keys_digest] = _wrong_body(spec.keys_digest, held)
     return [
-        _fault(f"pins[{number}].keys_digest", *told)
+        _fault(f"pins[{number}].keys_digest", *fault)
         for number, spec in specs.items()
-        if (told := wrong[spec.keys_digest]) is not None
+        if (fault := wrong[spec.keys_digest]) is not None
     ]
 
 

@@ -20,7 +20,7 @@ from dataplane.core.pool.pins import strongest
 from dataplane.core.pool.pool import Pool
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import COLD_CHECKSUM, HOT_KEY, HOT_SPACE_SEGMENT, I64
 from dataplane.protocol.salts import check_salt

@@ -7,7 +7,7 @@ import numpy as np
 from dataplane.core.engines.storing import check_keys
 from dataplane.core.pool.pool import Pool
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import LookupChain, SpaceHits
+from dataplane.protocol.control.lookups import LookupChain, SpaceHits
 from dataplane.protocol.layout import COLD_TENANT, U64, leading
 from dataplane.protocol.salts import check_salt
 from dataplane.protocol.spaces import MAX_NAME_CHARACTERS

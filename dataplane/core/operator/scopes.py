@@ -15,7 +15,8 @@ from dataplane.core.pool.pool import Pool
 from dataplane.core.pool.sweeps import Kind, SweepStart
 from dataplane.core.tenants.tenant import Tenant
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import MAX_PREFIXES, Prefix, Scope
+from dataplane.protocol.control.prefixes import MAX_PREFIXES, Prefix
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import COLD_TENANT, HOT_KEY, I64, is_ready, pack_keys
@@ -88,6 +89,21 @@ def meant(pool: Pool, scope: Scope) -> I64:
     if not keys:
         return numbers
     return numbers[among(pool.table.memory.hot[numbers, HOT_KEY : HOT_KEY + 4], keys)]
+
+
+def selected(pool: Pool, scope: Scope) -> I64:
+    """Return the descriptors of the readable blocks of a scope, with the blocks that were stored after its keys. Raise
+    ProtocolError if the scope is invalid."""
+    keys = _check(scope)
+    tenant, spaces = _named(pool, scope)
+    return pool.sweeps.covered("demote", tenant, spaces, keys, ())
+
+
+def check_narrow(scope: Scope) -> None:
+    """Raise ProtocolError if a scope has no field, or an invalid one."""
+    if _whole(scope):
+        raise ProtocolError(Code.BAD_SCOPE, "expected a tenant, a model, a space or keys", "scope")
+    _check(scope)
 
 
 def _never_publish(

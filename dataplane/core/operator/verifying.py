@@ -14,8 +14,9 @@ from dataplane.core.operator import scopes
 from dataplane.core.operator.integrity import MAX_BYTES_PER_BLOCK, CorruptionReports
 from dataplane.core.pool.pool import Pool
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Scope, VerificationState
-from dataplane.protocol.events import Event, VerifyDone
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.control.verification import VerificationState
+from dataplane.protocol.events import Event, VerificationEnded
 from dataplane.protocol.layout import I64, U64
 from dataplane.protocol.states import State
 
@@ -103,17 +104,19 @@ class Verifications:
         if queue.at >= len(queue.numbers):
             self._active.pop(0)
             state.ended_at = now
-            self._emit(VerifyDone(now, state.number, state.checked, state.corrupt, state.without_checksum))
+            self._emit(
+                VerificationEnded(now, state.number, state.checked, state.corrupt, state.without_checksum)
+            )
 
     def _check(self, block: Block, state: VerificationState) -> bool:
         """Read a block and return whether it is corrupt."""
         try:
             if block.nbytes > MAX_BYTES_PER_BLOCK:
                 raise MemoryError
-            whole = self._integrity.whole(block)
+            is_intact = self._integrity.is_intact(block)
         except MemoryError:
             state.unread += 1
             return False
         state.checked += 1
-        state.corrupt += not whole
-        return not whole
+        state.corrupt += not is_intact
+        return not is_intact

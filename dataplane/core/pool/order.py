@@ -88,6 +88,8 @@ class EvictionOrder:
             old = tenant.account
             old.bytes -= tenant.bytes
             account.bytes += tenant.bytes
+            old.hinted_bytes -= tenant.hinted_bytes
+            account.hinted_bytes += tenant.hinted_bytes
             tenant.account = account
             if old is not self.common:
                 self._own.pop(old, None)

@@ -11,13 +11,14 @@ displaces guaranteed ones.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tenants.tenant import Tenant
-from dataplane.protocol.control import PinSpec, Strength, Tier
-from dataplane.protocol.events import PinStats
+from dataplane.protocol.control.records import PinSpec, Strength, Tier
+from dataplane.protocol.stats.pins import PinInTier, PinStats
 
 STRENGTHS: tuple[Strength, ...] = ("permanent", "guaranteed", "soft")
 """Strengths of pins, strongest first."""
@@ -50,6 +51,12 @@ class PinBundle:
     """Resident blocks, if the bundle wants GPU copies; otherwise empty."""
     gpu_copies_wanted: int = 0
     """Number of GPU copies that the bundle would have with unlimited room."""
+    tiers: dict[str, PinInTier] = field(default_factory=dict)
+    """What tiers behind memory hold, by name of the tier; `core.tiering` keeps it."""
+    only_in_tiers: int = 0
+    """Number of blocks that tiers hold and memory lacked when `core.tiering.pin_loads` last looked."""
+    not_loaded: str = ""
+    """Why these are not being loaded: `budget`, `failed`, or empty if they are."""
     _in_space: dict[int, int] = field(default_factory=dict)
     """Number of `blocks` in each space."""
 
@@ -139,9 +146,12 @@ class Pin:
 
     def stats(self, spaces: int) -> PinStats:
         with_gpu_copies = self.bundle if self.spec.tier == "gpu" else None
+        covered = len(self.keys) * max(1, spaces)
+        keeps = self.bundle if self.spec.strength != "soft" else None
+        only_in_tiers = 0 if keeps is None else min(keeps.only_in_tiers, max(0, covered - keeps.resident))
         return PinStats(
             name=self.name,
-            resolved=len(self.keys) * max(1, spaces),
+            resolved=covered,
             resident=self.resident,
             bytes=self.bytes,
             guaranteed=self.guaranteed,
@@ -153,6 +163,11 @@ class Pin:
             gpu_copies=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies,
             gpu_copy_bytes=0 if with_gpu_copies is None else with_gpu_copies.gpu_copy_bytes,
             gpu_copies_wanted=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies_wanted,
+            tiers={}
+            if self.bundle is None
+            else {name: copy(held) for name, held in self.bundle.tiers.items()},
+            only_in_tiers=only_in_tiers,
+            not_loaded=keeps.not_loaded if keeps is not None and only_in_tiers else "",
         )
 
 
@@ -272,6 +287,19 @@ class PinTable:
         """Return the bundles of pins that hold a tenant's block in a space of `model`."""
         keys = self._by_key.get((model, salt))
         return keys.get(key, ()) if keys else ()
+
+    def bundles(self) -> Collection[PinBundle]:
+        """Return the bundles of all live pins."""
+        return self._bundles.values()
+
+    def room_bytes(self, tenant: Tenant | None, *, permanent: bool) -> int:
+        """Return how many more bytes of a tenant the budgets can guarantee. `tenant` is None for one without blocks.
+        For a permanent pin, bytes that it may displace count as free."""
+        room = self.budget_bytes - self.pinned_bytes + (self._yielding_bytes if permanent else 0)
+        if tenant is not None and tenant.pin_budget_bytes is not None:
+            yielding = self._yielding.get(tenant, 0) if permanent else 0
+            room = min(room, tenant.pin_budget_bytes - tenant.pinned_bytes + yielding)
+        return room
 
     # ---- marks on blocks
 

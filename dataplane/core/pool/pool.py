@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from operator import attrgetter
+from typing import Protocol
 
 from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
 from dataplane.core.blocks.segments import Segments
 from dataplane.core.blocks.slabs import Slabs
+from dataplane.core.pool.ages import AgeHistogram
+from dataplane.core.pool.arrivals import TierArrivals
+from dataplane.core.pool.changes import BlockChanges
+from dataplane.core.pool.hints import Hint, HintTable
 from dataplane.core.pool.order import EvictionOrder
-from dataplane.core.pool.pins import PinBundle, PinTable
+from dataplane.core.pool.pins import Pin, PinBundle, PinTable
 from dataplane.core.pool.sweeps import Sweeps
 from dataplane.core.spaces import Spaces
 from dataplane.core.tenants.eviction_queues import MakePolicy, Rank
@@ -20,22 +26,37 @@ from dataplane.core.tenants.tenant import Tenant
 from dataplane.core.tenants.usage import UsageTable
 from dataplane.policies.admission import Admission
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.events import (
-    BlocksEvicted,
-    Event,
-    PoolResized,
-    PoolStats,
-    SpaceStats,
-    Totals,
-)
+from dataplane.protocol.events import BlocksEvicted, Event, PoolResized
 from dataplane.protocol.salts import shown
 from dataplane.protocol.states import STATE_MASK, BlockStep, State
+from dataplane.protocol.stats.pool import Evictions, PoolStats, SpaceStats, Totals
 
 _READABLE = (int(State.READY), int(State.EVICTING))
 _RESERVED = int(State.RESERVED)
 MAX_SPACES_SHOWN = 1000
+EVICTION_REASONS = ("room", "limit", "index", "watermark", "invalidated", "corrupt", "hint", "moved")
+USED_AT, STAMP = attrgetter("used_at"), attrgetter("stamp")
 MAX_BURIED = 4096
 """Maximum number of doomed blocks whose leases one call of `reap` checks."""
+
+
+class TierListener(Protocol):
+    """What tiers behind memory need to know of blocks."""
+
+    def stored(self, blocks: Sequence[Block]) -> None:
+        """Blocks became READY."""
+
+    def used(self, block: Block) -> None:
+        """A block was used for the first time since it was stored."""
+
+    def removed(self, blocks: Sequence[Block], now: float) -> None:
+        """Blocks were evicted."""
+
+    def share_out(self) -> None:
+        """Quotas of tenants changed."""
+
+    def pins_changed(self, pins: Iterable[Pin]) -> None:
+        """Pins were added, replaced, removed, or have expired."""
 
 
 class Pool:
@@ -58,15 +79,21 @@ class Pool:
         self.pin_budget_ratio = pin_budget_ratio
         self.pins = PinTable(int(slabs.capacity_bytes * pin_budget_ratio))
         self._marked = self.pins.marked
+        self.hints = HintTable(self.order, self._marked)
         self.spaces = Spaces()
         self.usage = UsageTable(self.spaces)
+        self.arrivals = TierArrivals(self.usage)
         self.tenants = TenantTable(self.order.common, self.usage)
-        self.doomed: dict[Block, None] = {}
-        """Invalid blocks that are out of the index and wait for the end of a lease, oldest first."""
+        self.doomed: dict[Block, str] = {}
+        """Blocks that are out of the index and wait for the end of a lease, oldest first, and why: `invalidated`,
+        `corrupt` or `hint`."""
         self.sweeps = Sweeps(
             table.memory, table.books, table.blocks, self._invalidate, self._demote, self.doomed
         )
         self.totals = Totals()
+        self.evicted = {reason: Evictions() for reason in EVICTION_REASONS}
+        self.evicted_idle, self.reuse_gaps = AgeHistogram(), AgeHistogram()
+        self.lifetimes = AgeHistogram(per_second=1e9)
         self.emit = emit
         self.reserved_bytes = 0
         self.quarantined_bytes = 0
@@ -74,6 +101,10 @@ class Pool:
         self.padding_bytes = 0
         self.admission: Admission | None = None
         """The admission filter, or None when it is off."""
+        self.changes: BlockChanges | None = None
+        """Record of stored and removed blocks, or None when nothing reads it."""
+        self.tiers: TierListener | None = None
+        """Listener for blocks that tiers may hold, or None without tiers."""
         self._memory = memory
         self.segments = Segments(slabs, self.spaces, table.names, memory, emit)
 
@@ -99,6 +130,9 @@ class Pool:
         if state in _READABLE:
             if block in self.pins.marked:
                 self.pins.unmark(block)
+            self.hints.forget(block)
+            if self.arrivals:
+                self.arrivals.removed((block,))
             if block.queue is not None:
                 block.queue.remove(block)
         elif state == _RESERVED:
@@ -150,6 +184,7 @@ class Pool:
 
     def use(self, blocks: Sequence[Block], now: float) -> None:
         """Record uses of READY blocks, in order."""
+        self.reuse_gaps.add(map(USED_AT, blocks), now)
         for block in blocks:
             self.touch(block, now)
         self.table.used(blocks, now)
@@ -158,6 +193,8 @@ class Pool:
         """Record a use of a READY block. The caller updates the recovery table."""
         block.used_at = now
         block.hits += 1
+        if block.hits == 1 and self.tiers is not None:
+            self.tiers.used(block)
         if block.queue is not None:  # a block that may not be evicted is in no queue
             block.queue.touch(block, now)
         if self._marked:
@@ -183,7 +220,7 @@ class Pool:
         if pins:
             self._mark(block, pins, now)
         else:
-            self.order.move(block, Rank.NORMAL, now)
+            self.order.move(block, self.hints.rank(block), now)
 
     def _pins_of(self, block: Block) -> tuple[PinBundle, ...]:
         """Return the bundles of pins that hold a block; only pins of its own tenant can."""
@@ -212,24 +249,52 @@ class Pool:
             self.order.move(block, Rank.SOFT, now)
         self.promote_pins(now)
 
+    # ---- hints
+
+    def hint(self, hint: Hint, blocks: Sequence[Block], chain: Sequence[Block], now: float) -> None:
+        """Apply the hint of a request to some READY blocks of its chain, ancestors first, and count them."""
+        bounded = hint.bounded(self.hints.max_s)
+        if bounded is None:
+            return
+        refused = self.hints.apply(bounded, blocks, chain, self.slabs.capacity_bytes, now)
+        if bounded.ttl_s:
+            self.totals.hinted_ttl_blocks += len(blocks)
+        if bounded.pin_s:
+            self.totals.hinted_pin_blocks += len(blocks) - refused
+            self.totals.refused_hinted_pin_blocks += refused
+
+    def end_hints(self, now: float) -> None:
+        """End hints that are due, and drop the blocks that were not used for as long as their request asked."""
+        self.mark_dead(self.hints.step(now), "hint")
+
     # ---- sweeps
 
     def invalid(self, block: Block) -> bool:
         """Return whether an active invalidation covers a READY block that has not been swept yet."""
         return self.sweeps.covers(block)
 
-    def mark_dead(self, blocks: Iterable[Block]) -> int:
+    def count_evicted(self, tenant: Tenant, reason: str, blocks: int, nbytes: int, now: float) -> None:
+        """Count evicted blocks of a tenant, and publish an event."""
+        counted = self.evicted[reason]
+        counted.blocks += blocks
+        counted.bytes += nbytes
+        tenant.evict(reason, blocks)
+        self.emit(BlocksEvicted(now, shown(tenant.salt), reason, blocks, nbytes))
+
+    def mark_dead(self, blocks: Iterable[Block], reason: str = "invalidated") -> int:
         """Remove READY blocks from the index and doom them; `reap` frees them when no lease holds them. Return the
         number of blocks."""
-        count = 0
-        for block in blocks:
+        gone = list(blocks)
+        for block in gone:
             self.table.unlist(block)
             if block in self.pins.marked:
                 self.pins.unmark(block)
+            self.hints.forget(block)
             self.order.move(block, None, 0.0)
-            self.doomed[block] = None
-            count += 1
-        return count
+            self.doomed[block] = reason
+        if self.changes is not None:
+            self.changes.removed(gone)
+        return len(gone)
 
     def reap(self, now: float) -> int:
         """Free doomed blocks that no lease holds and return their number."""
@@ -239,19 +304,19 @@ class Pool:
         blocks = list(islice(self.doomed, MAX_BURIED))
         self.table.step(blocks, BlockStep.EVICT)
         held = self.leases.held(blocks)
-        freed: dict[Tenant, list[int]] = {}
+        freed: dict[tuple[Tenant, str], list[int]] = {}
         for block, kept in zip(blocks, held, strict=True):
-            del self.doomed[block]
+            reason = self.doomed.pop(block)
             if kept:
                 self.table.step((block,), BlockStep.PUT_BACK)
-                self.doomed[block] = None  # at the end, so that other blocks get checked
+                self.doomed[block] = reason  # at the end, so that other blocks get checked
                 continue
-            sums = freed.setdefault(block.tenant, [0, 0])
+            sums = freed.setdefault((block.tenant, reason), [0, 0])
             sums[0] += 1
             sums[1] += block.charge
             self.release(block, BlockStep.FREE)
-        for tenant, (count, size) in freed.items():
-            self.emit(BlocksEvicted(now, shown(tenant.salt), "invalidated", count, size))
+        for (tenant, reason), (count, size) in freed.items():
+            self.count_evicted(tenant, reason, count, size, now)
         return sum(count for count, _ in freed.values())
 
     def _invalidate(self, blocks: Sequence[Block]) -> int:
@@ -260,8 +325,10 @@ class Pool:
         return count
 
     def _demote(self, blocks: Sequence[Block]) -> int:
-        chosen = [block for block in blocks if block.queue is not None and block.rank is Rank.NORMAL]
+        demotable = (Rank.NORMAL, Rank.HINTED)
+        chosen = [block for block in blocks if block.queue is not None and block.rank in demotable]
         for block in chosen:
+            self.hints.end_pin(block)
             self.order.move(block, Rank.DEMOTED, block.used_at)
         return len(chosen)
 
@@ -315,6 +382,7 @@ class Pool:
             blocks=len(self.table.blocks),
             max_blocks=self.table.max_blocks,
             free_slot_bytes=self.slabs.free_slot_bytes,
+            hinted_bytes=self.hints.pinned_bytes,
         )
         self._memory.describe(stats)
         return stats

@@ -21,7 +21,6 @@ import numpy as np
 
 from dataplane.core.journal.recovery_table import ROW_PARENT, ROW_USED, RecoveryTable
 from dataplane.core.pool.lineage import Mask, among, descendants, identities
-from dataplane.protocol.events import SweepStats
 from dataplane.protocol.layout import (
     COLD_STORED_AT,
     COLD_TENANT,
@@ -36,6 +35,7 @@ from dataplane.protocol.layout import (
     IndexMemory,
     is_ready,
 )
+from dataplane.protocol.stats.pool import SweepStats
 
 if TYPE_CHECKING:
     from dataplane.core.blocks.blocks import Block
@@ -119,7 +119,7 @@ class Sweeps:
         self._stamp = max(self._stamp, int(now * 1e9), 1)
         return self._stamp
 
-    def go_on_after(self, stamp: int) -> None:
+    def continue_after(self, stamp: int) -> None:
         """Continue after the highest stamp of the blocks that a previous data plane stored."""
         self._stamp = max(self._stamp, stamp + 1)
 

@@ -26,6 +26,8 @@ class Account:
     limit_bytes: int | None = None
     bytes: int = 0
     """Charged bytes in any state."""
+    hinted_bytes: int = 0
+    """Charged bytes of blocks under hinted pins."""
     entry: tuple[float, int] | None = None
     """Its valid entry in the heap of the ranking; None when it is not ranked."""
 

@@ -1,7 +1,7 @@
-"""Eviction queues: the evictable blocks of one account in three ranks.
+"""Eviction queues: the evictable blocks of one account in four ranks.
 
-Demoted blocks are evicted first, then the blocks that the eviction policy orders, then blocks under a soft pin. A block
-that is guaranteed, being written, quarantined or doomed is in no eviction queue.
+Demoted blocks are evicted first, then the blocks that the eviction policy orders, then blocks under a hinted pin, then
+blocks under a soft pin. A block that is guaranteed, being written, quarantined or doomed is in no eviction queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Rank(IntEnum):
 
     DEMOTED = 0
     NORMAL = 1
-    SOFT = 2
+    HINTED = 2
+    SOFT = 3
 
 
 _NORMAL = Rank.NORMAL
@@ -54,7 +55,7 @@ class EvictionQueue:
 
     def __init__(self, make: MakePolicy) -> None:
         self.policy = make()
-        self._ranks: list[EvictionPolicy | None] = [None, self.policy, None]
+        self._ranks: list[EvictionPolicy | None] = [None, self.policy, None, None]
 
     def __len__(self) -> int:
         return sum(len(each) for each in self._ranks if each is not None)

@@ -9,16 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
+from msgspec.structs import replace
+
 from dataplane.core.tenants.accounts import Account
 from dataplane.core.tenants.tenant import Tenant, wrapped
 from dataplane.core.tenants.usage import UsageTable
-from dataplane.protocol.events import TenantStats
 from dataplane.protocol.keys import tenant_fingerprint
+from dataplane.protocol.stats.tenants import TenantStats
 
 MAX_LISTED_TENANTS = 1000
 MAX_UNKNOWN_FINGERPRINTS = 4096
 MAX_UNKNOWN_SPACES = 16
 MAX_IDLE_TENANTS = 10_000
+"""Number of tenants above which those without blocks and without a record are forgotten."""
+MIN_VISITED = 2048
+"""Number of tenants that one call of `prune` checks at least."""
 PICTURE_S = 5.0
 
 
@@ -44,8 +49,12 @@ class TenantTable:
     _by_fingerprint: dict[int, Tenant] = field(default_factory=dict)
     _unknown: dict[int, AdmissionSightings] = field(default_factory=dict)
     _next: int = 1
+    _unvisited: list[str] = field(default_factory=list)
+    """Salts that `prune` has not checked yet in its current round."""
     _picture: tuple[list[TenantStats], TenantStats | None] | None = None
     _pictured_at: float = 0.0
+    _others: TenantStats = field(default_factory=lambda: TenantStats(tenant="other"))
+    """Sum of what tenants counted while they were not listed."""
 
     def get(self, salt: str) -> Tenant:
         """Return the tenant with a salt; create it on first use."""
@@ -100,11 +109,21 @@ class TenantTable:
 
     def prune(self) -> None:
         """Forget tenants without blocks and without a record when there are too many, since engines choose salts
-        freely."""
-        if len(self.by_salt) <= MAX_IDLE_TENANTS:
+        freely.
+
+        A call checks part of the tenants: more of them, the more are too many, so that their number stays bounded.
+        """
+        excess = len(self.by_salt) - MAX_IDLE_TENANTS
+        if excess <= 0:
+            self._unvisited = []
             return
-        for salt, tenant in list(self.by_salt.items()):
-            if not tenant.blocks and not tenant.managed:
+        if not self._unvisited:
+            self._unvisited = list(self.by_salt)
+        for _ in range(min(max(MIN_VISITED, excess // 8), len(self._unvisited))):
+            salt = self._unvisited.pop()
+            tenant = self.by_salt.get(salt)
+            if tenant is not None and not tenant.blocks and not tenant.managed:
+                self._count_among_others(tenant)
                 del self.by_salt[salt]
                 self._by_fingerprint.pop(tenant_fingerprint(salt), None)
 
@@ -118,14 +137,47 @@ class TenantTable:
         self._pictured_at = now
         ranked = self._shown()
         listed = [tenant.stats() for tenant in ranked]
-        other = None
-        if len(self.by_salt) > len(ranked):
-            other = TenantStats(tenant="other")
-            for name in _SUMMED:
-                everybody = sum([getattr(tenant, name) for tenant in self.by_salt.values()])
-                setattr(other, name, wrapped(everybody - sum(getattr(tenant, name) for tenant in ranked)))
-        self._picture = listed, other
+        for tenant, stats in zip(ranked, listed, strict=True):
+            tenant.reported = stats
+        self._picture = listed, self._sum_of_others(ranked)
         return self._picture
+
+    def _sum_of_others(self, ranked: list[Tenant]) -> TenantStats | None:
+        """Return the sums over the tenants that are not listed; None if there are none and never were."""
+        others = self._others
+        if len(self.by_salt) > len(ranked):
+            listed = set(ranked)
+            rest = [tenant for tenant in self.by_salt.values() if tenant not in listed]
+            for tenant in rest:
+                self._count_among_others(tenant)
+            for name in _GAUGES:
+                setattr(others, name, sum([getattr(tenant, name) for tenant in rest]))
+        elif others == TenantStats(tenant="other"):
+            return None
+        else:
+            for name in _GAUGES:
+                setattr(others, name, 0)
+        return replace(others, refused=dict(others.refused), evicted=dict(others.evicted))
+
+    def _count_among_others(self, tenant: Tenant) -> None:
+        """Add what a tenant has counted since it was last listed to the counts of the others. So no counter falls when
+        a tenant moves into the list or out of it."""
+        before = tenant.reported or _NOTHING
+        if (
+            all(getattr(tenant, name) == getattr(before, name) for name in _COUNTERS)
+            and (tenant.evicted or {}) == before.evicted
+        ):
+            return
+        now, others = tenant.stats(), self._others
+        for name in _COUNTERS:
+            added = getattr(now, name) - getattr(before, name)
+            setattr(others, name, wrapped(getattr(others, name) + max(0, added)))
+        for name in ("refused", "evicted"):
+            sums, known = getattr(others, name), getattr(before, name)
+            for reason, count in getattr(now, name).items():
+                if added := count - known.get(reason, 0):
+                    sums[reason] = sums.get(reason, 0) + added
+        tenant.reported = now
 
     def _shown(self) -> list[Tenant]:
         """Return the largest tenants. With very many tenants, half of the list is reserved for the largest ones that
@@ -145,14 +197,15 @@ class TenantTable:
         return sorted(chosen, key=turn)
 
 
-_SUMMED = (
-    "bytes",
-    "blocks",
-    "pinned_bytes",
+_NOTHING = TenantStats(tenant="")
+_GAUGES = ("bytes", "blocks", "pinned_bytes")
+_COUNTERS = (
     "requested_blocks",
     "hit_blocks",
     "stored_blocks",
     "evicted_blocks",
     "refused_blocks",
     "would_refuse_blocks",
+    "hit_tokens",
+    "hit_bytes",
 )

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from dataplane.core.tenants.accounts import Account
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import QuotaSpec
-from dataplane.protocol.events import TenantStats
+from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.salts import shown
-from dataplane.protocol.usage import OTHERS, UsageCounters
+from dataplane.protocol.stats.tenants import TenantStats
+from dataplane.protocol.usage import OTHERS, TierUsageCounters, UsageCounters
 
 _KIB_S = 1024 * 1_000_000
 _MAX = 2**63 - 1
@@ -49,17 +49,44 @@ class Rate:
 
 
 @dataclass(eq=False, slots=True)
+class TierAccount:
+    """Usage of one tier in one account, in the same units."""
+
+    at_us: int
+    bytes: int = 0
+    byte_us: int = 0
+    served_tokens: int = 0
+    served_bytes: int = 0
+
+    def settle(self, now_us: int) -> None:
+        """Add the bytes over time up to `now_us`."""
+        self.byte_us += self.bytes * (now_us - self.at_us)
+        self.at_us = now_us
+
+    def counters(self) -> TierUsageCounters:
+        """Return the counters for the wire."""
+        return TierUsageCounters(
+            self.byte_us // _KIB_S & _MAX, self.served_tokens & _MAX, self.served_bytes & _MAX
+        )
+
+
+@dataclass(eq=False, slots=True)
 class UsageAccount:
     """Usage of one tenant in one family of spaces. Counts are in blocks, bytes and tokens; times are in microseconds of
     the node's clock."""
 
     number: int
-    tenant: Tenant | None
-    """The tenant; None for the shared account of tenants without their own account."""
+    salt: str | None
+    """Salt of the tenant; None for the shared account of tenants without their own account."""
+    key: str
+    """Name of the family among those of the tenant."""
     model: str
     family: str
+    """Identity of the leading space, or of the space itself as long as its model is not known."""
     at_us: int
     """Time up to which `byte_us` is settled."""
+    tenant: Tenant | None = None
+    """The tenant; None for the shared account, and for a tenant that has blocks in tiers only."""
     spaces: set[int] = field(default_factory=set)
     bytes: int = 0
     byte_us: int = 0
@@ -70,12 +97,27 @@ class UsageAccount:
     evicted_blocks: int = 0
     evicted_bytes: int = 0
     refused: dict[str, int] = field(default_factory=dict)
+    served_bytes: int = 0
+    tiers: dict[str, TierAccount] = field(default_factory=dict)
+    """Usage of tiers, by name of the tier."""
 
-    def told(self) -> UsageCounters:
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether memory or a tier holds bytes of the account."""
+        return self.bytes > 0 or any(tier.bytes for tier in self.tiers.values())
+
+    def settle(self, now_us: int) -> None:
+        """Add the bytes over time up to `now_us`, in memory and in tiers."""
+        self.byte_us += self.bytes * (now_us - self.at_us)
+        self.at_us = now_us
+        for tier in self.tiers.values():
+            tier.settle(now_us)
+
+    def counters(self) -> UsageCounters:
         """Return the counters for the wire. Counts that engines claim may wrap around but cannot break a message."""
         return UsageCounters(
             number=self.number,
-            tenant=OTHERS if self.tenant is None else shown(self.tenant.salt),
+            tenant=OTHERS if self.salt is None else shown(self.salt),
             model=self.model,
             space=self.family,
             held_kib_s=self.byte_us // _KIB_S & _MAX,
@@ -86,6 +128,8 @@ class UsageAccount:
             evicted_blocks=self.evicted_blocks,
             evicted_bytes=self.evicted_bytes,
             refused=dict(self.refused),
+            served_bytes=self.served_bytes & _MAX,
+            tiers={name: tier.counters() for name, tier in self.tiers.items()},
         )
 
 
@@ -105,6 +149,8 @@ class Tenant:
     blocks: int = 0
     pinned_bytes: int = 0
     """Bytes of its guaranteed blocks, which are within the pin budgets."""
+    hinted_bytes: int = 0
+    """Charged bytes of its blocks under hinted pins."""
     requested_blocks: int = 0
     hit_blocks: int = 0
     stored_blocks: int = 0
@@ -113,6 +159,12 @@ class Tenant:
     would_refuse_blocks: int = 0
     refused: dict[str, int] | None = None
     """Refused blocks by code name."""
+    evicted: dict[str, int] | None = None
+    """Evicted blocks by reason."""
+    hit_tokens: int = 0
+    hit_bytes: int = 0
+    reported: TenantStats | None = None
+    """Last statistics that were included in full, either as the tenant's own or in the sum of the other tenants."""
     usage: dict[int, UsageAccount] = field(default_factory=dict)
     """Usage accounts by space number."""
 
@@ -154,6 +206,17 @@ class Tenant:
         self.requested_blocks = wrapped(self.requested_blocks + requested)
         self.hit_blocks = wrapped(self.hit_blocks + hits)
 
+    def hit(self, tokens: int, nbytes: int) -> None:
+        """Count an acquired chain."""
+        self.hit_tokens = wrapped(self.hit_tokens + tokens)
+        self.hit_bytes = wrapped(self.hit_bytes + nbytes)
+
+    def evict(self, reason: str, blocks: int) -> None:
+        """Count evicted blocks."""
+        if self.evicted is None:
+            self.evicted = {}
+        self.evicted[reason] = self.evicted.get(reason, 0) + blocks
+
     def refuse(self, code: Code, blocks: int) -> None:
         """Count refused blocks."""
         self.refused_blocks += blocks
@@ -171,7 +234,10 @@ class Tenant:
             managed=self.managed,
             pinned_bytes=self.pinned_bytes,
             would_refuse_blocks=self.would_refuse_blocks,
-            refused=self.refused or {},
+            refused=dict(self.refused) if self.refused else {},
+            evicted=dict(self.evicted) if self.evicted else {},
+            hit_tokens=self.hit_tokens,
+            hit_bytes=self.hit_bytes,
             requested_blocks=self.requested_blocks,
             hit_blocks=self.hit_blocks,
             stored_blocks=self.stored_blocks,

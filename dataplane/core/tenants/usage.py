@@ -7,6 +7,11 @@ stage and group 0): a look-up counts when its engine is attached with a leading 
 and an acquired chain counts in its leading space only. One process, the scheduler or the worker of rank 0, looks up and
 acquires for a request, and it does so once.
 
+Tiers behind memory have counters of their own in each account: the bytes that they hold over time, and what they
+served. A tier served a block if an engine acquires it for the first time after it was loaded; each later acquire is
+served by memory. A tier knows a block's space by its identity alone. Until an engine attaches the space, its bytes are
+in an account of the model `UNKNOWN_MODEL`.
+
 Bytes over time are exact: an account is settled, in whole bytes times microseconds, before its bytes change and when
 they are reported. Accounts that hold no bytes and whose counts a reader has recorded are closed after a while. The
 number of accounts is bounded; beyond it, tenants without a record share one account. Salts, which engines choose
@@ -15,17 +20,32 @@ freely, thus take bounded memory.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 
 from dataplane.core.spaces import Spaces
-from dataplane.core.tenants.tenant import Tenant, UsageAccount
+from dataplane.core.tenants.tenant import Tenant, TierAccount, UsageAccount
 from dataplane.protocol.spaces import leading
-from dataplane.protocol.usage import MAX_USAGE_PART, UsageCounters
+from dataplane.protocol.usage import (
+    MAX_USAGE_PART,
+    MAX_USAGE_TIERS,
+    OTHERS,
+    UNKNOWN_MODEL,
+    UsageCounters,
+)
 
 MAX_ACCOUNTS = 10_000
 """Maximum number of accounts of tenants without a record; the number of records bounds the others."""
 IDLE_US = 3600 * 1_000_000
 """Microseconds for which an account that holds no bytes stays after its last change."""
+
+
+@dataclass(slots=True)
+class TierCharge:
+    """Bytes of one tenant in one space that a tier holds, and the account that is charged for them."""
+
+    account: UsageAccount
+    bytes: int = 0
 
 
 class UsageTable:
@@ -42,6 +62,10 @@ class UsageTable:
         """Shared accounts, by family."""
         self._by_number: dict[int, UsageAccount] = {}
         """All open accounts, lowest number first."""
+        self._tier_charges: dict[tuple[str, str, bytes], TierCharge] = {}
+        """By name of the tier, salt, and identity of the space; only those of more than 0 bytes."""
+        self._unknown: set[bytes] = set()
+        """Identities of spaces that no engine has attached, although tiers hold their blocks."""
 
     def accounts(self) -> list[UsageAccount]:
         """Return the open accounts, oldest first."""
@@ -72,11 +96,48 @@ class UsageTable:
         if declared is not None:
             self._settled(tenant, space).requested_tokens += blocks * declared.block_tokens
 
-    def served(self, tenant: Tenant, space: int, blocks: int) -> None:
-        """Record a chain acquired in a space. It counts only in a leading space."""
+    def served(self, tenant: Tenant, space: int, blocks: int, nbytes: int) -> int:
+        """Record a chain of `nbytes` bytes acquired in a space, and return its tokens. They count only in a leading
+        space."""
+        account = self._settled(tenant, space)
+        account.served_bytes += nbytes
+        if not self._spaces.leads(space):
+            return 0
+        tokens = blocks * self._spaces.by_number[space].block_tokens
+        account.served_tokens += tokens
+        return tokens
+
+    def served_by_tier(self, tenant: Tenant, space: int, nbytes: int, name: str) -> None:
+        """Record that a block of an acquired chain came from the tier of this name. `served` counts it, too."""
+        tier = self._tier_of(self._settled(tenant, space), name)
+        tier.served_bytes += nbytes
         if self._spaces.leads(space):
-            tokens = blocks * self._spaces.by_number[space].block_tokens
-            self._settled(tenant, space).served_tokens += tokens
+            tier.served_tokens += self._spaces.by_number[space].block_tokens
+
+    def charge_tier(self, name: str, salt: str, space: bytes, nbytes: int, *, managed: bool) -> None:
+        """Charge a tenant, with or without a quota (`managed`), for bytes that a tier holds in a space of this
+        identity; a negative number gives bytes back."""
+        key = (name, salt, space)
+        charge = self._tier_charges.get(key)
+        if charge is None:
+            account = self._account_of(salt, space, managed=managed)
+            charge = self._tier_charges[key] = TierCharge(account)
+        self._charge_account(charge.account, name, nbytes)
+        charge.bytes += nbytes
+        if not charge.bytes:
+            del self._tier_charges[key]
+
+    def _charge_account(self, account: UsageAccount, name: str, nbytes: int) -> None:
+        account.settle(self._now_us)
+        self._tier_of(account, name).bytes += nbytes
+
+    def _tier_of(self, account: UsageAccount, name: str) -> TierAccount:
+        tier = account.tiers.get(name)
+        if tier is None:
+            if len(account.tiers) >= MAX_USAGE_TIERS:
+                name = OTHERS
+            tier = account.tiers.setdefault(name, TierAccount(self._now_us))
+        return tier
 
     def stored(self, tenant: Tenant, space: int, blocks: int, nbytes: int) -> None:
         """Record published blocks of `nbytes` bytes without padding."""
@@ -93,9 +154,7 @@ class UsageTable:
         account = tenant.usage.get(space)
         if account is None:
             account = self._find(tenant, space)
-        now_us = self._now_us
-        account.byte_us += account.bytes * (now_us - account.at_us)
-        account.at_us = now_us
+        account.settle(self._now_us)
         return account
 
     # ---- accounts
@@ -104,40 +163,70 @@ class UsageTable:
         """Return the account for a space that this tenant has not used before; open one if necessary."""
         declared = self._spaces.by_number[space]
         family = leading(declared).identity()
-        account = self._own.get((tenant.salt, family))
-        if account is None:
-            if len(self._own) < self._most or tenant.managed:
-                account = self._own[tenant.salt, family] = self._open(tenant, declared.model, family)
-            else:
-                account = self._others.get(family)
-                if account is None:
-                    account = self._others[family] = self._open(None, declared.model, family)
-        elif account.tenant is not tenant:  # the tenant was forgotten and created again
-            account.tenant = tenant
+        account = self._open(tenant.salt, family, declared.model, family, managed=tenant.managed)
+        if account.salt is not None:
+            account.tenant = tenant  # it may have been forgotten and created again
         account.spaces.add(space)
         tenant.usage[space] = account
         return account
 
-    def _open(self, tenant: Tenant | None, model: str, family: str) -> UsageAccount:
+    def _account_of(self, salt: str, space: bytes, *, managed: bool) -> UsageAccount:
+        """Return the account for the bytes that a tier holds in a space of this identity."""
+        identity = space.hex()
+        declared = self._spaces.of_identity(identity)
+        if declared is None:
+            self._unknown.add(space)
+            return self._open(salt, f"/{identity}", UNKNOWN_MODEL, identity, managed=managed)
+        family = leading(declared).identity()
+        return self._open(salt, family, declared.model, family, managed=managed)
+
+    def _open(self, salt: str, key: str, model: str, family: str, *, managed: bool) -> UsageAccount:
+        """Return the account of a tenant in a family of spaces; open one if necessary."""
+        account = self._own.get((salt, key))
+        if account is not None:
+            return account
+        if len(self._own) < self._most or managed:
+            account = self._own[salt, key] = self._new(salt, key, model, family)
+            return account
+        account = self._others.get(key)
+        if account is None:
+            account = self._others[key] = self._new(None, key, model, family)
+        return account
+
+    def _new(self, salt: str | None, key: str, model: str, family: str) -> UsageAccount:
         self._numbers += 1
-        account = UsageAccount(self._numbers, tenant, model, family, self._now_us)
+        account = UsageAccount(self._numbers, salt, key, model, family, self._now_us)
         self._by_number[account.number] = account
         return account
+
+    def _learn_models(self) -> None:
+        """Move the bytes of spaces that engines have attached meanwhile to the accounts of their models."""
+        known = {space for space in self._unknown if self._spaces.of_identity(space.hex()) is not None}
+        if not known:
+            return
+        self._unknown -= known
+        for (name, salt, space), charge in self._tier_charges.items():
+            if space not in known:
+                continue
+            self._charge_account(charge.account, name, -charge.bytes)
+            charge.account = self._account_of(salt, space, managed=charge.account.salt is not None)
+            self._charge_account(charge.account, name, charge.bytes)
 
     # ---- reading
 
     def part(self, after: int) -> tuple[list[UsageCounters], int]:
         """Return counters of accounts with numbers above `after`, lowest first, and the `after` of the next call; 0 at
         the end."""
+        if not after:
+            self._learn_models()
         rest = (account for number, account in self._by_number.items() if number > after)
         chosen = list(islice(rest, MAX_USAGE_PART + 1))
         for account in chosen:
-            account.byte_us += account.bytes * (self._now_us - account.at_us)
-            if account.bytes:
-                account.at_us = self._now_us
+            if account.holds_bytes:
+                account.settle(self._now_us)
         more = len(chosen) > MAX_USAGE_PART
         del chosen[MAX_USAGE_PART:]
-        return [account.told() for account in chosen], chosen[-1].number if more else 0
+        return [account.counters() for account in chosen], chosen[-1].number if more else 0
 
     def close_idle(self, noted: float) -> None:
         """Close accounts that hold no bytes and have long been idle.
@@ -149,11 +238,12 @@ class UsageTable:
         idle = [
             account
             for account in self._by_number.values()
-            if not account.bytes and account.at_us < until and account.tenant is not None
+            if account.salt is not None and account.at_us < until and not account.holds_bytes
         ]
         for account in idle:
-            assert account.tenant is not None
-            for space in account.spaces:
-                account.tenant.usage.pop(space, None)
-            del self._own[account.tenant.salt, account.family]
+            assert account.salt is not None
+            if account.tenant is not None:
+                for space in account.spaces:
+                    account.tenant.usage.pop(space, None)
+            del self._own[account.salt, account.key]
             del self._by_number[account.number]

@@ -39,15 +39,15 @@ from dataplane.protocol.mappings import map_shared, unmap
 
 DEVICE_BYTES = 1 << 30
 PAGE_BYTES = 4096
-_MEMORY, _EVENT = b"TWIN", b"TWEV"
+_MEMORY, _EVENT = b"EMEM", b"EMEV"
 DEFAULT_UUID = "7717ca5e-0000-4000-8000-000000000000"
 
 
 class _Opened:
     """One user of an opened allocation."""
 
-    def __init__(self, twin: EmulatedDevice, body: bytes, memory: MappedFile) -> None:
-        self._twin = twin
+    def __init__(self, emulated: EmulatedDevice, body: bytes, memory: MappedFile) -> None:
+        self._emulator = emulated
         self._body = body
         self._memory = memory
         self._closed = False
@@ -63,18 +63,18 @@ class _Opened:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._twin._release(self._body)
+            self._emulator._release(self._body)
 
 
 class EmulatedDevice:
     """One process's view of emulated devices."""
 
-    name = "twin"
+    name = "emulated"
 
     def __init__(self, uuids: Sequence[str] = (DEFAULT_UUID,), device_bytes: int = DEVICE_BYTES) -> None:
         """Create the devices. Devices with the same UUID are the same device in all processes."""
         self._devices = [
-            Device(index, uuid, f"twin {index}", device_bytes) for index, uuid in enumerate(uuids)
+            Device(index, uuid, f"emulated {index}", device_bytes) for index, uuid in enumerate(uuids)
         ]
         self._own: dict[int, tuple[MappedFile, Device, bool]] = {}
         self._opened: dict[bytes, tuple[MappedFile, int]] = {}
@@ -221,7 +221,7 @@ class EmulatedDevice:
         return stream
 
     def external_stream(self, device: Device, native: int) -> DeviceStream:
-        raise DeviceError("use a stream", "cudaErrorNotSupported", "the twin has none of others")
+        raise DeviceError("use a stream", "cudaErrorNotSupported", "the emulated device has none of others")
 
     def event(self, device: Device, *, shared: bool = False, timed: bool = False) -> DeviceEvent:
         self._check("event")

@@ -19,7 +19,7 @@ from dataplane.devices.runtime import HANDLE_BYTES, I64, DeviceError
 from dataplane.protocol.mappings import map_shared, unmap
 
 _HANDLE = Struct("<4sIQIQQ")
-NAME = "larder-twin-"
+NAME = "larder-emulated-"
 
 
 def _started_at(pid: int) -> int:

@@ -49,13 +49,13 @@ class Pace:
         self._left, self._reached = nbytes, threading.Event()
         return self._reached
 
-    def go_on_for(self, nbytes: int) -> threading.Event:
+    def resume_for(self, nbytes: int) -> threading.Event:
         """Resume stopped copies for `nbytes` more bytes in total. The returned event is set when they stop again."""
         with self._lock:
             self._open.set()
             return self._stop_after(nbytes)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         with self._lock:
             self._left = None
             self._open.set()
@@ -137,10 +137,10 @@ class EmulatedStream:
     native = 0
 
     def __init__(
-        self, places: AddressSpace, pace: Pace, check: Callable[[str], None], ended: Callable[[], None]
+        self, addresses: AddressSpace, pace: Pace, check: Callable[[str], None], ended: Callable[[], None]
     ) -> None:
         """Create the stream. `check` raises the failure that a test injected for an operation."""
-        self._addresses = places
+        self._addresses = addresses
         self._pace = pace
         self._check = check
         self._ended = ended

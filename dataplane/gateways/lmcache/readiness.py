@@ -35,12 +35,14 @@ class PageReadiness:
         self._clock = clock
         self._failed = failed
 
-    def when_ready(self, asked: GatewayRequest, chunks: Chunks, store: Callable[[], Result]) -> Result:
+    def when_ready(self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result]) -> Result:
         """Return the result of `store` if its memory is ready; otherwise return LATER, and call `store` on the loop
         later. Raise OperationFailed or ProtocolError on failure."""
-        return LATER if self._waits(asked, chunks, store, ROUNDS) else store()
+        return LATER if self._waits(request, chunks, store, ROUNDS) else store()
 
-    def _waits(self, asked: GatewayRequest, chunks: Chunks, store: Callable[[], Result], rounds: int) -> bool:
+    def _waits(
+        self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result], rounds: int
+    ) -> bool:
         """Start to allocate the pages that the store lacks. Return whether the store waits for them."""
         chunk_layout = chunks.instance.chunk_layout
         ranges = self._cache.next_ranges(chunks.transfer.space, chunks.keys, chunk_layout.chunk_bytes)
@@ -55,18 +57,18 @@ class PageReadiness:
                 raise CopyFailed(error.strerror or str(error)) from None
 
         def done(failed: CopyFailed | None) -> None:
-            asked.now = self._clock()
+            request.now = self._clock()
             try:
                 if not chunks.instance.attached:
                     raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the worker is gone")
                 # If the machine refused the pages, the core gets the same refusal and handles it.
-                if failed is None and rounds > 1 and self._waits(asked, chunks, store, rounds - 1):
+                if failed is None and rounds > 1 and self._waits(request, chunks, store, rounds - 1):
                     return
                 result = store()
             except (OperationFailed, ProtocolError) as error:
-                self._failed(asked.operation, as_failed(error))
-                result = ANSWERS.get(asked.operation)
+                self._failed(request.operation, as_failed(error))
+                result = ANSWERS.get(request.operation)
             if result is not LATER:
-                asked.reply(result)
+                request.reply(result)
 
         return self._copying.submit(work, done)

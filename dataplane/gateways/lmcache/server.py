@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from dataplane.base import tracing
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
@@ -36,9 +37,10 @@ from dataplane.gateways.lmcache.zmtp.pending_requests import PendingHead, Pendin
 from dataplane.gateways.lmcache.zmtp.processes import ProcessWatch
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore
 from dataplane.io.loop import Loop
+from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codes import ProtocolError
-from dataplane.protocol.events import GatewayStats
 from dataplane.protocol.keys import TokenError
+from dataplane.protocol.stats.gateways import GatewayStats
 
 TICK_S = 1.0
 STRANGERS_S = 15.0
@@ -47,7 +49,7 @@ the blocks."""
 SETTLE_BLOCKS = 32
 """Number of used blocks at which their use is processed between two requests. A tick of the node would process hundreds
 at once, and delay one request in a hundred."""
-_FORMS = {**SIGNATURES, **UNSERVED}
+_SIGNATURES = {**SIGNATURES, **UNSERVED}
 
 log = structlog.stdlib.get_logger()
 
@@ -79,11 +81,12 @@ class LMCacheServer:
         """
         self._clock = clock
         self._loop = loop
+        self.request_spans = RequestSpans()
         self._cache = cache
         self._settling = False
         self._pool = pool
         self.counters = Counters()
-        self.connections = ZmtpServer(loop, url, self._said, self._closed, keeper, inherited)
+        self.connections = ZmtpServer(loop, url, self._on_message, self._closed, keeper, inherited)
         self.url = self.connections.url
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()
@@ -112,6 +115,7 @@ class LMCacheServer:
             self.counters.moved,
             clock,
             self._count_failure,
+            loop.once,
             allow_clear=allow_clear,
             gpu_copies=gpu_copies,
         )
@@ -134,58 +138,65 @@ class LMCacheServer:
 
     # ---- requests
 
-    def _said(self, peer: ZmtpConnection, frames: list[bytes]) -> None:
+    def _on_message(self, peer: ZmtpConnection, frames: list[bytes]) -> None:
         """Handle a message, and answer it at once or later."""
         began = time.perf_counter()
-        request = split(frames)
-        if request is None:
+        evicted = self._cache.node.pool.totals.evicted_blocks if tracing.on() else 0
+        raw = split(frames)
+        if raw is None:
             return
         now = self._clock()
-        operation, arguments, same, wrong = self._understood(request, peer)
+        operation, arguments, same, wrong = self._understood(raw, peer)
         if operation is None:
             self.counters.of(UNKNOWN).requests += 1
-            said = number_or_name(request.operation)
-            shown = request.operation if said is None else said
+            name = number_or_name(raw.operation)
+            shown = raw.operation if name is None else name
             self._fail(
                 UNKNOWN, OperationFailed(Reason.UNKNOWN_OPERATION, f"unknown operation {shown!r}"), now
             )
-            peer.answer(request.answer(None))
+            peer.answer(raw.answer(None))
             return
         tally = self.counters.of(operation)
         tally.requests += 1
         if wrong is not None:
             result: Result = self._fail(operation, OperationFailed(Reason.BAD_ARGUMENTS, wrong), now)
         else:
-            asked = GatewayRequest(peer, operation, now, same, request, began, self._answer_later)
-            result = self._called(asked, arguments)
+            request = GatewayRequest(peer, operation, now, same, raw, began, self._answer_later)
+            result = self._result(request, arguments)
             if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
                 self._settling = True
                 self._loop.once(0.0, self._settle)  # after the answers are sent
         if result is LATER:
-            request.arguments.clear()  # megabytes that are not needed while the copy waits
-            if not asked.answered:
-                asked.slot = self._unanswered.begin(
-                    PendingHead(peer.number, request.uid, request.operation, ANSWERS.get(operation))
+            raw.arguments.clear()  # megabytes that are not needed while the copy waits
+            if not request.answered:
+                request.slot = self._unanswered.begin(
+                    PendingHead(peer.number, raw.uid, raw.operation, ANSWERS.get(operation))
                 )
         else:
-            peer.answer(request.answer(result))
-            tally.took(time.perf_counter() - began)
+            peer.answer(raw.answer(result))
+            seconds = time.perf_counter() - began
+            tally.took(seconds)
+            if tracing.on():
+                evicted = self._cache.node.pool.totals.evicted_blocks - evicted
+                self.request_spans.gateway_request(operation, seconds, evicted)
 
-    def _called(self, asked: GatewayRequest, arguments: list[Any]) -> Result:
+    def _result(self, request: GatewayRequest, arguments: list[Any]) -> Result:
         """Return the result of an operation, or its failure answer. Never raise."""
         try:
-            return self._operations.methods[asked.operation](asked, *arguments)
+            return self._operations.methods[request.operation](request, *arguments)
         except (OperationFailed, ProtocolError) as error:
-            return self._fail(asked.operation, as_failed(error), asked.now)
+            return self._fail(request.operation, as_failed(error), request.now)
         except TokenError as error:
-            return self._fail(asked.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)), asked.now)
+            return self._fail(
+                request.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)), request.now
+            )
         except Exception as error:  # without an answer, the client would wait for minutes
             failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-            if not self.counters.of(asked.operation).failures[
+            if not self.counters.of(request.operation).failures[
                 Reason.INTERNAL
             ]:  # the first time, with its trace
-                log.exception("lmcache.internal", operation=asked.operation)
-            return self._fail(asked.operation, failed, asked.now)
+                log.exception("lmcache.internal", operation=request.operation)
+            return self._fail(request.operation, failed, request.now)
 
     def _understood(
         self, request: RawRequest, peer: ZmtpConnection
@@ -195,20 +206,20 @@ class LMCacheServer:
         The operation is None if it is unknown. The token chain is that of the key if its tokens were left out of the
         arguments. The error is None if the arguments are valid.
         """
-        said = number_or_name(request.operation)
-        if said is None:
+        name = number_or_name(request.operation)
+        if name is None:
             return None, [], None, None
-        if isinstance(said, str):
-            if said not in _FORMS:
+        if isinstance(name, str):
+            if name not in _SIGNATURES:
                 return None, [], None, None
-            return said, *self._decoded(said, request)
+            return name, *self._decoded(name, request)
         if not peer.introduced:
-            dialects = introduced_by(said, len(request.arguments))
+            dialects = introduced_by(name, len(request.arguments))
             if dialects:
                 peer.dialects, peer.introduced = dialects, True
         understood: tuple[str | None, list[Any], TokenChain | None, str | None] = (None, [], None, None)
         for dialect in peer.dialects:
-            operation = dialect.operations.get(said)
+            operation = dialect.operations.get(name)
             if operation is None or operation == understood[0]:
                 continue
             arguments, same, wrong = self._decoded(operation, request)
@@ -225,7 +236,7 @@ class LMCacheServer:
         self, operation: str, request: RawRequest
     ) -> tuple[list[Any], TokenChain | None, str | None]:
         frames = request.arguments
-        signature = _FORMS[operation]
+        signature = _SIGNATURES[operation]
         same = None
         if frames and signature.has_key:
             first, same = self.chains.shortened(frames[0])
@@ -251,15 +262,18 @@ class LMCacheServer:
     def _count_failure(self, operation: str, failed: OperationFailed) -> None:
         self.counters.failed(operation, failed.reason, str(failed), self._clock())
 
-    def _answer_later(self, asked: GatewayRequest, result: bytes | None) -> None:
-        peer, asked.answered = asked.peer, True
+    def _answer_later(self, request: GatewayRequest, result: bytes | None) -> None:
+        peer, request.answered = request.peer, True
         if peer.open:
-            peer.answer(asked.request.answer(result))
+            peer.answer(request.request.answer(result))
             self.connections.flush(peer)
         else:
             self.counters.unanswered += 1
-        self._unanswered.end(asked.slot)
-        self.counters.of(asked.operation).took(time.perf_counter() - asked.began)
+        self._unanswered.end(request.slot)
+        seconds = time.perf_counter() - request.began
+        self.counters.of(request.operation).took(seconds)
+        if tracing.on():
+            self.request_spans.gateway_request(request.operation, seconds)
 
     def _answer_left(self) -> None:
         """Send failure answers for the copies of the previous data plane, which ended with its process."""
@@ -310,7 +324,7 @@ class LMCacheServer:
         connections."""
         self._copying.close()
         if hand_over:
-            results.save(self._folder, self.sessions.untold())
+            results.save(self._folder, self.sessions.not_fetched())
         self.connections.close(hand_over=hand_over)
         self._watch.close()
         self.instances.close()

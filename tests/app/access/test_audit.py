@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import os
 import subprocess
-import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from click.testing import CliRunner
 
 from app.cli import larder as command
 from app.http.problems import TYPE_PREFIX
-from app.store.base import database, migrate
+from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.tables import metadata
 from tests.app.callers import ADMIN, asked, guarding, made
 from tests.app.command import larder as say
+from tests.app.command import run
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -102,11 +103,14 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         database = plane.app.parts.database
         async with database.read() as session:
             kept = {table: (await session.execute(sa.select(table))).mappings().all() for table in TABLES}
-        for name, (statements, told) in {**TAMPERINGS, **BY_DATABASE[database.engine.dialect.name]}.items():
+        for name, (statements, entries) in {
+            **TAMPERINGS,
+            **BY_DATABASE[database.engine.dialect.name],
+        }.items():
             await execute(database, statements)
             found = await verified(plane)
             assert not found["intact"], name
-            assert told in found["fault"], (name, found)
+            assert entries in found["fault"], (name, found)
             async with database.write() as session:
                 for table, rows in kept.items():
                     await session.execute(sa.delete(table))
@@ -142,9 +146,9 @@ async def test_an_entry_that_nobody_can_read_is_shown_as_one_and_the_rest_is_han
         second = await plane.http.get("/api/v1/audit?limit=2")
         assert second.json()["next_cursor"]
         lines = (await plane.http.get("/api/v1/audit/export")).text.splitlines()
-        told = [json.loads(line) for line in lines]
-        assert [entry["id"] for entry in told] == sorted(items)
-        assert told[2] == items[3]
+        entries = [json.loads(line) for line in lines]
+        assert [entry["id"] for entry in entries] == sorted(items)
+        assert entries[2] == items[3]
         assert not (await verified(plane))["intact"]
         code, out, err = await say(plane, "audit", "list", token=ADMIN)
         assert code == 0, err
@@ -166,15 +170,7 @@ async def test_a_remembered_hash_finds_a_journal_that_was_rewritten_whole(socket
         assert "remembered hash" in (await verified(plane, head))["fault"]
 
 
-async def test_writers_at_once_make_one_chain_without_gaps(
-    socket_dir: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limit in (
-        "CONNECT_TIMEOUT_S",
-        "COMMAND_TIMEOUT_S",
-    ):  # a busy machine may need longer for all of them in turn
-        monkeypatch.setattr(database, limit, 60.0)
-    monkeypatch.setattr(database, "LOCK_TIMEOUT_MS", 60_000)
+async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, database_url: str) -> None:
     other_dir = socket_dir / "other"
     other_dir.mkdir()
     async with guarding(socket_dir, database_url) as plane, guarding(other_dir, database_url) as other:
@@ -272,10 +268,7 @@ async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(
 
 
 async def larder(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app", *arguments]
-    return await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, check=False
-    )
+    return await asyncio.to_thread(run, *arguments, env=dict(os.environ))
 
 
 async def test_entries_are_found_by_what_they_say(socket_dir: Path) -> None:
@@ -306,8 +299,8 @@ async def test_entries_are_found_by_what_they_say(socket_dir: Path) -> None:
         assert (await plane.http.get("/api/v1/audit?decision=maybe")).status_code == 422
 
 
-async def test_entries_of_the_release_before_are_chained_by_the_upgrade(database_url: str) -> None:
-    database = Database(database_url)
+async def test_entries_of_the_release_before_are_chained_by_the_upgrade(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
     try:
         await migrate.upgrade(database, "0002")
         async with database.write() as session:
@@ -343,5 +336,6 @@ async def test_one_who_is_refused_all_the_time_hides_nobody_elses_refusals(socke
         await plane.app.parts.token_uses.write(0.0, all_of_them=True)
         denied = (await plane.get("/api/v1/audit?decision=denied&limit=200"))["items"]
         kept = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
-        assert len([entry for entry in denied if entry["actor"] == "noisy"]) in (20, 40), "of each minute"
+        of_noisy = [entry for entry in denied if entry["actor"] == "noisy"]
+        assert 20 <= len(of_noisy) <= 40, "20 of each minute, and a minute may end meanwhile"
         assert sum(after.get("again", 1) for after in kept) == 3

@@ -11,9 +11,12 @@ import sqlalchemy as sa
 from blake3 import blake3
 
 from app.store.base.database import Database
-from dataplane.protocol.control import ControlRefused, ControlRequest, Fault, Looked, LookupChain, SpaceHits
-from dataplane.protocol.events import PoolStats, TenantStats
+from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
+from dataplane.protocol.control.messages import ControlRefused, ControlRequest
+from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.spaces import Space
+from dataplane.protocol.stats.pool import PoolStats
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import asked, bearer, guarding, made
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
@@ -33,7 +36,7 @@ async def identity(plane: Plane) -> tuple[str, str]:
 async def first_overview(plane: Plane, token: str) -> str:
     async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
         lines = stream.aiter_lines()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await anext(lines) != "event: overview":
                 pass
             return await anext(lines)
@@ -60,12 +63,12 @@ async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_a
         assert [text for text in inside if text not in whole] == []
         shown = (await asked(plane, token, "GET", "/api/v1/overview")).text
         streamed = await first_overview(plane, token)
-        for answer in (shown, streamed):
-            assert [text for text in inside if text in answer] == []
-            assert '"name":"node-a","state":"in_sync"' in answer
+        for overview in (shown, streamed):
+            assert [text for text in inside if text in overview] == []
+            assert '"name":"node-a","state":"in_sync"' in overview
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a"):
-            told = await asked(plane, token, "GET", path)
-            assert (told.status_code, [text for text in inside if text in told.text]) == (200, [])
+            answer = await asked(plane, token, "GET", path)
+            assert (answer.status_code, [text for text in inside if text in answer.text]) == (200, [])
         (node_seen,) = (await asked(plane, token, "GET", "/api/v1/nodes")).json()["items"]
         assert {name: value for name, value in node_seen.items() if value} == {
             "name": "node-a",
@@ -81,7 +84,7 @@ async def test_of_the_policy_a_tenant_sees_the_rules_and_not_what_nodes_count_or
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
-        assert (await plane.http.put("/api/v1/policies/default?wait=5s", json=body)).status_code == 201
+        assert (await plane.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
         token = await made(plane, "acme-op", "operator", tenants=["acme"])
         whole = (await plane.http.get("/api/v1/overview")).json()["policy"]
         seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()["policy"]
@@ -122,9 +125,9 @@ async def test_why_a_node_refused_everybodys_records_is_not_told_to_one_tenant(
         await plane.put_pin("p", tenant="acme")
         for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
             assert "other wants too much" in (await plane.http.get(path)).text
-            told = (await asked(plane, token, "GET", path)).text
-            assert "node-a refused generation 1" in told
-            assert "other" not in told
+            answer = (await asked(plane, token, "GET", path)).text
+            assert "node-a refused generation 1" in answer
+            assert "other" not in answer
         for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
             assert "other" not in (await asked(plane, token, "GET", path)).text
 
@@ -136,27 +139,27 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
         await plane.put_pin(
             "strong", wait="", tenant="third", strength="permanent", note="ours", model="secret"
         )
-        pin, said = {**PIN, "tenant": "acme"}, set()
+        pin, refused = {**PIN, "tenant": "acme"}, set()
         for name in ("plain", "strong"):
             for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
                 answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
                 problem = answer.json()
                 del problem["request_id"]
-                said.add((answer.status_code, str(problem).replace(name, "NAME")))
-        ((status, text),) = said
+                refused.add((answer.status_code, str(problem).replace(name, "NAME")))
+        ((status, text),) = refused
         assert (status, "names of pins are unique in the whole fleet" in text) == (403, True)
         assert [
             word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text
         ] == []
         for method, path, body in (("GET", "", None), ("PATCH", "", {"note": "x"}), ("DELETE", "", None),
                                    ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
-            told = set()
+            refusals = set()
             for name in ("plain", "strong", "nobodys"):
                 answer = await asked(
                     plane, token, method, f"/api/v1/pins/{name}{path}", json=body, headers={"if-match": "*"}
                 )
-                told.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
-            assert told == {(404, "there is no pin 'NAME'")}, method
+                refusals.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
+            assert refusals == {(404, "there is no pin 'NAME'")}, method
         document = {"apiVersion": "larder/v1", "pins": {"strong": pin}}
         for dry_run in (True, False):
             whole = {"document": document, "dry_run": dry_run}

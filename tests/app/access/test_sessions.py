@@ -17,7 +17,7 @@ SESSION, Q = "/api/v1/session", "/api/v1/quotas/acme"
 
 
 def browser(plane: Plane) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=20)
+    return httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=60)
 
 
 async def test_a_session_may_what_its_token_may_and_changes_need_the_pages_token(socket_dir: Path) -> None:

@@ -90,7 +90,7 @@ async def test_what_is_no_token_is_told_and_never_repeated(socket_dir: Path, hea
 async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await made(plane, "short", ttl_s=0.2)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await status_of(plane, token) == 200:
                 await asyncio.sleep(0.02)
         over = await asked(plane, token, "GET", WHO)
@@ -115,7 +115,7 @@ async def test_a_revoked_token_is_nobodys_at_once_and_soon_on_another_manager(
         revoked = time.monotonic()
         assert await status_of(plane, token) == 401
         while await status_of(other, token) != 401:
-            assert time.monotonic() - revoked < 10, "a revocation reaches every manager"
+            assert time.monotonic() - revoked < 60, "a revocation reaches every manager"
             await asyncio.sleep(0.02)
         assert (await plane.http.delete("/api/v1/tokens/both")).status_code == 404
 
@@ -128,15 +128,16 @@ async def test_a_stream_ends_with_the_token_that_opened_it(socket_dir: Path) -> 
             parts = stream.aiter_bytes()
             await anext(parts)
             await plane.http.delete("/api/v1/tokens/watcher")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 with pytest.raises(Exception, match=r"peer closed|incomplete"):
                     async for _ in parts:
                         pass
 
 
 async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked_meanwhile(
-    socket_dir: Path,
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.http.middleware.stack.SURE_S", 0.0)  # short waits are checked again, too
     async with guarding(socket_dir) as plane:
         token = await made(plane, "watcher")
         index = (await plane.http.get("/api/v1/snapshot")).json()["index"]
@@ -146,10 +147,11 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
                 break
             index = now
         waiting = asyncio.create_task(
-            plane.http.get(f"/api/v1/snapshot?index={index}&wait=4s", headers=bearer(token))
+            plane.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token))
         )
         await asyncio.sleep(0.5)  # long enough to be waiting; an answer before that would not be 401
         await plane.http.delete("/api/v1/tokens/watcher")
+        await plane.put_quota("acme", wait="0s")
         assert (await waiting).status_code == 401
 
 
@@ -276,7 +278,7 @@ async def test_the_last_use_is_told_and_written_behind_the_request(socket_dir: P
         assert (await plane.http.get("/api/v1/tokens/used")).json()["last_used_at"] is None
         before = time.time()
         assert await status_of(plane, token) == 200
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := (await plane.http.get("/api/v1/tokens/used")).json())["last_used_at"] is None:
                 await asyncio.sleep(0.05)
         assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (
@@ -350,10 +352,10 @@ def test_the_same_refusal_is_given_back_once_with_how_often_it_came_again() -> N
 
 
 async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(
-    socket_dir: Path, database_url: str
+    socket_dir: Path, empty_database_url: str
 ) -> None:
     token, cookie, configured = new_token("0123456789ab"), new_cookie(), new_cookie()
-    database = Database(database_url)
+    database = Database(empty_database_url)
     await migrate.upgrade(database, "0003")
     async with database.write() as session:
         store = (await session.execute(sa.text("SELECT id FROM store"))).scalar_one()
@@ -379,7 +381,7 @@ async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(
         by_settings = {"hash": held(f"session {configured}"), "token": None}
         await session.execute(insert, {**by_settings, "configured": held(f"configured {ADMIN}")})
     await database.close()
-    async with guarding(socket_dir, database_url) as plane:
+    async with guarding(socket_dir, empty_database_url) as plane:
         assert await status_of(plane, token.text) == 200
         for value, actor in ((cookie, "old"), (configured, "admin")):
             who = await asked(plane, "", "GET", WHO, headers={"cookie": f"larder_session={value}"})
@@ -403,3 +405,13 @@ def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
         )
         == 4
     )
+
+
+async def test_uses_may_be_written_twice_at_once(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "ci")
+        await status_of(plane, token)
+        uses = plane.app.parts.token_uses
+        await asyncio.gather(*(uses.write(0.0, all_of_them=True) for _ in range(4)))
+        (shown,) = [each for each in (await plane.get("/api/v1/tokens"))["items"] if each["name"] == "ci"]
+        assert shown["last_used_at"] is not None

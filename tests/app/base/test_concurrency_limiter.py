@@ -25,7 +25,7 @@ async def stream(plane: Plane, token: str, **headers: str) -> AsyncIterator[http
     """An answer that has begun, for its status or its first lines."""
     base = str(plane.http.base_url)
     async with (
-        httpx.AsyncClient(base_url=base, trust_env=False, verify=False, timeout=20) as http,
+        httpx.AsyncClient(base_url=base, trust_env=False, verify=False, timeout=60) as http,
         http.stream("GET", EVENTS, headers={**(bearer(token) if token else {}), **headers}) as answer,
     ):
         yield answer
@@ -38,8 +38,8 @@ async def status(plane: Plane, token: str, **headers: str) -> int:
 
 async def until_free(plane: Plane) -> None:
     """The server notices by itself that a client is gone."""
-    async with asyncio.timeout(10):
-        while plane.app.parts.places.held:
+    async with asyncio.timeout(60):
+        while plane.app.parts.stream_slots.held:
             await asyncio.sleep(0.02)
 
 
@@ -96,15 +96,15 @@ async def test_without_tokens_addresses_are_bounded(socket_dir: Path) -> None:
 
 
 def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> None:
-    places = ConcurrencyLimiter(ConcurrencyLimits(token=9, session=9, address=1))
-    with places.taken(Principal(source="2001:db8::1")):
-        with pytest.raises(TooManyRequests), places.taken(Principal(source="2001:db8::2")):
+    limiter = ConcurrencyLimiter(ConcurrencyLimits(token=9, session=9, address=1))
+    with limiter.taken(Principal(source="2001:db8::1")):
+        with pytest.raises(TooManyRequests), limiter.taken(Principal(source="2001:db8::2")):
             pass
-        with places.taken(Principal(source="2001:db8:0:1::1")):
+        with limiter.taken(Principal(source="2001:db8:0:1::1")):
             pass
-    with places.taken(Principal(source="2001:db8::2")):
+    with limiter.taken(Principal(source="2001:db8::2")):
         pass
-    assert places.held == 0
+    assert limiter.held == 0
 
 
 async def test_the_overview_is_made_once_for_all_who_see_the_same_tenants(socket_dir: Path) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dataplane.protocol.control import Demote, Invalidate, Scope
+from dataplane.protocol.control.scopes import Demote, Invalidate, Scope
 from dataplane.protocol.keys import chain
 from tests.app.fake_node import FakeNode
-from tests.app.plane import TOKENS, Plane
+from tests.app.plane import IMPATIENT, TOKENS, Plane
 
 pytestmark = pytest.mark.anyio
 SPACE = "ab" * 16
@@ -93,6 +93,7 @@ async def test_a_node_that_refuses_is_told_apart_from_one_that_did_it(plane: Pla
     assert (item["sweep"], item["error"]) == (None, "node-a: unsupported: not known here")
 
 
+@IMPATIENT
 async def test_without_a_node_nothing_is_done_and_nothing_is_written(plane: Plane, node: FakeNode) -> None:
     await node.stop()
     await plane.until_state("lost")

@@ -80,7 +80,9 @@ def test_a_time_is_shown_as_it_is_typed(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"\x80\x81", b"[1]\n{}\n", b'{"id": 1}\n'])
-def test_a_file_that_is_no_export_of_the_audit_is_no_broken_journal(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_export_is_not_reported_as_an_altered_log(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "file").write_bytes(content)
     refused = run("audit", "verify", "--file", "file")
-    assert (refused.exit_code, "file is no export of the audit" in refused.output) == (1, True)
+    assert (refused.exit_code, "file is not an export of the audit log" in refused.output) == (1, True)

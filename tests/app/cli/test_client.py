@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.observe.visible import plain
+from dataplane.base.visible import plain
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -89,7 +89,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 @pytest.fixture
-async def ill_willed() -> AsyncIterator[dict[str, str]]:
+async def hostile_server() -> AsyncIterator[dict[str, str]]:
     """The environment with which commands ask it."""
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -112,17 +112,17 @@ async def shown(environ: dict[str, str], *arguments: str) -> str:
     return text.decode().replace("\r\n", "\n")
 
 
-async def test_names_in_lines_and_errors_are_escaped(ill_willed: dict[str, str]) -> None:
-    assert await shown(ill_willed, "whoami") == f"{SEEN} ({SEEN} of the tenants {SEEN})\n"
-    assert await shown(ill_willed, "quotas", "delete", "a") == f"Error: {SEEN}\\nforged: ok\n"
+async def test_names_in_lines_and_errors_are_escaped(hostile_server: dict[str, str]) -> None:
+    assert await shown(hostile_server, "whoami") == f"{SEEN} ({SEEN} of the tenants {SEEN})\n"
+    assert await shown(hostile_server, "quotas", "delete", "a") == f"Error: {SEEN}\\nforged: ok\n"
 
 
-async def test_json_is_exact_and_a_terminal_is_shown_its_escapes(ill_willed: dict[str, str]) -> None:
-    text = await shown(ill_willed, "whoami", "--json")
+async def test_json_is_exact_and_a_terminal_is_shown_its_escapes(hostile_server: dict[str, str]) -> None:
+    text = await shown(hostile_server, "whoami", "--json")
     assert json.loads(text)["actor"] == WILD
     assert text.replace("\n", "").isprintable()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app", "whoami", "--json", env=ill_willed, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "app", "whoami", "--json", env=hostile_server, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     assert json.loads(out)["actor"] == WILD

@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dataplane.protocol.control import Invalidate, Prefix, QuotaSpec, Scope, TracePart
-from dataplane.protocol.events import PinStats
+from dataplane.protocol.control.prefixes import Prefix, TracePart
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import Invalidate, Scope
+from dataplane.protocol.stats.pins import PinStats
 from dataplane.replay.trace import read_trace
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -19,11 +21,14 @@ pytestmark = pytest.mark.anyio
 
 async def test_options_that_are_left_out_keep_what_the_record_has(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(
-        plane, "quotas", "set", "acme", "512MiB", "--floor", "64MiB", "--weight", "2", "--store-rate", "1MiB"
-    )
+        plane, "quotas", "set", "acme", "512MiB", "--floor", "64MiB", "--weight", "2", "--store-rate", "1MiB",
+        "--wait", "30s",
+    )  # fmt: skip
     assert code == 0, err
     assert out.startswith("acme: limit 512 MiB, floor 64 MiB, weight 2, evict_self, enforce; applied")
-    code, out, err = await larder(plane, "quotas", "set", "acme", "--limit", "none", "--mode", "observe")
+    code, out, err = await larder(
+        plane, "quotas", "set", "acme", "--limit", "none", "--mode", "observe", "--wait", "30s"
+    )
     assert code == 0, err
     assert "kept: floor 64 MiB, weight 2, store rate 1 MiB, on exceed evict_self" in out
     assert node.quotas == [
@@ -39,13 +44,13 @@ async def test_options_that_are_left_out_keep_what_the_record_has(plane: Plane, 
 
 async def test_a_policy_is_set_by_parts_and_unset(plane: Plane, node: FakeNode) -> None:
     assert (await larder(plane, "policies", "set", "--algorithm", "arc", "--admission"))[0] == 0
-    marks = ("--high-watermark", "0.9", "--low-watermark", "0.8")
+    marks = ("--high-watermark", "0.9", "--low-watermark", "0.8", "--wait", "30s")
     code, out, _ = await larder(plane, "policies", "set", *marks)
     assert (code, out) == (0, "default: arc, second touch below 240 s idle, 90 % to 80 %; applied\n")
     assert (node.policies[0].algorithm, node.policies[0].admission) == ("arc", True)
     _, out, _ = await larder(plane, "policies", "list")
     assert "node-a" in out
-    assert (await larder(plane, "policies", "delete"))[0] == 0
+    assert (await larder(plane, "policies", "delete", "--wait", "30s"))[0] == 0
     assert node.policies == []
 
 
@@ -55,7 +60,7 @@ async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: Fa
     _, out, _ = await larder(plane, "prefixes")
     assert "p-1" in out
     code, out, err = await larder(
-        plane, "pins", "set", "sys", "--prefix", "p-1", "--ttl", "1h", "--refresh-on-hit"
+        plane, "pins", "set", "sys", "--prefix", "p-1", "--ttl", "1h", "--refresh-on-hit", "--wait", "30s"
     )
     assert code == 0, err
     assert out.startswith(
@@ -72,7 +77,7 @@ async def test_actions_ask_first(plane: Plane, node: FakeNode) -> None:
     assert (code, node.swept) == (1, [])
     code, _, err = await larder(plane, "demote", "--tenant", "acme")
     assert (code, node.swept) == (2, [])
-    assert "nobody said yes: without a terminal, --yes is needed" in err
+    assert "not confirmed: without a terminal, pass --yes" in err
     assert "invalidate all blocks of tenant acme on every connected node: 3 blocks (12 KiB) now?" in out
     code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", "--yes")
     assert (code, out) == (0, "node-a: 3 blocks (12 KiB), sweep 1\n")
@@ -84,14 +89,14 @@ async def test_actions_ask_first(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(plane, "demote", "--model", "m", typed="y\n")
     assert code == 1
     assert "not known here" in out
-    assert "not every node did it" in err
+    assert "not every node responded" in err
     assert (await larder(plane, "demote", "--yes"))[0] == 2
 
 
-async def test_the_status_tells_what_of_a_pin_is_degraded(plane: Plane, node: FakeNode) -> None:
+async def test_the_status_shows_the_degraded_blocks_of_a_pin(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("sys")
-    told = PinStats("sys", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1)
-    node.stats = msgspec.structs.replace(node.stats, pins=[told])
+    stats = PinStats("sys", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1)
+    node.stats = msgspec.structs.replace(node.stats, pins=[stats])
     await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "status")
     assert "guaranteed (1 degraded)" in out
@@ -112,10 +117,10 @@ async def test_a_pool_is_resized(plane: Plane, node: FakeNode) -> None:
     assert (await larder(plane, "nodes", "resize", "node-a", "1MiB", "--forget"))[0] == 2
     code, out, _ = await larder(plane, "nodes", "resize", "node-a", "--forget")
     assert (code, out) == (
-        0, "node-a: no size is asked for any more; the pool stays as it is until the node stops\n"
+        0, "node-a: the requested size is forgotten; the pool keeps its size until the node stops\n"
     )  # fmt: skip
     code, _, err = await larder(plane, "nodes", "resize", "node-a", "--forget")
-    assert (code, err) == (4, "Error: there is no size that is asked of node 'node-a'\n")
+    assert (code, err) == (4, "Error: there is no requested pool size of node 'node-a'\n")
     _, out, _ = await larder(plane, "nodes", "list")
     assert "node-a" in out
 
@@ -161,15 +166,17 @@ async def test_documents_with_any_size_are_compared_and_applied(
     assert (await larder(plane, "apply", "-f", str(document), "--dry-run"))[0] == 3
     code, out, err = await larder(plane, "apply", "-f", str(document), "--yes")
     assert (code, err) == (0, "")
-    for told in ("1000 MiB", "1001 KiB", "1023 GiB", "1073741825 bytes", "1 PiB"):
-        assert f"limit_bytes: {told}\n" in out
+    for size in ("1000 MiB", "1001 KiB", "1023 GiB", "1073741825 bytes", "1 PiB"):
+        assert f"limit_bytes: {size}\n" in out
     _, out, _ = await larder(plane, "quotas", "list")
     assert "e+0" not in out
-    assert "1000 MiB" in out
+    assert "1,000 MiB" in out
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
-async def test_numbers_that_are_not_finite_are_refused_by_their_option(plane: Plane, number: str) -> None:
+async def test_numbers_that_are_not_finite_are_refused_by_their_option(
+    shared_plane: Plane, number: str
+) -> None:
     for option, arguments in (
         ("--weight", ("quotas", "set", "acme")),
         ("--high-watermark", ("policies", "set")),
@@ -177,7 +184,7 @@ async def test_numbers_that_are_not_finite_are_refused_by_their_option(plane: Pl
         ("--weight", ("ceilings", "set", "acme")),
         ("--tokens-per-s", ("rates", "set", "h200", "--model", "m")),
     ):
-        code, out, err = await larder(plane, *arguments, f"{option}={number}")
+        code, out, err = await larder(shared_plane, *arguments, f"{option}={number}")
         assert (code, out) == (2, "")
         assert option in err
         assert "expected a " in err

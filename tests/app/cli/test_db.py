@@ -16,14 +16,15 @@ from app.errors import Conflict, StoreUnavailable
 from app.store.base import backup as copies
 from app.store.base.database import full_url
 from app.store.base.migrate import head
+from tests.app.migrated import migrated_folder
 
 Db = Callable[..., Result]
 
 
 @pytest.fixture
-def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Db:
+def run(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Db:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LARDER_DATABASE_URL", database_url)
+    monkeypatch.setenv("LARDER_DATABASE_URL", empty_database_url)
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
     return lambda *arguments: CliRunner().invoke(db, list(arguments), catch_exceptions=False)
 
@@ -33,7 +34,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An upgraded SQLite database."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
-    assert CliRunner().invoke(db, ["upgrade"]).exit_code == 0
+    migrated_folder(tmp_path)
     return tmp_path / "larder.db"
 
 
@@ -80,7 +81,7 @@ def execute(file: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("UPDATE alembic_version SET version_num='9999'", "a newer Larder wrote it"),
         ("DROP INDEX ix_events_at", "the tables differ from the models"),
@@ -89,11 +90,11 @@ def execute(file: Path, statement: str) -> None:
         ("PRAGMA journal_mode=DELETE", ""),
     ],
 )
-def test_what_is_odd_is_told(file: Path, statement: str, told: str) -> None:
+def test_faults_of_a_database_are_reported(file: Path, statement: str, message: str) -> None:
     execute(file, statement)
     checked = check()
-    assert told in checked.output
-    assert checked.exit_code == int(bool(told))
+    assert message in checked.output
+    assert checked.exit_code == int(bool(message))
 
 
 def test_a_newer_schema_is_not_upgraded(file: Path) -> None:

@@ -1,5 +1,6 @@
 """`larder db restore`: puts a backup in place, and never loses what was there."""
 
+import json
 import os
 import sqlite3
 import tarfile
@@ -74,6 +75,21 @@ def test_nothing_is_replaced_without_force_and_what_is_replaced_is_kept(state: P
     assert kept_key.read_bytes() == before["manager.key"]
 
 
+def test_a_restore_is_audited_and_an_event(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "jane")
+    run("backup", "b.tar")
+    run("restore", "b.tar", "--force")
+    file = state / "larder.db"
+    ((name, actor, fields),) = execute(file, "SELECT name, actor, fields FROM events")
+    assert (name, actor, json.loads(fields)["revision"]) == ("backup.restored", "local", head())
+    ((action, kind, after),) = execute(file, "SELECT action, kind, after FROM audit")
+    assert (action, kind, json.loads(after)["user"]) == ("restore", "backup", "jane")
+    assert json.loads(after)["file"] == str((state.parent / "b.tar").resolve())
+    assert names(state) >= {"larder.db", "manager.key"}
+    assert not (state / "larder.db-wal").exists()
+    assert "as they should be" in run("check"), "the chain of the audit log holds"
+
+
 def test_generations_go_on_above_those_that_nodes_have_applied(state: Path) -> None:
     run("backup", "b.tar")
     execute(state / "larder.db", "UPDATE generations SET generation = 40 WHERE type = 'quotas'")
@@ -85,19 +101,19 @@ def test_generations_go_on_above_those_that_nodes_have_applied(state: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("UPDATE alembic_version SET version_num = '9999'", "a newer Larder wrote it"),
-        ("DROP TABLE alembic_version", "not one of Larder"),
+        ("DROP TABLE alembic_version", "does not have Larder's schema"),
         ("DROP INDEX ix_events_at", "the tables differ from the models"),
     ],
 )
-def test_a_backup_that_cannot_be_used_changes_nothing(state: Path, statement: str, told: str) -> None:
+def test_a_backup_that_cannot_be_used_changes_nothing(state: Path, statement: str, message: str) -> None:
     copy = Path("plain.db")
     copy.write_bytes((state / "larder.db").read_bytes())
     execute(copy, statement)
     before = (state / "larder.db").read_bytes()
-    assert told in run("restore", str(copy), "--force", code=1)
+    assert message in run("restore", str(copy), "--force", code=1)
     assert (state / "larder.db").read_bytes() == before
     assert not list(state.glob("*.replaced-*"))
     assert not list(state.glob(".*"))
@@ -137,7 +153,7 @@ def test_a_postgres_database_is_told_what_to_run(state: Path, monkeypatch: pytes
 def test_a_running_larder_is_not_restored_under_its_feet(socket_dir: Path, tmp_path: Path) -> None:
     running = Up(socket_dir, LARDER_APP__EMBEDDED_DATA_PLANE="false")
     try:
-        running.get("/healthz")
+        running.until_serving()
         copy = tmp_path / "b.tar"
         assert running.cli("db", "backup", str(copy)).returncode == 0
         refused = running.cli("db", "restore", str(copy), "--force")

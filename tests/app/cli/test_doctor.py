@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -157,7 +158,7 @@ def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
     found = checkup._shared_memory(1 << 50)
     assert (found.state, "--shm-size=1048576g" in found.fix) == ("warning", True)
     assert "LARDER_LMCACHE_PORT=0" in found.fix
-    assert checkup._shared_memory(1 << 50, asked=True).state == "failure"
+    assert checkup._shared_memory(1 << 50, configured=True).state == "failure"
 
 
 def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,9 +186,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(folder: Path, monkeypatch: pyt
     assert checkup._gpu().state == "ok"
 
 
-def test_memory_for_gpu_copies_that_gpus_do_not_have_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.gpu_copies(0) == []
     program = folder / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '143771, 100000'\necho '81559, 81000'\n")
@@ -217,7 +216,7 @@ def test_memory_for_gpu_copies_that_gpus_do_not_have_is_told(
         assert [found.state for found in gpus.gpu_copies(8 << 30)] == ["warning"], text
     monkeypatch.setenv("PATH", "/nowhere")
     (found,) = gpus.gpu_copies(8 << 30)
-    assert (found.state, "no GPU is seen" in found.message) == ("warning", True)
+    assert (found.state, "no GPU was found" in found.message) == ("warning", True)
 
 
 def test_what_gpu_copies_may_take_is_looked_at_where_it_is_set(
@@ -268,8 +267,8 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
 
 def test_settings_are_shown_without_secrets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = with_defaults(Common(database_url="postgresql://u:sesame@h/d"), {})
-    told = without_secrets(Settings(common=common, app=AppSettings(admin_token="sesame" * 8)))
-    assert "sesame" not in repr(told)
+    shown = without_secrets(Settings(common=common, app=AppSettings(admin_token="sesame" * 8)))
+    assert "sesame" not in repr(shown)
     monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://u:sesame@h/d")
     monkeypatch.setenv("LARDER_APP__ADMIN_TOKEN", "sesame" * 8)
     plane = CliRunner().invoke(up, ["--print-config"])
@@ -290,7 +289,7 @@ def test_a_larder_that_cannot_start_says_so_without_its_secrets(
         env=environ,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 1
@@ -307,7 +306,7 @@ def test_every_setting_has_a_text_and_every_secret_is_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("sqlite:///{folder}/x.db?foo=1", "expected no parameters but none, got foo"),
         ("postgresql://u:sesame@127.0.0.1:1/x?foo=1", "got foo"),
@@ -321,14 +320,43 @@ def test_every_setting_has_a_text_and_every_secret_is_one_of_them() -> None:
     ],
 )
 def test_a_database_url_that_cannot_be_is_one_sentence(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, message: str
 ) -> None:
     monkeypatch.setenv("LARDER_DATABASE_URL", url.format(folder=folder))
     code, found = examined()
     assert code == 1
-    assert told in found["database"]["message"]
+    assert message in found["database"]["message"]
     checked = CliRunner().invoke(larder, ["db", "check"])
     assert checked.exit_code == 1
     assert checked.output.startswith("Error: ")
-    assert (checked.output.count("\n"), told in checked.output) == (1, True)
+    assert (checked.output.count("\n"), message in checked.output) == (1, True)
     assert "sesame" not in checked.output + json.dumps(found)
+
+
+def test_the_settings_of_the_running_server_are_told_apart_from_those_of_this_shell(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found = examined()
+    assert found["settings"]["message"].startswith("in this shell: ")
+    pool = {"capacity_bytes": 64 << 20, "huge_pages": False, "locked": True}
+    node = {"name": "gpu-a1", "public_key": "", "state": "in_sync", "stats": {"pool": pool}}
+    other = {**node, "name": "gpu-b1", "public_key": "k"}
+    answers: dict[str, dict[str, Any]] = {
+        "/api/v1/nodes": {"items": [other, node]},
+        "/api/v1/overview": {"nodes": [], "pins": []},
+    }
+    monkeypatch.setenv("LARDER_HTTP_PORT", "9")
+    monkeypatch.setattr(checkup, "runs_here", lambda folder: True)
+    monkeypatch.setattr(
+        "app.cli.commands.machine.doctor.call", lambda url, method, path, **options: answers[path]
+    )
+    _, found = examined()
+    message = found["settings"]["message"]
+    assert "on the running server at http" in message
+    assert "node gpu-a1: pool 64 MiB, locked memory" in message
+    assert "this shell has a pool of 4 MiB" in message
+    assert "the pool takes 64 MiB" in found["memory"]["message"]
+    answers["/api/v1/nodes"] = {"items": [other]}
+    _, found = examined()
+    assert "in this shell: " in found["settings"]["message"]
+    assert "was not reached" in found["settings"]["message"]

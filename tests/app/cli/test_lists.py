@@ -6,7 +6,7 @@ import json
 import pytest
 
 from app.cli.support import client
-from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.control.records import QuotaSpec
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -43,7 +43,17 @@ async def test_a_list_is_whole_and_says_what_a_limit_left_out(
 
 async def test_records_say_whose_they_are_and_for_which_nodes(plane: Plane, node: FakeNode) -> None:
     code, _, err = await larder(
-        plane, "quotas", "set", "acme", "1GiB", "--selector", "zone=a", "--selector", "gpu=h200"
+        plane,
+        "quotas",
+        "set",
+        "acme",
+        "1GiB",
+        "--selector",
+        "zone=a",
+        "--selector",
+        "gpu=h200",
+        "--wait",
+        "30s",
     )
     assert (code, err) == (0, "")
     _, out, _ = await larder(plane, "quotas", "list", "-o", "wide")
@@ -51,7 +61,7 @@ async def test_records_say_whose_they_are_and_for_which_nodes(plane: Plane, node
     assert node.quotas == []
     code, out, err = await larder(plane, "quotas", "set", "acme", "--note", "n")
     assert "nodes gpu=h200,zone=a" in out
-    code, out, err = await larder(plane, "quotas", "set", "acme", "--selector", "none")
+    code, out, err = await larder(plane, "quotas", "set", "acme", "--selector", "none", "--wait", "30s")
     assert (code, err) == (0, "")
     assert node.quotas == [QuotaSpec("acme", 1 << 30)]
     assert (await larder(plane, "quotas", "set", "acme", "--selector", "zone"))[0] == 2

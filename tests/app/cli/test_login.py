@@ -1,14 +1,17 @@
 """Messages about tokens and the journal say what is wrong, and what to do."""
 
+import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
 import structlog
 
 from app.settings import Settings
+from dataplane.base import log
 from tests.app.callers import ADMIN, guarding, made
-from tests.app.command import larder
+from tests.app.command import larder, run
 from tests.app.plane import serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -30,9 +33,10 @@ async def test_a_setup_token_need_not_be_an_argument(
     socket_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as logged:
         async with serving(settings_in(socket_dir, auth="required")) as plane:
-            (setup,) = [line["token"] for line in told if line["event"] == "auth.setup_token"]
+            (line,) = [log._bounded(None, "", line) for line in logged if line["event"] == "auth.setup_token"]
+            setup = line["setup"]
             file = tmp_path / "setup"
             file.touch(mode=0o600)
             file.write_text(f"{setup}\n")
@@ -54,6 +58,33 @@ async def test_a_setup_token_need_not_be_an_argument(
             assert code == 0, err
             assert out.startswith("made the first token")
             assert ("can be seen by others" in err) == (way == "argument")
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+async def test_the_token_of_a_context_is_kept_with_it(
+    socket_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, chosen: bool
+) -> None:
+    """Also of the current one, whose token would win over a stored one."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("LARDER_TOKEN", raising=False)
+    environ = {**os.environ, "LARDER_URL": ""}
+    option = ["--context", "prod"] if chosen else []
+    async with guarding(socket_dir) as plane:
+        alice, bob = await made(plane, "alice"), await made(plane, "bob")
+
+        async def told(*arguments: str, typed: str = "") -> str:
+            done = await asyncio.to_thread(run, *arguments, *option, env=environ, typed=typed)
+            return done.stdout + done.stderr
+
+        if chosen:
+            run("context", "add", "other", "--url", "http://127.0.0.1:1", env=environ)
+        added = ["context", "add", "prod", "--url", str(plane.http.base_url), "--token-stdin"]
+        assert run(*added, env=environ, typed=alice).returncode == 0
+        assert (await told("whoami")).startswith("alice")
+        assert "contexts.json" in await told("login", typed=bob)
+        assert (await told("whoami")).startswith("bob")
+        assert (await told("logout")).startswith("logged out at ")
+        assert "larder login" in await told("whoami")
 
 
 async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) -> None:

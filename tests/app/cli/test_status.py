@@ -7,6 +7,7 @@ import pytest
 from app.cli.commands.views.status import head
 from app.cli.support import show
 from app.settings import Settings
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import ADMIN, guarding, made
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -26,7 +27,7 @@ async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, 
         assert out.startswith("ready, ")
         assert "your tenants: pool 0 B of " in out
         assert "node-a" in out
-        assert "1000 MiB" in out
+        assert "1,000 MiB" in out
         assert "rival" not in out
         code, out, _ = await larder(plane, "status", token=ADMIN)
         assert (code, "rival" in out, "your tenants" in out) == (0, True, False)
@@ -39,13 +40,25 @@ async def test_the_status_says_why_it_is_not_ready(settings: Settings) -> None:
         assert (code, out.splitlines()[0]) == (0, f"not ready ({why}), quotas not enforced")
 
 
-async def test_numbers_that_no_node_told_are_not_zeros(
+async def test_refusals_are_shown_before_notes(plane: Plane, node: FakeNode) -> None:
+    node.stats.tenants = [
+        TenantStats("acme", bytes=89 << 20, refused_blocks=10_449, refused={"over_limit": 10_449})
+    ]
+    quota = {"limit_bytes": "96MiB", "note": "conversations may use half of the pool, and more at night"}
+    assert (await plane.http.put("/api/v1/quotas/acme", json=quota)).is_success
+    await plane.until_state("in_sync")
+    await plane.events_flow()
+    code, out, _ = await larder(plane, "status")
+    assert (code, "10,449 (over_limit)" in out) == (0, True)
+
+
+async def test_unreported_numbers_are_not_shown_as_zero(
     plane: Plane, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overview = await plane.get("/api/v1/overview")
     silent = [{**node, "stats": None} for node in overview["nodes"]]
     head({**overview, "nodes": silent}, "", is_limited=False)
-    assert "pool: no node has reported its numbers yet" in capsys.readouterr().out
+    assert "pool: no node has reported its statistics yet" in capsys.readouterr().out
 
 
 def test_an_answer_of_a_release_without_tiers_is_of_the_host_and_has_no_gpus(

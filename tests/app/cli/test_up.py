@@ -48,7 +48,7 @@ def up(socket_dir: Path) -> Iterator[Up]:
 
 
 def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: Up) -> None:
-    assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial").stdout == (
+    assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial", "--wait", "30s").stdout == (
         "acme: limit 8 MiB, floor -, weight 1, evict_self, enforce; applied\n"
     )
     pin = up.cli(
@@ -57,11 +57,11 @@ def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: 
     assert pin.stdout.startswith("p: 2 chunks of m for _default"), pin.stderr
     first = up.node()
     os.kill(first["pid"], signal.SIGKILL)
-    until(lambda: up.node()["pid"] != first["pid"] and up.node()["state"] == "in_sync", 20)
+    until(lambda: up.node()["pid"] != first["pid"] and up.node()["state"] == "in_sync", 60)
     assert up.node()["observed"]["quotas"]["generation"] == 1
-    told = {event["name"]: event["fields"] for event in up.get("/api/v1/overview").json()["recent"]}
-    assert told["dataplane.exited"] == {"code": -9, "restart_in_s": 0.0}
-    assert told["dataplane.started"] == {"pid": up.node()["pid"]}
+    recent = {event["name"]: event["fields"] for event in up.get("/api/v1/overview").json()["recent"]}
+    assert recent["dataplane.exited"] == {"code": -9, "restart_in_s": 0.0}
+    assert recent["dataplane.started"] == {"pid": up.node()["pid"]}
     status = json.loads(up.cli("status", "--json").stdout)
     limits = {tenant["tenant"]: tenant["limit_bytes"] for tenant in status["tenants"]}
     assert limits == {"acme": 8 << 20, "_default": None}
@@ -92,21 +92,24 @@ def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
         DATABASE_URL="postgresql://u:hunter2@db.invalid/x",
         HTTPS_PROXY="http://u:hunter2@proxy.invalid:3128",
         PIP_INDEX_URL="https://u:hunter2@pypi.invalid/simple",
-        OTEL_EXPORTER_OTLP_HEADERS="x-key=hunter2",
+        OTEL_EXPORTER_OTLP_HEADERS="x-key=of-the-collector",
         OTEL_EXPORTER_OTLP_ENDPOINT="http://u:hunter2@otel.invalid",
         OTEL_SERVICE_NAME="cache",
         CUDA_VISIBLE_DEVICES="0",
+        TIER_S3_SECRET="of-a-tier",
         LARDER_DATAPLANE__NODE="one",
     )
     try:
         up.until_ready()
         children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children").read_text().split()
-        told = [Path(f"/proc/{child}/environ").read_bytes() for child in children]
-        assert told
-        for environ in told:
+        environs = [Path(f"/proc/{child}/environ").read_bytes() for child in children]
+        assert environs
+        for environ in environs:
             names = {line.partition(b"=")[0] for line in environ.split(b"\0")}
             assert {b"LARDER_STATE_DIR", b"LARDER_DATAPLANE__NODE", b"PATH"} <= names
             assert {b"OTEL_SERVICE_NAME", b"CUDA_VISIBLE_DEVICES"} <= names
+            assert b"OTEL_EXPORTER_OTLP_HEADERS" in names  # it sends spans to the same collector
+            assert b"TIER_S3_SECRET" in names  # records of tiers may name it
             assert b"LARDER_DATABASE_URL" not in names
             assert not any(name.startswith((b"LARDER_APP__", b"PG")) for name in names)
             assert b"hunter2" not in environ
@@ -117,7 +120,7 @@ def test_the_data_plane_inherits_no_secret(socket_dir: Path) -> None:
 
 def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -> None:
     pid = up.node()["pid"]
-    with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False) as stream:
+    with httpx.stream("GET", up.url + "/api/v1/events", trust_env=False, verify=False, timeout=60) as stream:
         next(stream.iter_bytes())
         up.process.terminate()
         errors = up.end()
@@ -128,12 +131,12 @@ def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -
 
 def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: Up, socket_dir: Path) -> None:
     pid = up.node()["pid"]
-    with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=5) as client:
+    with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=60) as client:
         chain = [bytes([number]) * 32 for number in range(4)]
         with client.reserve(chain, 4096) as reservation:
             assert reservation.commit().blocks == 4
         up.process.kill()
-        up.process.wait(30)
+        up.process.wait(60)
         assert is_running(pid)
         with client.reserve([b"x" * 32], 4096) as reservation:
             assert reservation.commit().blocks == 1, "it is served without a management plane"
@@ -143,7 +146,7 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: 
             assert second.node()["pid"] == pid
             assert client.lookup(chain) == 4
             os.kill(pid, signal.SIGKILL)
-            until(lambda: second.node()["pid"] != pid and second.node()["state"] == "in_sync", 20)
+            until(lambda: second.node()["pid"] != pid and second.node()["state"] == "in_sync", 60)
             assert client.lookup(chain) == 4, "who met it holds its memory, too"
             with client.acquire(chain) as lease:
                 assert len(lease) == 4
@@ -151,7 +154,7 @@ def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: 
         finally:
             errors = second.end()
     assert second.process.returncode == 0, errors
-    until(lambda: not is_running(pid), 10)
+    until(lambda: not is_running(pid), 60)
 
 
 def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_dir: Path) -> None:
@@ -161,8 +164,8 @@ def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_di
         pid = up.node()["pid"]
         os.kill(pid, signal.SIGSTOP)  # SIGTERM would wait in it
         up.process.kill()
-        up.process.wait(30)
-        until(lambda: not is_running(pid), 10)
+        up.process.wait(60)
+        until(lambda: not is_running(pid), 60)
     finally:
         up.end()
 
@@ -170,8 +173,8 @@ def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_di
 def test_a_stop_asks_the_data_plane_before_it_ends_it(up: Up) -> None:
     up.process.terminate()
     errors = up.end()
-    told = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
-    assert [json.loads(line)["code"] for line in told] == [0]
+    stopped = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
+    assert [json.loads(line)["code"] for line in stopped] == [0]
     assert "dataplane.killed" not in errors
 
 
@@ -183,10 +186,16 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
         first.until_ready()
         pid = first.node()["pid"]
         os.kill(pid, signal.SIGSTOP)
-        put = httpx.put(first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False)
+        put = httpx.put(
+            first.url + "/api/v1/quotas/acme",
+            json={"limit_bytes": 5},
+            trust_env=False,
+            verify=False,
+            timeout=60,
+        )
         assert put.json()["status"]["applied"] is False
         first.process.kill()
-        first.process.wait(30)
+        first.process.wait(60)
         second = Up(socket_dir)
         os.kill(pid, signal.SIGCONT)
         second.until_ready()
@@ -206,15 +215,15 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
         ({"LARDER_APP__PUSH_TIMEOUT_S": "nan"}, "app.push_timeout_s: expected 0.05 to 600, got nan"),
         ({"LARDER_HTTP_PORT": "65536"}, "http_port: expected 0 to 65535, got 65536"),
         ({"LARDER_DATABASE_URL": "nonsense"}, "database_url: not a URL of a database"),
-        ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not work with mysql"),
+        ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not support mysql"),
         ({"LARDER_STATE_DIR": "/proc/nowhere"}, "the state directory /proc/nowhere cannot be used"),
     ],
 )
-def test_what_cannot_be_is_one_sentence_and_code_1(
+def test_an_impossible_start_is_one_sentence_and_exit_code_1(
     socket_dir: Path, environ: dict[str, str], sentence: str
 ) -> None:
     failing = Up(socket_dir, **environ)
-    errors = failing.end() if failing.process.wait(20) is None else failing.process.communicate(timeout=30)[1]
+    errors = failing.end() if failing.process.wait(60) is None else failing.process.communicate(timeout=60)[1]
     assert failing.process.returncode == 1
     assert errors.count("\n") == 1
     assert sentence in errors
@@ -222,15 +231,15 @@ def test_what_cannot_be_is_one_sentence_and_code_1(
 
 def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_dir: Path) -> None:
     refused = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0")
-    refused.process.wait(20)
-    *log, sentence = refused.process.communicate(timeout=30)[1].splitlines()
+    refused.process.wait(60)
+    *log, sentence = refused.process.communicate(timeout=60)[1].splitlines()
     assert refused.process.returncode == 1
     assert "can be reached from other machines" in sentence
     assert "LARDER_APP__ADMIN_TOKEN_FILE" in sentence
     assert not any("started" in line for line in log)
     gone = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0", LARDER_APP__ALLOW_OPEN_BIND="true")
-    gone.process.wait(20)
-    errors = gone.process.communicate(timeout=30)[1]
+    gone.process.wait(60)
+    errors = gone.process.communicate(timeout=60)[1]
     assert (gone.process.returncode, "allow_open_bind is gone" in errors) == (1, True)
     assert errors.count("\n") == 1
 
@@ -245,8 +254,8 @@ def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_d
 )
 def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: Path, url: str) -> None:
     failing = Up(socket_dir, LARDER_DATABASE_URL=url)
-    failing.process.wait(20)
-    *log, sentence = failing.process.communicate(timeout=30)[1].splitlines()
+    failing.process.wait(60)
+    *log, sentence = failing.process.communicate(timeout=60)[1].splitlines()
     assert failing.process.returncode == 1
     assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
     assert sentence.startswith("Error: the database ")
@@ -263,8 +272,8 @@ def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_i
             "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('9999')"
         )
     failing = Up(socket_dir, LARDER_DATABASE_URL=f"sqlite:///{file}")
-    failing.process.wait(20)
-    *log, sentence = failing.process.communicate(timeout=30)[1].splitlines()
+    failing.process.wait(60)
+    *log, sentence = failing.process.communicate(timeout=60)[1].splitlines()
     assert failing.process.returncode == 1
     assert [json.loads(line)["event"] for line in log] == ["larder.starting"]
     assert sentence.startswith("Error: the database ")
@@ -278,8 +287,8 @@ def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         failing = Up(socket_dir, LARDER_HTTP_PORT=str(port))
-        failing.process.wait(20)
-        errors = failing.process.communicate(timeout=30)[1]
+        failing.process.wait(60)
+        errors = failing.process.communicate(timeout=60)[1]
     assert failing.process.returncode == 1
     assert errors == (
         f"Error: cannot listen on 127.0.0.1:{port}: Address already in use; set LARDER_HTTP_PORT to another port\n"
@@ -291,7 +300,7 @@ def test_a_command_without_a_larder_says_so() -> None:
         [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 6
     assert "start one with 'larder up'" in done.stderr
@@ -300,7 +309,7 @@ def test_a_command_without_a_larder_says_so() -> None:
 def test_print_config_starts_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "LARDER_STATE_DIR": str(tmp_path / "state"), "LARDER_POOL_BYTES": "4GiB"}
     done = subprocess.run(
-        [*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=30
+        [*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=60
     )
     assert json.loads(done.stdout)["common"]["pool_bytes"] == 4 << 30
     assert not (tmp_path / "state").exists()
@@ -308,18 +317,14 @@ def test_print_config_starts_nothing(tmp_path: Path) -> None:
 
 def test_help_is_fast_because_it_imports_nothing_heavy() -> None:
     script = "import app.cli, sys; print([m for m in ('litestar', 'sqlalchemy', 'zmq', 'httpx') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n"
 
 
-def test_the_description_of_the_api_is_what_was_published(golden: Golden) -> None:
-    golden("openapi.json", document())
-
-
-def test_the_loop_is_not_needed_to_describe_the_api() -> None:
+def test_the_description_of_the_api_is_what_was_published_and_needs_no_loop(golden: Golden) -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
-    assert json.loads(document())["openapi"].startswith("3.1")
+    golden("openapi.json", document())
 
 
 def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> None:
@@ -332,23 +337,24 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> Non
         assert up.stderr is not None
         url = next(json.loads(line)["url"] for line in up.stderr if '"larder.started"' in line)
         up.stderr.close()
-        with httpx.Client(base_url=url, timeout=10, trust_env=False) as api:
+        with httpx.Client(base_url=url, timeout=60, trust_env=False, verify=False) as api:
             for number in range(3):
-                answer = api.put(f"/api/v1/quotas/t{number}?wait=10s", json={"limit_bytes": 1 << 20})
+                answer = api.put(f"/api/v1/quotas/t{number}?wait=30s", json={"limit_bytes": 1 << 20})
                 assert answer.json()["status"]["applied"] is True
         up.send_signal(signal.SIGTERM)
-        assert up.wait(timeout=15) == 0
+        assert up.wait(timeout=60) == 0
 
 
 def test_a_start_ends_with_a_line_that_says_where_everything_is(socket_dir: Path) -> None:
     ours, terminal = os.openpty()
     gateway = free_port()
-    running = Up(socket_dir, terminal, LARDER_LMCACHE_PORT=str(gateway), LARDER_APP__LOG_FORMAT="json")
+    running = Up(socket_dir, terminal, LARDER_LMCACHE_PORT=str(gateway), LARDER_APP__LOG_FORMAT="json",
+                 LARDER_APP__PUSH_TIMEOUT_S="60")  # fmt: skip
     os.close(terminal)
     shown = b""
     try:
         while not shown.endswith(b"\n"):
-            assert select.select([ours], [], [], 30)[0], "no line came"
+            assert select.select([ours], [], [], 90)[0], "no line came"
             shown += os.read(ours, 4096)
         assert running.get("/readyz").status_code == 200
         assert running.node()["state"] == "in_sync"
@@ -386,7 +392,7 @@ def test_a_mistake_in_the_data_planes_settings_is_told_at_once(socket_dir: Path)
         env=environ,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 1
@@ -404,7 +410,7 @@ def test_a_client_that_reads_nothing_does_not_keep_its_connection(
         client.connect(listener.getsockname())
         server, _ = listener.accept()
         with server:
-            server.settimeout(20)
+            server.settimeout(60)
             with pytest.raises(TimeoutError) as ended:
                 server.sendall(b"x" * (64 << 20))
     assert ended.value.errno == errno.ETIMEDOUT, "the kernel ended it"

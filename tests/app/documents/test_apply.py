@@ -38,6 +38,7 @@ from app.store.records import generations
 from app.store.records.pins import PinBodyRow, PinRow
 from app.store.records.policies import PolicyRow
 from app.store.records.quotas import QuotaRow
+from app.store.records.tiers import TierRow
 from tests.app.plane import Plane, serving, settings_in
 from tests.app.tokenizer_files import words
 from tests.app.up import Up, until
@@ -57,6 +58,8 @@ pins:
   fixed: {model: m, tenant: acme, keys: ["KEY"], expires_at: 2035-01-01T00:00:00Z, strength: soft}
 policies:
   default: {algorithm: arc}
+tiers:
+  nvme: {type: disk, budget_bytes: 1GiB, parameters: {directories: [/mnt/nvme0]}, selector: {rack: none}}
 """.replace("KEY", KEY)
 
 
@@ -88,7 +91,7 @@ class Store:
 
     async def empty(self) -> None:
         async with self.database.write() as session:
-            for table in (QuotaRow, PinRow, PinBodyRow, PolicyRow):
+            for table in (QuotaRow, PinRow, PinBodyRow, PolicyRow, TierRow):
                 await session.execute(sa.delete(table))
 
     async def state(self) -> tuple[Any, ...]:
@@ -125,23 +128,23 @@ def actions(answer: ApplyAnswer) -> dict[str, str]:
 
 async def test_all_types_are_applied_in_one_transaction_and_again_change_nothing(store: Store) -> None:
     seen = await store.apply(FULL, dry_run=True)
-    assert await store.state() == ({"apiVersion": "larder/v1", "quotas": [], "pins": [], "policies": []},
-                                   {"quotas": 0, "pins": 0, "policies": 0}, 0, [])  # fmt: skip
+    assert await store.state() == ({"apiVersion": "larder/v1", "quotas": [], "pins": [], "policies": [], "tiers": []},
+                                   {"quotas": 0, "pins": 0, "policies": 0, "tiers": 0}, 0, [])  # fmt: skip
     done = await store.apply(FULL)
-    assert (done.created, done.updated, done.deleted, done.unchanged) == (6, 0, 0, 0)
+    assert (done.created, done.updated, done.deleted, done.unchanged) == (7, 0, 0, 0)
     assert [(r.type, r.name, r.action) for r in seen.records] == [
         (r.type, r.name, r.action) for r in done.records
     ]
-    assert done.generations == {"quotas": 1, "pins": 1, "policies": 1}
+    assert done.generations == {"quotas": 1, "pins": 1, "policies": 1, "tiers": 1}
     state = await store.state()
     assert len(state[3]) == 3  # the same tokens of two tenants are different keys
     again = await store.apply(FULL)
-    assert (again.created, again.updated, again.deleted, again.unchanged) == (0, 0, 0, 6)
+    assert (again.created, again.updated, again.deleted, again.unchanged) == (0, 0, 0, 7)
     assert await store.state() == state
     async with store.database.read() as session:
         entries = (await session.scalars(sa.select(AuditRow).order_by(AuditRow.id))).all()
     assert {(e.request_id, e.actor, e.action) for e in entries} == {("r-1", "ci", "create")}
-    assert len(entries) == 6
+    assert len(entries) == 7
 
 
 async def test_what_changed_is_told_before_and_after(store: Store) -> None:
@@ -151,14 +154,14 @@ async def test_what_changed_is_told_before_and_after(store: Store) -> None:
     )
     for dry_run in (True, False):
         answer = await store.apply(changed, dry_run=dry_run)
-        told = {record.name: record for record in answer.records if record.action == "update"}
-        assert set(told) == {"acme", "sys"}
-        assert {name: (c.before, c.after) for name, c in told["acme"].fields.items()} == {
+        updated = {record.name: record for record in answer.records if record.action == "update"}
+        assert set(updated) == {"acme", "sys"}
+        assert {name: (c.before, c.after) for name, c in updated["acme"].fields.items()} == {
             "limit_bytes": (4 << 30, 5 << 30)
         }
-        assert set(told["sys"].fields) == {"keys_digest"}
-        assert answer.generations == ({"quotas": 1, "pins": 1, "policies": 1} if dry_run else
-                                      {"quotas": 2, "pins": 2, "policies": 1})  # fmt: skip
+        assert set(updated["sys"].fields) == {"keys_digest"}
+        assert answer.generations == ({"quotas": 1, "pins": 1, "policies": 1, "tiers": 1} if dry_run else
+                                      {"quotas": 2, "pins": 2, "policies": 1, "tiers": 1})  # fmt: skip
 
 
 async def test_texts_of_one_document_are_few_and_the_one_too_many_is_named(
@@ -203,7 +206,7 @@ async def test_prune_deletes_what_is_gone_from_the_file_and_nothing_of_others(st
         {"apiVersion": "larder/v1", "managed_by": "team-a", "quotas": {"acme": {"limit_bytes": 5}}},
         prune=True,
     )
-    assert (answer.created, answer.updated, answer.deleted) == (0, 1, 5)
+    assert (answer.created, answer.updated, answer.deleted) == (0, 1, 6)
     left = await store.export()
     assert [quota["tenant"] for quota in left["quotas"]] == ["acme", "b", "nobody"]
     assert (left["pins"], left["policies"]) == ([], [])
@@ -378,8 +381,10 @@ async def test_documents_may_be_larger_than_other_bodies_and_not_larger_than_the
 async def test_a_change_of_very_many_records_is_one_fact_of_each_kind(store: Store) -> None:
     many = {"apiVersion": "larder/v1", "quotas": {f"t{number}": {"weight": 2} for number in range(1000)}}
     assert (await store.apply(many)).created == 1000
-    told = [(event.name, event.fields) for event in store.bus.recent]
-    assert told == [("quotas.changed", {"action": "create", "count": 1000, "generation": 1})]
+    published = [(event.name, event.fields) for event in store.bus.recent]
+    assert published == [
+        ("records.changed", {"type": "quotas", "generation": 1, "created": 1000, "changed": 0, "deleted": 0})
+    ]
     assert (await store.state())[2] == 1000
 
 
@@ -418,12 +423,12 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     [
         (BOMB, "line 7, column"),
         ("[" * 100_000, "at most 32 levels"),
-        ("a: !!python/object/apply:os.system [ls]", "is not taken"),
+        ("a: !!python/object/apply:os.system [ls]", "is not supported"),
         ("a: \x00", "unacceptable character"),
-        ('{"a": 1, "a": 2}', "comes twice"),
+        ('{"a": 1, "a": 2}', "occurs twice"),
         ('{"a": NaN}', "NaN"),
         ("? [1]\n: 2", "expected text as a key"),
-        ("a: &x 1\na: *x", "comes twice"),
+        ("a: &x 1\na: *x", "occurs twice"),
     ],
 )
 def test_a_text_that_is_no_document_is_refused(text: str, said: str) -> None:
@@ -485,11 +490,27 @@ POLICIES = st.fixed_dictionaries(
      "selector": SELECTORS.filter(bool), "high_watermark": st.floats(0.6, 1), "low_watermark": st.floats(0.5, 0.6)},
     optional={"admission": st.booleans()},
 )  # fmt: skip
+TIERS = st.fixed_dictionaries(
+    {
+        "type": st.just("disk"),
+        "budget_bytes": st.integers(4 << 30, 1 << 60),
+        "parameters": st.fixed_dictionaries(
+            {
+                "directories": st.lists(
+                    st.sampled_from(["/a", "/b c", "/no", "/1"]), min_size=1, max_size=3, unique=True
+                )
+            },
+            optional={"threads": st.integers(1, 64), "direct_io": st.sampled_from(["on", "off", "auto"])},
+        ),
+    },
+    optional={"order": st.integers(0, 1000), "load_deadline_s": st.floats(0.1, 300)},
+)
 DOCUMENTS = st.fixed_dictionaries({
     "apiVersion": st.just("larder/v1"),
     "quotas": st.dictionaries(SALTS, QUOTAS, max_size=4),
     "pins": st.dictionaries(NAMES, PINS, max_size=3),
     "policies": st.dictionaries(NAMES.filter(lambda name: name != "default"), POLICIES, max_size=2),
+    "tiers": st.dictionaries(NAMES.filter(lambda name: len(name) <= 64), TIERS, max_size=2),
 })  # fmt: skip
 
 
@@ -515,7 +536,7 @@ def test_an_export_that_is_applied_to_an_empty_database_is_exported_again(
         assert {pin["name"] for pin in first["pins"]} == set(document["pins"])
         text = write(first, ["exported"])
         assert (await found.apply(text, dry_run=True)).unchanged == sum(
-            len(first[k]) for k in ("quotas", "pins", "policies")
+            len(first[k]) for k in ("quotas", "pins", "policies", "tiers")
         )
         await found.empty()
         await found.apply(text)
@@ -600,7 +621,7 @@ async def test_the_file_of_a_start_is_applied_and_a_bad_one_keeps_what_was(
     try:
         file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}}\n")
         good.trigger()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len((await store.export())["quotas"]) != 1:
                 await asyncio.sleep(0.01)
             file.write_text("quotas: [")
@@ -626,26 +647,26 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         diff = running.cli("diff", "-f", str(file))
         assert (diff.returncode, diff.stderr) == (3, "")
         assert "  + acme (team-a)\n      limit_bytes: 4 GiB\n" in diff.stdout
-        assert diff.stdout.endswith("6 to create, 0 to update, 0 to delete, 0 unchanged\n")
+        assert diff.stdout.endswith("7 to create, 0 to update, 0 to delete, 0 unchanged\n")
         assert running.get("/api/v1/quotas").json()["total"] == 0
-        applied = running.cli("apply", "-f", str(file), "--wait", "10s")
+        applied = running.cli("apply", "-f", str(file), "--wait", "30s")
         assert applied.returncode == 0, applied.stderr
-        assert applied.stdout.endswith("6 created, 0 updated, 0 deleted, 0 unchanged; applied\n")
+        assert applied.stdout.endswith("7 created, 0 updated, 0 deleted, 0 unchanged; applied\n")
         assert running.cli("diff", "-f", str(file)).returncode == 0
         exported = running.cli("export")
         assert exported.stdout.startswith("# Exported by larder ")
         second = tmp_path / "export.yaml"
         second.write_text(exported.stdout)
         same = running.cli("diff", "-f", str(second), "--json")
-        assert (same.returncode, json.loads(same.stdout)["unchanged"]) == (0, 6)
+        assert (same.returncode, json.loads(same.stdout)["unchanged"]) == (0, 7)
         file.write_text("apiVersion: larder/v1\nmanaged_by: team-a\nquotas: {acme: {limit_bytes: 8GiB}}\n")
         assert running.cli("diff", "-f", str(file), "--prune").returncode == 3
         asked = running.cli("apply", "-f", str(file), "--prune")
         assert asked.returncode == 2
-        assert "5 records would be deleted, and nobody said yes" in asked.stderr
+        assert "6 records would be deleted, and this was not confirmed" in asked.stderr
         assert running.get("/api/v1/quotas").json()["total"] == 2
         pruned = running.cli("apply", "-f", str(file), "--prune", "--yes")
-        assert "0 created, 1 updated, 5 deleted, 0 unchanged" in pruned.stdout, pruned.stderr
+        assert "0 created, 1 updated, 6 deleted, 0 unchanged" in pruned.stdout, pruned.stderr
         file.write_text("apiVersion: larder/v1\nquotas:\n  - {tenant: a, weight: 0}\n  - {colour: 1}\n")
         wrong = running.cli("diff", "-f", str(file), "-f", str(second))
         assert wrong.returncode == 1
@@ -663,7 +684,7 @@ def test_a_new_larder_with_a_bad_file_does_not_start_and_an_old_one_does(
     file = tmp_path / "larder.yaml"
     file.write_text("apiVersion: larder/v2\n")
     bad = Up(socket_dir, LARDER_APP__APPLY_FILE=str(file))
-    assert bad.process.wait(timeout=30) == 1
+    assert bad.process.wait(timeout=60) == 1
     assert f"Error: apply_file {file}: apiVersion: expected 'larder/v1'" in bad.end()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}}\n")
     running = Up(socket_dir, LARDER_APP__APPLY_FILE=str(file))
@@ -672,7 +693,7 @@ def test_a_new_larder_with_a_bad_file_does_not_start_and_an_old_one_does(
         assert running.get("/api/v1/quotas/acme").json()["managed_by"] == "boot"
         file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 6}}\n")
         running.process.send_signal(1)
-        until(lambda: running.get("/api/v1/quotas/acme").json()["limit_bytes"] == 6, 10)
+        until(lambda: running.get("/api/v1/quotas/acme").json()["limit_bytes"] == 6, 60)
         assert "larder_apply_file_in_force 1.0" in running.get("/metrics").text
     finally:
         running.end()

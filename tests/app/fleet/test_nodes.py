@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.services.cache.traces import replayable
-from dataplane.protocol.control import TracePart
+from dataplane.protocol.control.prefixes import TracePart
 from dataplane.replay.trace import read_trace
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane
+from tests.app.plane import IMPATIENT, Plane
 
 pytestmark = pytest.mark.anyio
 N = "/api/v1/nodes/node-a"
@@ -49,7 +49,7 @@ async def test_a_node_that_will_not_grow_again_works_on_as_it_is(plane: Plane, n
     assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
     node.capacity_bytes, node.unable = 1 << 30, True
     await node.restart()
-    await plane.until_fact("node.not_resized")
+    await plane.until_fact("node.resize_refused")
     assert (await plane.put_quota("acme"))["status"]["applied"] is True
 
 
@@ -77,6 +77,7 @@ async def test_a_resize_tells_how_many_blocks_the_node_can_name(plane: Plane, no
     assert answer == {"node": "node-a", "capacity_bytes": 2 << 30, "max_blocks": 1000}
 
 
+@IMPATIENT
 async def test_a_size_that_cannot_be_is_refused(plane: Plane, node: FakeNode) -> None:
     for body in ({"pool_bytes": 0}, {"pool_bytes": -1}, {"pool_bytes": "big"}, {"pool_bytes": None}, {}):
         response = await plane.http.post(f"{N}/resize", json=body)

@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
+from tests.app.command import larder
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +25,17 @@ async def test_a_plane_that_larder_up_did_not_start_says_so_and_goes_on(plane: P
         assert answer.status_code == 409
         assert "was not started by `larder up`" in answer.json()["detail"]
     assert (await plane.http.get("/healthz")).status_code == 200
+
+
+async def test_a_data_plane_of_another_service_is_not_restarted(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restarts = plane.app.parts.restarts
+    restarts.begin = lambda: True
+    monkeypatch.setattr(restarts, "_checked", AsyncMock(return_value={}))
+    code, out, err = await larder(plane, "restart", "--dry-run")
+    assert (code, err) == (0, "")
+    assert out == "data plane: not restarted; it is a service of its own, and keeps its cache\n"
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ async def connected(plane: Plane) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 async def until_closed(plane: Plane, *sent: bytes) -> None:
     """Send these, and then wait until the server has closed the connection."""
-    async with connected(plane) as (reader, writer), asyncio.timeout(10):
+    async with connected(plane) as (reader, writer), asyncio.timeout(60):
         for part in sent:
             writer.write(part)
             await writer.drain()
@@ -56,17 +56,19 @@ async def test_a_connection_ends_whose_request_does_not_come(
         whole = HEAD + b"\r\n"
         for sent in (b"", HEAD + b"X: ", b"\r\n", whole + HEAD, PUT, PUT + b'{"limit_bytes"'):
             await until_closed(plane, sent)
+        monkeypatch.setattr(server_protocol, "HEAD_S", 60)
         async with (
             connected(plane) as (reader, writer),
-            asyncio.timeout(10),
+            asyncio.timeout(60),
         ):  # nor does an empty line after an answer
             writer.write(whole)
             await reader.readuntil(b"}")
+            monkeypatch.setattr(server_protocol, "HEAD_S", 0.2)
             writer.write(b"\r\n")
             await reader.read()
         async with (
             connected(plane) as (reader, writer),
-            asyncio.timeout(10),
+            asyncio.timeout(60),
         ):  # a byte now and then buys no time
             ended = asyncio.create_task(reader.read())
             writer.write(HEAD + b"X: ")
@@ -75,7 +77,17 @@ async def test_a_connection_ends_whose_request_does_not_come(
                 await asyncio.wait([ended], timeout=0.02)
             with suppress(ConnectionError):  # what was sent too late may have reset it
                 await ended
+        monkeypatch.setattr(server_protocol, "HEAD_S", 60)
         assert (await plane.http.get("/healthz")).status_code == 200
+
+
+async def test_an_idle_connection_outlives_those_of_proxies(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server_protocol.IDLE_S > 60
+    monkeypatch.setattr(server_protocol, "IDLE_S", 0.2)
+    async with serving(settings_in(socket_dir)) as plane:
+        await until_closed(plane, HEAD + b"\r\n")
 
 
 async def test_an_answer_that_takes_long_is_left_alone(
@@ -84,12 +96,14 @@ async def test_an_answer_that_takes_long_is_left_alone(
     monkeypatch.setattr(server_protocol, "HEAD_S", 0.1)
     monkeypatch.setattr(server_protocol, "BODY_S", 0.1)
     async with serving(settings_in(socket_dir)) as plane, connected(plane) as (reader, writer):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             # Part of another request behind the stream does not end the stream either.
             writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\nGET /heal")
             await reader.readuntil(b"\r\n\r\n")
             for _ in range(3):
                 await until_closed(plane)
+            monkeypatch.setattr(server_protocol, "HEAD_S", 60)
+            monkeypatch.setattr(server_protocol, "BODY_S", 60)
             await plane.put_quota("acme", 5, wait="")
             await reader.readuntil(b"acme")
 
@@ -99,12 +113,12 @@ async def test_one_connection_too_many_is_told_so_and_the_next_after_it_is_serve
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
-        async with connected(plane), connected(plane), connected(plane) as (reader, _), asyncio.timeout(10):
+        async with connected(plane), connected(plane), connected(plane) as (reader, _), asyncio.timeout(60):
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), answer
         assert b"\r\nretry-after: 1\r\n" in answer
         assert b"urn:larder:problem:too-many-connections" in answer
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not await served(plane):
                 await asyncio.sleep(0.01)
 
@@ -114,12 +128,12 @@ async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
 ) -> None:
     monkeypatch.setattr(server_protocol, "BODY_S", 0.2)
     async with serving(settings_in(socket_dir)) as plane:
-        async with connected(plane) as (reader, writer), asyncio.timeout(20):
+        async with connected(plane) as (reader, writer), asyncio.timeout(60):
             writer.write(PUT + b"{")
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n"), answer
         assert b"urn:larder:problem:body-too-slow" in answer
-        async with connected(plane) as (reader, writer), asyncio.timeout(20):
+        async with connected(plane) as (reader, writer), asyncio.timeout(60):
             ended = asyncio.create_task(reader.read())
             writer.write(PUT.replace(b"50", b"5000000") + b"{")
             while not ended.done():  # a byte now and then buys no time

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.settings import Settings
-from dataplane.protocol.control import ALGORITHMS
+from dataplane.protocol.control.records import ALGORITHMS
 from tests.app.plane import PIN, Plane, serving
 from tests.app.problems import is_problem
 
@@ -68,16 +68,16 @@ BAD_JSON = [
 ]
 
 
-async def test_every_bad_field_is_named(plane: Plane) -> None:
+async def test_every_bad_field_is_named(shared_plane: Plane) -> None:
     for path, body, status, field in BAD_JSON:
-        problem = is_problem(await plane.http.put(path, json=body), status)
+        problem = is_problem(await shared_plane.http.put(path, json=body), status)
         assert field in [error["path"] for error in problem["errors"]], (path, body, problem)
-    kinds = [entry["kind"] for entry in (await plane.get("/api/v1/audit"))["items"]]
+    kinds = [entry["kind"] for entry in (await shared_plane.get("/api/v1/audit"))["items"]]
     assert not {"quota", "pin"} & set(kinds)
 
 
-async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
-    response = await plane.http.put(P, json=pin(model="", tenant="@", ttl_s=-1))
+async def test_all_faults_of_a_request_are_told_at_once(shared_plane: Plane) -> None:
+    response = await shared_plane.http.put(P, json=pin(model="", tenant="@", ttl_s=-1))
     assert [error["path"] for error in is_problem(response, 422)["errors"]] == [
         "model",
         "tenant",
@@ -127,18 +127,18 @@ async def test_all_faults_of_a_request_are_told_at_once(plane: Plane) -> None:
     ],
 )
 async def test_every_refusal_is_a_problem(
-    plane: Plane, method: str, path: str, kwargs: Any, status: int
+    shared_plane: Plane, method: str, path: str, kwargs: Any, status: int
 ) -> None:
-    is_problem(await plane.http.request(method, path, **kwargs), status)
+    is_problem(await shared_plane.http.request(method, path, **kwargs), status)
 
 
-async def test_a_parameter_with_few_values_names_them(plane: Plane) -> None:
-    answer = is_problem(await plane.http.get("/api/v1/pushes?state=foo"), 422)
+async def test_a_parameter_with_few_values_names_them(shared_plane: Plane) -> None:
+    answer = is_problem(await shared_plane.http.get("/api/v1/pushes?state=foo"), 422)
     assert answer["detail"] == "state: expected one of acked, nacked, timed_out, refused, got 'foo'"
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "told"),
+    ("path", "body", "detail"),
     [
         (
             "/api/v1/policies/default",
@@ -172,19 +172,23 @@ async def test_a_parameter_with_few_values_names_them(plane: Plane) -> None:
         ("/api/v1/rates/m", {"model": "m"}, "prefill_tokens_per_s: expected a number, got nothing"),
     ],
 )
-async def test_a_wrong_field_says_what_was_expected(plane: Plane, path: str, body: Any, told: str) -> None:
-    answer = is_problem(await plane.http.put(path, json=body), 422)
-    assert answer["detail"].endswith(told)
+async def test_a_wrong_field_says_what_was_expected(
+    shared_plane: Plane, path: str, body: Any, detail: str
+) -> None:
+    answer = is_problem(await shared_plane.http.put(path, json=body), 422)
+    assert answer["detail"].endswith(detail)
 
 
-async def test_a_parameter_is_refused_in_our_words(plane: Plane) -> None:
-    for query, told in (
+async def test_a_parameter_is_refused_in_our_words(shared_plane: Plane) -> None:
+    for query, detail in (
         ("quotas?limit=x", "limit: expected a whole number, got text"),
         ("quotas?limit=0", "limit: expected a whole number, at least 1"),
         ("overview/history?seconds=0", "seconds: expected a number, more than 0"),
         ("tenants?managed=perhaps", "managed: expected true or false, got text"),
     ):
-        assert is_problem(await plane.http.get(f"/api/v1/{query}"), 422)["detail"].startswith(told), query
+        assert is_problem(await shared_plane.http.get(f"/api/v1/{query}"), 422)["detail"].startswith(
+            detail
+        ), query
 
 
 @pytest.mark.parametrize(
@@ -198,44 +202,46 @@ async def test_a_parameter_is_refused_in_our_words(plane: Plane) -> None:
     ],
 )
 async def test_a_key_that_stands_twice_in_an_object_is_refused_by_its_name(
-    plane: Plane, path: str, body: bytes, key: str
+    shared_plane: Plane, path: str, body: bytes, key: str
 ) -> None:
     method = "POST" if path.endswith("apply") else "PUT"
-    answer = await plane.http.request(
+    answer = await shared_plane.http.request(
         method, path, content=body, headers={"content-type": "application/json"}
     )
     assert is_problem(answer, 400)["detail"] == f"expected each key once in an object, got {key!r} 2 times"
-    assert (await plane.get("/api/v1/quotas"))["total"] == 0
+    assert (await shared_plane.get("/api/v1/quotas"))["total"] == 0
 
 
-async def test_keys_that_look_alike_are_not_the_same(plane: Plane) -> None:
+async def test_keys_that_look_alike_are_not_the_same(shared_plane: Plane) -> None:
     body = b'{"limit_bytes": 1, "selector": {"a[1]": "x", "a[2]": "y"}}'
-    answer = await plane.http.put(Q, content=body, headers={"content-type": "application/json"})
+    answer = await shared_plane.http.put(Q, content=body, headers={"content-type": "application/json"})
     assert is_problem(answer, 422)["errors"][0]["path"] == "selector"
     many = b'{"limit_bytes": ' + b"9" * 5_000 + b"}"
-    is_problem(await plane.http.put(Q, content=many, headers={"content-type": "application/json"}), 422)
+    is_problem(
+        await shared_plane.http.put(Q, content=many, headers={"content-type": "application/json"}), 422
+    )
 
 
-async def test_a_body_that_is_too_large_is_told_the_limit(plane: Plane) -> None:
+async def test_a_body_that_is_too_large_is_told_the_limit(shared_plane: Plane) -> None:
     headers = {"content-type": "application/json"}
-    response = await plane.http.put(Q, content=b"0" * (17 << 20), headers=headers)
+    response = await shared_plane.http.put(Q, content=b"0" * (17 << 20), headers=headers)
     assert is_problem(response, 413)["detail"] == "expected a body of at most 16 MiB"
 
 
-async def test_a_method_that_does_not_fit_is_told_those_that_do(plane: Plane) -> None:
-    response = await plane.http.post(Q, json={})
+async def test_a_method_that_does_not_fit_is_told_those_that_do(shared_plane: Plane) -> None:
+    response = await shared_plane.http.post(Q, json={})
     detail = is_problem(response, 405)["detail"]
     allowed = response.headers["allow"]
     assert {"GET", "PUT", "DELETE"} <= set(allowed.split(", "))
     assert detail == f"expected one of {allowed} at {Q}, got POST"
 
 
-async def test_the_description_is_the_one_document_under_api(plane: Plane) -> None:
-    assert (await plane.get("/api/openapi.json"))["openapi"].startswith("3.1")
+async def test_the_description_is_the_one_document_under_api(shared_plane: Plane) -> None:
+    assert (await shared_plane.get("/api/openapi.json"))["openapi"].startswith("3.1")
 
 
-async def test_bytes_that_are_no_request_get_a_problem(plane: Plane) -> None:
-    response = await plane.http.request("NONSENSE", "/api/v1/quotas")
+async def test_bytes_that_are_no_request_get_a_problem(shared_plane: Plane) -> None:
+    response = await shared_plane.http.request("NONSENSE", "/api/v1/quotas")
     is_problem(response, 400)
 
 
@@ -316,10 +322,10 @@ def _unreachable(*_: object) -> None:
     raise ConnectionRefusedError("no database here")
 
 
-async def test_a_request_id_is_kept_when_it_is_sane(plane: Plane) -> None:
-    given = await plane.http.get("/healthz", headers={"x-request-id": "abc-1"})
+async def test_a_request_id_is_kept_when_it_is_sane(shared_plane: Plane) -> None:
+    given = await shared_plane.http.get("/healthz", headers={"x-request-id": "abc-1"})
     assert given.headers["x-request-id"] == "abc-1"
-    odd = await plane.http.get("/healthz", headers={"x-request-id": "a b " * 40 + "c"})
+    odd = await shared_plane.http.get("/healthz", headers={"x-request-id": "a b " * 40 + "c"})
     assert len(odd.headers["x-request-id"]) == 32
 
 
@@ -333,15 +339,15 @@ async def test_a_request_id_is_kept_when_it_is_sane(plane: Plane) -> None:
         {"sec-fetch-site": "cross-site"},
     ],
 )
-async def test_a_foreign_page_can_change_nothing(plane: Plane, headers: dict[str, str]) -> None:
-    problem = is_problem(await plane.http.put(Q, json={"limit_bytes": 1}, headers=headers), 403)
+async def test_a_foreign_page_can_change_nothing(shared_plane: Plane, headers: dict[str, str]) -> None:
+    problem = is_problem(await shared_plane.http.put(Q, json={"limit_bytes": 1}, headers=headers), 403)
     assert problem["type"] == "urn:larder:problem:foreign-origin"
-    assert (await plane.get("/api/v1/quotas"))["total"] == 0
+    assert (await shared_plane.get("/api/v1/quotas"))["total"] == 0
 
 
 @pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"host": "evil.example"}])
-async def test_a_foreign_page_can_not_listen(plane: Plane, headers: dict[str, str]) -> None:
-    is_problem(await plane.http.get("/api/v1/events", headers=headers), 403)
+async def test_a_foreign_page_can_not_listen(shared_plane: Plane, headers: dict[str, str]) -> None:
+    is_problem(await shared_plane.http.get("/api/v1/events", headers=headers), 403)
 
 
 async def test_the_dashboards_own_page_may_call(plane: Plane) -> None:

@@ -5,7 +5,6 @@ every run. Half of them name what there is. Schemathesis is used as a library: i
 tests a second.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from app.http.examples import EXAMPLES
-from app.openapi import document
 from app.services.base.principals import ROLES
 from tests.app.callers import ADMIN, bearer
+from tests.app.published import description
 from tests.e2e.larder import Larder, keys, running, store
 from tests.sizes import size
 
@@ -58,7 +57,7 @@ CHECKS = [
 ]
 
 load_all_checks()
-SCHEMA = schemathesis.openapi.from_dict(json.loads(document()))
+SCHEMA = schemathesis.openapi.from_dict(description())
 OPERATIONS = {found.ok().definition.raw["operationId"]: found.ok() for found in SCHEMA.get_all_operations()}
 
 
@@ -83,10 +82,10 @@ class Asked:
         for path, body in RECORDS.items():
             url, headers = f"{self.larder.url}/api/v1/{path}", {**bearer(ADMIN), "If-Match": "*"}
             if (name, path) == ("adoptTenant", "quotas/acme"):
-                self.http.delete(url, headers=headers, timeout=20)
-            elif self.http.get(url, headers=headers, timeout=20).status_code == 404:
+                self.http.delete(url, headers=headers, timeout=60)
+            elif self.http.get(url, headers=headers, timeout=60).status_code == 404:
                 del headers["If-Match"]
-                answer = self.http.put(url, json=EXAMPLES[body], headers=headers, timeout=20)
+                answer = self.http.put(url, json=EXAMPLES[body], headers=headers, timeout=60)
                 assert answer.status_code == 201, answer.text
 
 
@@ -98,13 +97,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         http.trust_env = False
         chain = keys("e", 4)
         store(engine, chain, tenant="acme")
-        node = http.get(f"{larder.url}/api/v1/nodes", headers=bearer(ADMIN), timeout=20).json()["items"][0][
+        node = http.get(f"{larder.url}/api/v1/nodes", headers=bearer(ADMIN), timeout=60).json()["items"][0][
             "name"
         ]
 
         def made(name: str, role: str, tenants: list[str] | None = None) -> str:
             body = {"name": name, "role": role, "tenants": tenants}
-            answer = http.post(f"{larder.url}/api/v1/tokens", json=body, headers=bearer(ADMIN), timeout=20)
+            answer = http.post(f"{larder.url}/api/v1/tokens", json=body, headers=bearer(ADMIN), timeout=60)
             token: str = answer.json()["token"]
             return token
 
@@ -155,7 +154,7 @@ def test_every_answer_is_one_that_is_described(asked: Asked, name: str, mode: Ge
         for who, token in asked.tokens.items():
             if who == "admin" or count <= AS_OTHERS:
                 answer = case.call(
-                    base_url=asked.larder.url, session=asked.http, headers=bearer(token), timeout=20
+                    base_url=asked.larder.url, session=asked.http, headers=bearer(token), timeout=60
                 )
                 asked.http.cookies.clear()
                 assert answer.status_code < 500 or (name, answer.status_code) == ("getReady", 503), (

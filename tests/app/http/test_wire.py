@@ -13,7 +13,7 @@ from tests.app.callers import ADMIN, guarding
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 CHUNKED_PUT = (
     b"PUT /api/v1/quotas/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Transfer-Encoding: chunked\r\n\r\n"

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.services.lmcache import quotas
 from dataplane.client import Space, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import shown
@@ -18,6 +20,7 @@ from tests.dataplane.plane import Plane as DataPlane
 from tests.lmcache.client import CHUNK_BYTES, Client, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import FOLDER, gateway_plane, url_of
+from tests.run_marks import short_folder
 
 pytestmark = pytest.mark.anyio
 RANK = 1 << 24 | 1 << 8
@@ -63,14 +66,28 @@ class Serving:
         ]
 
 
-@pytest.fixture
-async def serving(socket_dir: Path) -> AsyncIterator[Serving]:
-    (socket_dir / "app").mkdir()
-    with gateway_plane(socket_dir) as node, Client(url_of(node)) as worker:
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Serving]:
+    (folder / "app").mkdir()
+    with gateway_plane(folder) as node, Client(url_of(node)) as worker:
         worker.register()
-        async with governing(node, socket_dir / "app") as plane:
+        async with governing(node, folder / "app") as plane:
             await plane.until(lambda: any(stats.gateway for stats in plane.app.parts.fleet.stats()))
             yield Serving(plane, node, worker)
+
+
+@pytest.fixture
+async def serving(socket_dir: Path) -> AsyncIterator[Serving]:
+    async with served(socket_dir) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def shared_serving() -> AsyncIterator[Serving]:
+    """One for all tests of the module that leave it as they find it."""
+    with short_folder() as folder:
+        async with served(folder) as running:
+            yield running
 
 
 async def test_what_clients_stored_is_listed_page_by_page(serving: Serving) -> None:
@@ -89,7 +106,7 @@ async def test_what_clients_stored_is_listed_page_by_page(serving: Serving) -> N
 
 
 async def test_blocks_of_larders_own_engines_are_no_objects(serving: Serving) -> None:
-    engine = attach(serving.node.socket, [Space(model="llama", block_bytes=4096)], timeout_s=20)
+    engine = attach(serving.node.socket, [Space(model="llama", block_bytes=4096)], timeout_s=60)
     try:
         keys = chain(prompt(2, 3), "")
         with engine.reserve(keys, 4096) as reservation:
@@ -181,10 +198,10 @@ async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
     ],
 )
 async def test_a_prefetch_that_cannot_be_is_refused(
-    serving: Serving, change: dict[str, Any], status: int, detail: str
+    shared_serving: Serving, change: dict[str, Any], status: int, detail: str
 ) -> None:
     asked = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
-    answer = await serving.ask("POST", "/cache/prefetches", status, json={**asked, **change})
+    answer = await shared_serving.ask("POST", "/cache/prefetches", status, json={**asked, **change})
     assert answer["detail"].startswith(detail)
 
 
@@ -215,13 +232,18 @@ async def test_usage_of_a_salt_is_what_its_clients_keep(serving: Serving) -> Non
     serving.worker.store(prompt(4), cache_salt="acme")
     await serving.ask("PUT", "/quota/acme", json={"limit_gb": 1})
     fleet = serving.plane.app.parts.fleet
-    await serving.plane.until(lambda: any(t.bytes for s in fleet.stats() for t in s.tenants))
+    await serving.plane.until(
+        lambda: any(t.bytes >= 4 * CHUNK_BYTES for s in fleet.stats() for t in s.tenants)
+    )
     usage = (await serving.ask("GET", "/quota/acme"))["current_usage_gb"]
     assert usage * (1 << 30) >= 4 * CHUNK_BYTES
     assert (await serving.ask("GET", "/quota"))["users"]["acme"]["current_usage_gb"] == usage
 
 
-async def test_a_quota_set_over_this_interface_binds_clients_at_once(serving: Serving) -> None:
+async def test_a_quota_set_over_this_interface_binds_clients_at_once(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "APPLIED_S", 30.0)
     limit = 2 * CHUNK_BYTES
     await serving.ask("PUT", f"/quota/{shown('acme')}", json={"limit_gb": limit / (1 << 30)})
     serving.worker.store(prompt(1), cache_salt="acme", request="one")
@@ -277,9 +299,9 @@ async def test_checksums_are_of_the_engines_own_memory(serving: Serving) -> None
     ],
 )
 async def test_checksums_that_cannot_be_are_refused(
-    serving: Serving, body: dict[str, Any], status: int, detail: str
+    shared_serving: Serving, body: dict[str, Any], status: int, detail: str
 ) -> None:
-    answer = await serving.ask("POST", "/cache/checksums", status, json=body)
+    answer = await shared_serving.ask("POST", "/cache/checksums", status, json=body)
     assert answer["detail"].startswith(detail)
 
 
@@ -307,8 +329,8 @@ async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_m
     body = {"world_size": 1, "token_ids": prompt(3), "cache_salt": "acme"}
     for model in ("llama", "of-nobody"):
         answer = await serving.ask("POST", "/cache/prefetches", 202, json={**body, "model_name": model})
-        told = await serving.ask("GET", f"/cache/prefetches/{answer['request_id']}")
-        assert (told["found_keys"], told["total_keys"]) == (0, 3)
+        answer = await serving.ask("GET", f"/cache/prefetches/{answer['request_id']}")
+        assert (answer["found_keys"], answer["total_keys"]) == (0, 3)
 
 
 async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateways_own(
@@ -321,7 +343,7 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
         answer: dict[str, Any] = (await serving.plane.get(f"/api/v1/nodes/{name}"))["stats"]
         return answer
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (stats := await seen())["gateway"]["workers"]:
             await asyncio.sleep(0.05)
     gateway = stats["gateway"]
@@ -350,7 +372,7 @@ async def test_health_says_when_new_workers_cannot_map_the_memory_and_when_they_
         return (await serving.plane.http.get("/healthz/fleet")).status_code
 
     async def becomes(status: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await ready() != status:
                 await asyncio.sleep(0.05)
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from dataplane.protocol.events import TenantStats
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import asked, guarding, made
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 GIB = 1 << 30
@@ -53,12 +53,12 @@ class TestQuotas:
         assert (await plane.get("/quota/acme"))["current_usage_gb"] == 0.5
 
     @pytest.mark.parametrize("salt", ["_default", "a b", "50%", "a?b#c&d=e", "ключ", "a.b:c;d,e'f\"g", "..."])
-    async def test_every_salt_that_can_be_has_a_path(self, plane: Plane, salt: str) -> None:
+    async def test_every_salt_that_can_be_has_a_path(self, shared_plane: Plane, salt: str) -> None:
         path = f"/quota/{quote(salt, safe='')}"
-        assert (await plane.http.put(path, json={"limit_gb": 2})).json()["cache_salt"] == salt
-        assert (await plane.get(path))["exists"] is True
-        assert list((await plane.get("/quota"))["users"]) == [salt]
-        assert (await plane.http.delete(path)).json() == {"cache_salt": salt, "status": "removed"}
+        assert (await shared_plane.http.put(path, json={"limit_gb": 2})).json()["cache_salt"] == salt
+        assert (await shared_plane.get(path))["exists"] is True
+        assert list((await shared_plane.get("/quota"))["users"]) == [salt]
+        assert (await shared_plane.http.delete(path)).json() == {"cache_salt": salt, "status": "removed"}
 
     @pytest.mark.parametrize("path", ["/quota/a@b", "/quota/a%5Cb", "/quota/" + "x" * 129, "/quota/a%0Ab"])
     async def test_a_salt_that_cannot_be_is_refused(self, plane: Plane, path: str) -> None:
@@ -92,14 +92,14 @@ class TestQuotas:
         ],
     )
     async def test_a_body_that_cannot_be_is_refused_and_changes_nothing(
-        self, plane: Plane, body: bytes, error: str
+        self, shared_plane: Plane, body: bytes, error: str
     ) -> None:
-        answer = await plane.http.put(
+        answer = await shared_plane.http.put(
             "/quota/acme", content=body, headers={"content-type": "application/json"}
         )
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(error)
-        assert (await plane.get("/quota/acme"))["exists"] is False
+        assert (await shared_plane.get("/quota/acme"))["exists"] is False
 
     async def test_the_rest_of_a_record_is_not_lmcaches(self, plane: Plane) -> None:
         given = {"floor_bytes": GIB, "weight": 2.0, "note": "kept"}
@@ -136,8 +136,8 @@ class TestQuotas:
     async def test_who_changed_one_stands_in_the_audit(self, plane: Plane) -> None:
         await plane.http.put("/quota/acme", json={"limit_gb": 1})
         entry = (await plane.get("/api/v1/audit"))["items"][0]
-        told = {name: entry[name] for name in ("action", "kind", "name", "actor")}
-        assert told == {"action": "create", "kind": "quota", "name": "acme", "actor": "local"}
+        audited = {name: entry[name] for name in ("action", "kind", "name", "actor")}
+        assert audited == {"action": "create", "kind": "quota", "name": "acme", "actor": "local"}
 
     async def test_more_than_a_page_is_listed(self, plane: Plane) -> None:
         quotas = {f"t{number:04}": {"limit_bytes": 1} for number in range(1001)}
@@ -183,16 +183,17 @@ class TestWhoMay:
 
 
 class TestTheRest:
-    async def test_versions_are_text_in_json(self, plane: Plane) -> None:
-        assert await plane.get("/lmc_version") == "0.5.6"
-        assert (await plane.get("/version")).startswith("0.5.6-larder")
-        assert (await plane.get("/commit_id")).startswith("larder")
+    async def test_versions_are_text_in_json(self, shared_plane: Plane) -> None:
+        assert await shared_plane.get("/lmc_version") == "0.5.6"
+        assert (await shared_plane.get("/version")).startswith("0.5.6-larder")
+        assert (await shared_plane.get("/commit_id")).startswith("larder")
 
-    async def test_it_is_unhealthy_without_a_gateway(self, plane: Plane) -> None:
-        answer = await plane.http.get("/healthcheck")
+    async def test_it_is_unhealthy_without_a_gateway(self, shared_plane: Plane) -> None:
+        answer = await shared_plane.http.get("/healthcheck")
         assert (answer.status_code, answer.json()["status"]) == (503, "unhealthy")
         assert "gateway" in answer.json()["reason"]
 
+    @IMPATIENT
     async def test_a_silent_node_is_told_where_lmcache_tells_of_threads(
         self, plane: Plane, node: FakeNode
     ) -> None:
@@ -204,9 +205,11 @@ class TestTheRest:
         assert health["unhealthy_threads"][0]["name"] == "node-a"
         assert (await plane.get("/status"))["is_healthy"] is False
 
-    async def test_config_has_lmcaches_sections(self, plane: Plane) -> None:
-        assert {"mp", "storage_manager", "observability", "http"} <= (await plane.get("/config")).keys()
-        assert await plane.get("/config/adapters") == {"adapters": []}
+    async def test_config_has_lmcaches_sections(self, shared_plane: Plane) -> None:
+        assert {"mp", "storage_manager", "observability", "http"} <= (
+            await shared_plane.get("/config")
+        ).keys()
+        assert await shared_plane.get("/config/adapters") == {"adapters": []}
 
     @pytest.mark.parametrize(
         ("method", "path", "body", "status", "detail"),
@@ -228,9 +231,9 @@ class TestTheRest:
         ],
     )
     async def test_what_cannot_be_is_refused_with_lmcaches_statuses(
-        self, plane: Plane, method: str, path: str, body: bytes | None, status: int, detail: str
+        self, shared_plane: Plane, method: str, path: str, body: bytes | None, status: int, detail: str
     ) -> None:
-        answer = await plane.http.request(method, path, content=body)
+        answer = await shared_plane.http.request(method, path, content=body)
         assert answer.status_code == status
         assert answer.json()["detail"].startswith(detail)
 

@@ -1,4 +1,4 @@
-"""What a scrape says of a node's policy, spaces, engines and sweeps, within bounds."""
+"""Metrics of a node's policy, spaces, engines and sweeps, with bounded labels."""
 
 from pathlib import Path
 from typing import Any
@@ -7,17 +7,10 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dataplane.protocol.events import (
-    EngineStats,
-    GatewayOperation,
-    GatewayStats,
-    PolicyStats,
-    PoolStats,
-    SpaceStats,
-    SweepStats,
-    TenantStats,
-    Totals,
-)
+from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.gateways import GatewayOperation, GatewayStats
+from dataplane.protocol.stats.pool import PolicyStats, PoolStats, SpaceStats, SweepStats, Totals
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -30,7 +23,7 @@ def space(number: int) -> SpaceStats:
     )
 
 
-async def test_a_scrape_has_what_nodes_tell_and_labels_stay_bounded(plane: Plane, node: FakeNode) -> None:
+async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(
         node.stats,
         pool=PoolStats(capacity_bytes=9, padding_bytes=7, prefaulted_bytes=5, huge_pages=True),
@@ -40,7 +33,15 @@ async def test_a_scrape_has_what_nodes_tell_and_labels_stay_bounded(plane: Plane
         sweeps=[SweepStats(1, "invalidate", 10, leased=2), SweepStats(2, "demote", 1, leased=0)],
         engines=[
             EngineStats(
-                n, 42, "g", "vllm", 0.0, [], connected=n > 0, quarantined_bytes=64, waits_for_pids=[42, 43]
+                n,
+                n,
+                f"g{n}",
+                f"vllm {n // 2:03}",
+                0.0,
+                [],
+                n > 1,
+                quarantined_bytes=64,
+                waits_for_pids=[42, 43],
             )
             for n in range(300)
         ],
@@ -64,14 +65,15 @@ async def test_a_scrape_has_what_nodes_tell_and_labels_stay_bounded(plane: Plane
     assert policy.labels["algorithm"] == "arc"
     counts = {name: sum(s.name == f"larder_{name}" for s in samples) for name in ("space_bytes", "sweeps")}
     assert counts == {"space_bytes": 50, "sweeps": 2}
-    assert sum(s.name == "larder_engine_quarantined_bytes" for s in samples) == 100
+    held = {s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"}
+    assert (len(held), held["vllm 000"], held["other"]) == (101, 128, 50 * 128)
     waiting = [s for s in samples if s.name == "larder_engine_waits_for_processes"]
-    assert [(s.labels["client"], s.labels["pid"], s.value) for s in waiting if s.value] == [("0", "42", 2)]
+    assert [(s.labels["engine"], s.value) for s in waiting if s.value] == [("vllm 000", 4)]
     floors = {s.labels["tenant"]: s.value for s in samples if s.name == "larder_tenant_effective_floor_bytes"}
     assert (len(floors), floors["other"]) == (51, 100)
 
 
-async def test_yes_or_no_of_the_pool_stays_so_in_the_overview(plane: Plane, node: FakeNode) -> None:
+async def test_booleans_of_the_pool_stay_booleans_in_the_overview(plane: Plane, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=9, huge_pages=True))
     await plane.until(lambda: any(s.pool.huge_pages for s in plane.app.parts.fleet.stats()))
     pool = (await plane.get("/api/v1/overview"))["pool"]
@@ -107,7 +109,7 @@ def gateway(**more: Any) -> GatewayStats:
 
 
 async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Values by name and labels, without that of the node."""
+    """Return values by name and labels other than `node`."""
     text = (await plane.http.get("/metrics")).text
     return {
         (sample.name, frozenset(sample.labels.items()) - {("node", "node-a")}): sample.value
@@ -116,7 +118,7 @@ async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]
     }
 
 
-async def test_a_gateway_is_told_operation_by_operation_and_by_lmcaches_names(
+async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(
     plane: Plane, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(
@@ -144,7 +146,7 @@ async def test_a_gateway_is_told_operation_by_operation_and_by_lmcaches_names(
     assert value("lmcache_mp_l1_usage_ratio", l1_tag="_default", backend="dram") == 0.25
 
 
-async def test_lmcaches_names_are_left_out_where_they_are_not_wanted_or_nothing_serves_its_clients(
+async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with serving(settings_in(socket_dir, lmcache_metrics=False)) as plane:

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from app.observe import metrics
-from dataplane.protocol.events import PoolStats
+from app.observe import node_metrics
+from dataplane.protocol.stats.pool import PoolStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.recipes import code
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 async def test_the_metric_of_the_recipe_is_scraped(
     plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "POOL", dict(metrics.POOL))
-    exec(code("Add a metric"), vars(metrics))
+    monkeypatch.setattr(node_metrics, "POOL", dict(node_metrics.POOL))
+    exec(code("Add a metric"), vars(node_metrics))
     node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=9, max_blocks=7))
     await plane.until(lambda: any(stats.pool.max_blocks == 7 for stats in plane.app.parts.fleet.stats()))
     text = (await plane.http.get("/metrics")).text

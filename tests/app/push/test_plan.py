@@ -4,7 +4,7 @@ import pytest
 
 from app.push.plan import Push, PushMemory, Supersede, Wait, WantedSnapshot, plan
 from app.push.states import TRANSITIONS, IllegalPushTransition, PushEvent, PushState, advance
-from dataplane.protocol.control import Observed
+from dataplane.protocol.control.snapshots import Observed
 
 W = WantedSnapshot("store", 5, "d5")
 HELD = Observed(5, "d5", "store")

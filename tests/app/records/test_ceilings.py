@@ -109,8 +109,8 @@ async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_di
         assert (named["max_weight"], named["no_bound"]) == (None, ["max_ttl_s"])
         first = await put(plane, token, Q, weight=1.5)
         assert first.json()["errors"][0]["message"] == (
-            "expected at most 1 (what it is now: the tenant's ceiling has no value for it, so it can only be lowered), "
-            "got 1.5"
+            "expected at most 1 (the current value: the tenant's ceiling sets no bound for it, so it can only be "
+            "lowered), got 1.5"
         )
         assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, (
             "they had no limit, now they have one"
@@ -168,9 +168,9 @@ async def test_the_command_line_says_what_has_no_bound_and_what_may_not_be_raise
 
 
 async def test_ceilings_of_before_mean_the_same_after_the_upgrade(
-    socket_dir: Path, database_url: str
+    socket_dir: Path, empty_database_url: str
 ) -> None:
-    database = Database(database_url)
+    database = Database(empty_database_url)
     await migrate.upgrade(database, "0004")
     async with database.write() as session:
         await session.execute(
@@ -180,7 +180,7 @@ async def test_ceilings_of_before_mean_the_same_after_the_upgrade(
             )
         )
     await database.close()
-    async with guarding(socket_dir, database_url) as plane:
+    async with guarding(socket_dir, empty_database_url) as plane:
         held = await plane.get(C)
         assert held["max_limit_bytes"] == 7
         assert sorted(held["no_bound"]) == sorted(
@@ -264,8 +264,8 @@ async def test_a_stream_of_a_limited_caller_tells_of_its_tenants_alone(socket_di
             await plane.put_quota("acme", 5, wait="")
             await plane.put_quota("other", 5, wait="")
             seen = ""
-            async with asyncio.timeout(20):
-                while '"tenants_total":1' not in seen or '"quota.changed"' not in seen:
+            async with asyncio.timeout(60):
+                while '"tenants_total":1' not in seen or '"quota.created"' not in seen:
                     seen += await anext(lines)
         assert "acme" not in seen
 

@@ -9,8 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.store.base import migrate
 from app.store.base.database import Database
-from dataplane.protocol.control import PinSpec
-from dataplane.protocol.events import GpuCopyPoolFailed, GpuCopyPoolStats, NodeStats, PinStats
+from dataplane.protocol.control.records import PinSpec
+from dataplane.protocol.events import GpuCopyPoolFailed
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
 from tests.app.callers import asked, guarding, made
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -27,7 +29,7 @@ def pool(**more: Any) -> GpuCopyPoolStats:
     return GpuCopyPoolStats(device=DEVICE, name="H200", **numbers)
 
 
-def told(name: str, gpu_copies: int, resident: int = 2, **more: Any) -> PinStats:
+def gpu_pin(name: str, gpu_copies: int, resident: int = 2, **more: Any) -> PinStats:
     of = {
         "resolved": 2,
         "bytes": resident * 9,
@@ -59,7 +61,7 @@ def effect(pin: dict[str, Any], node: str | None = None) -> tuple[str, str]:
 
 
 async def patched(plane: Plane, name: str, **fields: Any) -> Any:
-    return await plane.http.patch(f"/api/v1/pins/{name}?wait=2s", json=fields, headers={"If-Match": "*"})
+    return await plane.http.patch(f"/api/v1/pins/{name}?wait=30s", json=fields, headers={"If-Match": "*"})
 
 
 async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_is_pushed(
@@ -146,12 +148,12 @@ async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is
     plane: Plane, node: FakeNode
 ) -> None:
     await plane.put_pin("p", tier="gpu")
-    await tell(plane, node, [told("p", 0, resident=0)], [])
+    await tell(plane, node, [gpu_pin("p", 0, resident=0)], [])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), effect(pin, "node-a")) == (("False", "NoGpuCopyPool"), ("False", "NoGpuCopyPool"))
     assert "keeps GPU copies: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
     assert pin["status"]["applied"] is True
-    await tell(plane, node, [told("p", 1)], [pool(gpu_copies=1)])
+    await tell(plane, node, [gpu_pin("p", 1)], [pool(gpu_copies=1)])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies"], pin["gpu_copy_bytes"]) == (("False", "FewGpuCopies"), 1, 9)
     since = pin["status"]["conditions"][-1]["since"]
@@ -166,18 +168,21 @@ async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is
         "gpu_copies": 1,
         "gpu_copy_bytes": 9,
         "gpu_copies_wanted": 2,
+        "tiers": {},
+        "only_in_tiers": 0,
+        "not_loaded": "",
     }
-    await tell(plane, node, [told("p", 4)], [pool(), pool()])
+    await tell(plane, node, [gpu_pin("p", 4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["summary"].endswith("4 GPU copies")) == (("True", "Effective"), True)
-    await tell(plane, node, [told("p", 1)], [pool()])
+    await tell(plane, node, [gpu_pin("p", 1)], [pool()])
     assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
-    await tell(plane, node, [told("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
+    await tell(plane, node, [gpu_pin("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies_wanted"]) == (("False", "FewGpuCopies"), 4)
-    await tell(plane, node, [told("p", 0, gpu_copies_wanted=0)], [pool()])
+    await tell(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], [pool()])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
-    await tell(plane, node, [told("p", 0, tier="host")], [])
+    await tell(plane, node, [gpu_pin("p", 0, tier="host")], [])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
 
 
@@ -186,18 +191,18 @@ async def test_why_no_gpu_of_a_node_keeps_gpu_copies_is_said(plane: Plane, node:
     refused = pool(problem="the driver is too old", gpu_copies=0, used_bytes=0)
     for pools, size, why in (
         ([], 0, "gpu_pool_bytes is 0 there"),
-        ([], 4096, "no engine of a GPU has asked yet"),
+        ([], 4096, "no engine on a GPU has requested any"),
         ([refused, refused], 4096, "the driver is too old"),
     ):
         node.stats = msgspec.structs.replace(node.stats, gpu_copy_pool_bytes=size)
-        await tell(plane, node, [told("p", 0, gpu_copies_wanted=0)], pools)
+        await tell(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], pools)
         pin = await plane.get("/api/v1/pins/p")
         assert effect(pin) == ("False", "NoGpuCopyPool")
         expected = f"no GPU of node-a keeps GPU copies: {why}; blocks are read from the node's pool"
         assert pin["status"]["conditions"][-1]["message"].endswith(expected)
-    await tell(plane, node, [told("p", 1)], [refused, pool(readers=1)])
+    await tell(plane, node, [gpu_pin("p", 1)], [refused, pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewGpuCopies")
-    await tell(plane, node, [told("p", 2)], [pool(readers=1)])
+    await tell(plane, node, [gpu_pin("p", 2)], [pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     (shown,) = (await plane.get("/api/v1/nodes"))["items"]
     assert shown["stats"]["gpu_copy_pool_bytes"] == 4096
@@ -210,18 +215,18 @@ async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copi
         await plane.until_state("in_sync")
         await plane.put_pin("p", tier="gpu")
         parts = plane.app.parts
-        bare = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[told("p", 0)])
+        bare = msgspec.structs.replace(node.stats_now(), node="node-b", pins=[gpu_pin("p", 0)])
         second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
         parts.fleet.nodes["node-b"] = second
         parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
-        await tell(plane, node, [told("p", 2)], [pool()])
+        await tell(plane, node, [gpu_pin("p", 2)], [pool()])
         status = parts.progress.status("pins", 1, name="p")
         effective = {name: on.conditions[1] for name, on in status.nodes.items()}
         assert {name: (each.status, each.reason) for name, each in effective.items()} == {
             "node-a": ("True", "Effective"),
             "node-b": ("True", "Effective"),
         }
-        await tell(plane, node, [told("p", 0)], [])
+        await tell(plane, node, [gpu_pin("p", 0)], [])
         status = parts.progress.status("pins", 1, name="p")
         assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
@@ -232,9 +237,9 @@ async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limi
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         await plane.put_pin("p", tenant="acme", tier="gpu")
-        await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", readers=3)])
+        await tell(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
         await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
-        assert (await plane.until_fact("gpu_copy_pool.failed"))["problem"] == "out of memory"
+        assert (await plane.until_fact("gpu_copy_pool.failed"))["reason"] == "out of memory"
         (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
         assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
         token = await made(plane, "op", "operator", tenants=["acme"])
@@ -249,8 +254,8 @@ async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limi
 async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
     plane: Plane, node: FakeNode
 ) -> None:
-    pins = [told(f"p{number:02}", number, resident=60) for number in range(60)]
-    pins += [told("other", 7, resident=1), told("plain", 0, tier="host")]
+    pins = [gpu_pin(f"p{number:02}", number, resident=60) for number in range(60)]
+    pins += [gpu_pin("other", 7, resident=1), gpu_pin("plain", 0, tier="host")]
     counters = {
         "copied_blocks": 5,
         "copied_bytes": 50,
@@ -276,22 +281,22 @@ async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
 async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Plane, node: FakeNode) -> None:
     pin = ("--model", "m", "--tokens", "1,2,3,4", "--chunk-tokens", "4")
     code, out, err = await larder(
-        plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "2s"
+        plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "30s"
     )
     assert (code, err) == (0, "")
     assert "guaranteed, also on GPUs, ends never" in out
     assert node.pins[0].tier == "gpu"
-    code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "2s")
+    code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "30s")
     assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
-    await tell(plane, node, [told("p", 0)], [])
-    _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "2s")
+    await tell(plane, node, [gpu_pin("p", 0)], [])
+    _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "30s")
     assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps GPU copies" in out
     _, out, _ = await larder(plane, "nodes", "gpus")
     assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in out
     for used, state in ((4096, "full"), (2048, "not all fit")):
-        await tell(plane, node, [told("p", 1)], [pool(wanted=9, used_bytes=used)])
+        await tell(plane, node, [gpu_pin("p", 1)], [pool(wanted=9, used_bytes=used)])
         assert state in (await larder(plane, "nodes", "gpus"))[1]
-    await tell(plane, node, [told("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
+    await tell(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
     for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
         assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]
@@ -302,7 +307,7 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert '"device": "GPU-' in (await larder(plane, "nodes", "gpus", "--json"))[1]
     code, _, err = await larder(plane, "pins", "set", "p", "--tier", "disk")
     assert (code, "'disk' is not one of 'host', 'gpu'" in err) == (2, True)
-    assert (await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "2s"))[0] == 0
+    assert (await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s"))[0] == 0
     assert [pin.tier for pin in node.pins] == ["host"]
 
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dataplane.client import Client, attach
-from dataplane.protocol.events import PinStats
 from dataplane.protocol.keys import chain
+from dataplane.protocol.stats.pins import PinStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
 from tests.app.real_node import governing
@@ -44,7 +44,7 @@ async def register(plane: Plane, model: str = "m", **fields: Any) -> str:
 
 async def put(plane: Plane, status: int = 201, **fields: Any) -> Any:
     body = {"model": "m", "tenant": "acme", "chunk_tokens": CHUNK, **fields}
-    response = await plane.http.put(f"{P}?wait=5s", json=body)
+    response = await plane.http.put(f"{P}?wait=30s", json=body)
     assert response.status_code == status, response.text
     return response.json()
 
@@ -108,15 +108,15 @@ async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node
 
 async def test_the_answer_says_how_much_is_there_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
     assert (await plane.put_pin("p"))["summary"] == "resolved 2 chunks, 0 resident, 0 B"
-    told = PinStats("p", resolved=2, resident=1, bytes=96 << 20, guaranteed=1)
-    node.stats = msgspec.structs.replace(node.stats, pins=[told])
+    stats = PinStats("p", resolved=2, resident=1, bytes=96 << 20, guaranteed=1)
+    node.stats = msgspec.structs.replace(node.stats, pins=[stats])
     await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
     answer = await plane.get(P)
     assert answer["summary"] == "resolved 2 chunks, 1 resident, 96 MiB"
     assert answer["nodes"].keys() == {"node-a"}
     assert answer["nodes"]["node-a"].items() >= {"resolved": 2, "resident": 1, "bytes": 96 << 20}.items()
     node.stats = msgspec.structs.replace(
-        node.stats, pins=[msgspec.structs.replace(told, resolved=4, resident=3)]
+        node.stats, pins=[msgspec.structs.replace(stats, resolved=4, resident=3)]
     )
     await plane.until(lambda: any(s.pins and s.pins[0].resolved == 4 for s in plane.app.parts.fleet.stats()))
     assert (await plane.get(P))["summary"] == "resolved 2 chunks, 3 of 4 blocks resident, 96 MiB"
@@ -144,7 +144,7 @@ async def test_a_patch_changes_what_it_names_and_never_what_is_pinned(plane: Pla
     made = await plane.put_pin("p", ttl_s=60, refresh_on_hit=True, note="trial")
 
     async def patched(**fields: Any) -> Any:
-        response = await send(plane, "PATCH", f"{P}?wait=2s", fields, if_match="*")
+        response = await send(plane, "PATCH", f"{P}?wait=30s", fields, if_match="*")
         assert response.status_code == 200, response.text
         return response.json()
 
@@ -182,7 +182,7 @@ async def test_a_patch_changes_what_it_names_and_never_what_is_pinned(plane: Pla
 
 async def test_a_pin_is_extended_from_now_and_never_shortened(plane: Plane, node: FakeNode) -> None:
     made = await plane.put_pin("p", ttl_s=60)
-    extended = await send(plane, "POST", f"{P}:extend?wait=2s", {"ttl_s": 600})
+    extended = await send(plane, "POST", f"{P}:extend?wait=30s", {"ttl_s": 600})
     assert extended.status_code == 200, extended.text
     assert made["expires_at"] + 500 < extended.json()["expires_at"] <= time.time() + 600
     assert node.pins[0].expires_at == extended.json()["expires_at"]
@@ -229,7 +229,7 @@ async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_i
     await register(governed, make.MODEL)
     answer = await put(governed, model=make.MODEL, text=text(SAID[:32]))
     assert answer["status"]["applied"]
-    with attach(real.socket, [make.space()]) as engine:
+    with attach(real.socket, [make.space()], timeout_s=60) as engine:
         # The engine's prompt goes on behind the text; another tenant says the same.
         prompt = chain(SAID + list(range(200)), "acme", chunk_tokens=CHUNK)
         others = chain(SAID[:32], "other", chunk_tokens=CHUNK)

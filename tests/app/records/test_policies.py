@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dataplane.protocol.control import PolicySpec
-from dataplane.protocol.events import PolicyStats
+from dataplane.protocol.control.records import PolicySpec
+from dataplane.protocol.stats.pool import PolicyStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -21,13 +21,13 @@ WHOLE: dict[str, Any] = {
 async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(
     plane: Plane, node: FakeNode
 ) -> None:
-    response = await plane.http.put(f"{P}?wait=2s", json=WHOLE)
+    response = await plane.http.put(f"{P}?wait=30s", json=WHOLE)
     assert response.status_code == 201
     assert response.json()["status"]["applied"] is True
     assert node.policies == [PolicySpec("default", "s3fifo", True, 60.0, 0.97, 0.95)]
-    assert (await plane.http.put(f"{P}?wait=2s", json=WHOLE)).status_code == 200
+    assert (await plane.http.put(f"{P}?wait=30s", json=WHOLE)).status_code == 200
     assert (await plane.get("/api/v1/policies"))["total"] == 1
-    assert (await plane.http.delete(f"{P}?wait=2s")).status_code == 204
+    assert (await plane.http.delete(f"{P}?wait=30s")).status_code == 204
     assert node.policies == []
     assert (await plane.http.get(P)).status_code == 404
     entries = (await plane.get("/api/v1/audit?kind=policy"))["items"]
@@ -94,7 +94,7 @@ async def test_every_policy_but_the_default_says_for_which_nodes_it_is(plane: Pl
     )
     assert made.status_code == 201
     assert (made.json()["selector"], made.json()["priority"]) == ({"zone": "a"}, 7)
-    assert (await plane.http.put(f"{P}?wait=2s", json={"algorithm": "lru"})).json()["status"]["applied"]
+    assert (await plane.http.put(f"{P}?wait=30s", json={"algorithm": "lru"})).json()["status"]["applied"]
 
 
 async def test_a_policy_is_changed_only_by_who_names_its_state(plane: Plane) -> None:

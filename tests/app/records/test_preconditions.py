@@ -51,8 +51,8 @@ async def test_a_state_of_nothing_cannot_be_expected(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("value", ["7", "'7'", '"7', "", '"a" "b"', ",".join(['"1"'] * 40)])
-async def test_what_is_no_etag_is_told(plane: Plane, value: str) -> None:
-    answer = await send(plane, "PUT", {"limit_bytes": 5}, if_match=value)
+async def test_what_is_no_etag_is_told(shared_plane: Plane, value: str) -> None:
+    answer = await send(shared_plane, "PUT", {"limit_bytes": 5}, if_match=value)
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "If-Match")
 
 

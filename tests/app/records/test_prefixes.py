@@ -8,10 +8,12 @@ import pytest
 
 from app.services.base.principals import PLANE
 from app.services.records.prefixes import PrefixService
-from dataplane.protocol.control import ControlRefused, Prefix, PrefixesListed, Resized
+from dataplane.protocol.control.messages import ControlRefused
+from dataplane.protocol.control.nodes import Resized
+from dataplane.protocol.control.prefixes import Prefix, PrefixesListed
 from tests.app.callers import asked, guarding, made
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
 KEYS = b"".join(sha256(bytes([at])).digest() for at in range(3))
@@ -32,13 +34,14 @@ async def test_prefixes_are_listed_the_hottest_first(plane: Plane, node: FakeNod
         ("many", "_default", ["node-a"]),
         ("few", "acme", ["node-a"]),
     ]
-    assert (by_bytes["total"], by_bytes["silent"]) == (2, [])
+    assert (by_bytes["total"], by_bytes["failed_nodes"]) == (2, [])
     assert [p["label"] for p in (await plane.get("/api/v1/prefixes?by=hits"))["items"]] == ["few", "many"]
     only = await plane.get("/api/v1/prefixes?tenant=_default")
     assert [p["label"] for p in only["items"]] == ["many"]
     assert [p["label"] for p in (await plane.get("/api/v1/prefixes?limit=1"))["items"]] == ["few"]
 
 
+@IMPATIENT
 async def test_bad_parameters_and_a_missing_node_are_problems(plane: Plane, node: FakeNode) -> None:
     for query, field in (
         ("by=age", "by"),
@@ -97,36 +100,37 @@ async def test_the_same_prefix_of_two_nodes_is_one() -> None:
     (merged,) = answer.items
     assert (merged.hits, merged.bytes_served, merged.depth, merged.resident) == (3, 200, 4, 5)
     assert (merged.last_used, merged.nodes) == (7.0, ["a", "b"])
-    assert [(one.node, one.error) for one in answer.silent] == [("c", "c: did not answer")]
+    assert [(one.node, one.error) for one in answer.failed_nodes] == [("c", "c: did not answer")]
 
 
 async def test_a_node_that_does_not_know_the_question_is_named(plane: Plane, node: FakeNode) -> None:
     node.unable = True
     answer = await plane.get("/api/v1/prefixes")
     assert answer["items"] == []
-    assert answer["silent"] == [{"node": "node-a", "error": "node-a: unsupported: not known here"}]
+    assert answer["failed_nodes"] == [{"node": "node-a", "error": "node-a: unsupported: not known here"}]
 
 
+@IMPATIENT
 async def test_a_node_that_answers_something_else_or_nothing_harms_nobody(
     plane: Plane, node: FakeNode
 ) -> None:
     node.answers = lambda message: Resized(getattr(message, "nonce", ""), 1)
-    (silent,) = (await plane.get("/api/v1/prefixes"))["silent"]
-    assert "answered with Resized, expected Prefixes" in silent["error"]
+    (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
+    assert "answered with Resized, expected Prefixes" in failed_nodes["error"]
     node.answers = lambda message: ControlRefused("malformed", "what?")
-    (silent,) = (await plane.get("/api/v1/prefixes"))["silent"]
-    assert "malformed: what?" in silent["error"]
+    (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
+    assert "malformed: what?" in failed_nodes["error"]
     node.answers = lambda message: None
-    (silent,) = (await plane.get("/api/v1/prefixes"))["silent"]
-    assert "did not answer within 1 s" in silent["error"]
+    (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
+    assert "did not answer within 1 s" in failed_nodes["error"]
     node.answers = None
-    assert (await plane.get("/api/v1/prefixes"))["silent"] == []
+    assert (await plane.get("/api/v1/prefixes"))["failed_nodes"] == []
     assert (await plane.put_quota("acme"))["status"]["applied"] is True
 
 
 async def test_a_pin_is_made_from_a_prefix(plane: Plane, node: FakeNode) -> None:
     node.prefixes = [prefix("hot-1")]
-    response = await plane.http.put("/api/v1/pins/p?wait=2s", json={"prefix": "hot-1"})
+    response = await plane.http.put("/api/v1/pins/p?wait=30s", json={"prefix": "hot-1"})
     assert response.status_code == 201, response.text
     answer = response.json()
     assert (answer["model"], answer["tenant"], answer["key_count"]) == ("llama", "acme", 3)
@@ -174,7 +178,7 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
         one = await made(plane, "one", "operator", tenants=["small"])
         two = await made(plane, "two", "operator", tenants=["small", "empty"])
 
-        async def told(token: str, label: str, **body: Any) -> tuple[Any, ...]:
+        async def answer_to(token: str, label: str, **body: Any) -> tuple[Any, ...]:
             """Everything that can be seen of an answer, without the label itself."""
             if body.get("listed"):
                 answer = await asked(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
@@ -189,10 +193,10 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
         for token in (one, two):
             for body in ({"tenant": "small"}, {"tenant": "small", "model": "secret-model"}, {"tenant": "acme"},
                          {"model": "m"}, {}, {"listed": True}, {"tenant": "a@b"}):  # fmt: skip
-                unknown = await told(token, "nobody", **body)
+                unknown = await answer_to(token, "nobody", **body)
                 assert unknown[0] in (403, 422)
                 for label in ("theirs", "broken"):
-                    assert await told(token, label, **body) == unknown, (label, body)
+                    assert await answer_to(token, label, **body) == unknown, (label, body)
         assert node.labels == [], "nor does it take another time: no node was asked for those keys"
         several = await asked(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
         assert (several.status_code, several.json()["errors"][0]["path"]) == (422, "tenant")

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dataplane.protocol.control import QuotaSpec
-from dataplane.protocol.events import PoolStats, TenantStats
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.stats.pool import PoolStats
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -19,7 +20,7 @@ WHOLE: dict[str, Any] = {
 
 
 async def put(plane: Plane, tenant: str = "acme", **body: Any) -> Any:
-    response = await plane.http.put(f"/api/v1/quotas/{tenant}?wait=2s", json=body)
+    response = await plane.http.put(f"/api/v1/quotas/{tenant}?wait=30s", json=body)
     assert response.is_success, response.text
     return response.json()
 
@@ -98,11 +99,11 @@ async def test_without_a_node_the_check_of_floors_is_left_to_nodes(socket_dir: A
 
 
 async def test_what_nodes_tell_about_a_tenant_is_in_its_answer(plane: Plane, node: FakeNode) -> None:
-    told = TenantStats(
+    stats = TenantStats(
         "acme", bytes=70, blocks=7, over_limit=True, managed=True, floor_bytes=50, effective_floor_bytes=40,
         pinned_bytes=20, would_refuse_blocks=3, refused={"over_limit": 2}, refused_blocks=2,
     )  # fmt: skip
-    node.stats = msgspec.structs.replace(node.stats, tenants=[told])
+    node.stats = msgspec.structs.replace(node.stats, tenants=[stats])
     await put(plane, floor_bytes=50)
     await plane.until(lambda: any(s.tenants for s in plane.app.parts.fleet.stats()))
     shown = await plane.get(Q)

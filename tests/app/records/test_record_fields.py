@@ -11,11 +11,13 @@ from app.cli.commands.records.ceilings import ceilings
 from app.cli.commands.records.pins import pins
 from app.cli.commands.records.policies import policies
 from app.cli.commands.records.quotas import quotas
+from app.cli.commands.records.tiers import tiers
 from app.http.examples import EXAMPLES
 from app.schemas.records.ceilings import CeilingPut
 from app.schemas.records.pins import STORED
 from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
+from app.schemas.records.tiers import TierPut
 from app.services.documents.resource_types import KINDS
 from app.services.records.ceilings import CEILINGS
 from app.services.records.rates import RATES
@@ -25,8 +27,10 @@ from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 TYPES: list[RecordType[Any]] = [*KINDS.values(), CEILINGS, RATES, TOKENIZERS]
-NO_OPTION = {"managed_by", "no_bound"}
+NO_OPTION = {"managed_by", "no_bound", "tiers"}
 """Fields that follow from other options, or that only documents set."""
+REQUIRED = {"policies": {"selector"}, "tiers": {"type", "budget_bytes", "parameters"}}
+"""Fields without a default: only the policy `default` has no selector, and a disk needs directories."""
 
 
 def hints_of(put: type[msgspec.Struct]) -> dict[str, Any]:
@@ -62,8 +66,8 @@ def test_every_field_is_described_and_has_a_column(kind: RecordType[Any]) -> Non
         )
     columns = set(kind.row.__table__.columns.keys())
     assert {kind.key, *kind.written} <= columns
-    untold = columns - {kind.key, *kind.written} - {"generation", "revision", "created_at", "updated_at"}
-    assert untold <= {"owner", "origin", "file"}, "a column that no audit entry shows"
+    not_audited = columns - {kind.key, *kind.written} - {"generation", "revision", "created_at", "updated_at"}
+    assert not_audited <= {"owner", "origin", "file"}, "a column that no audit entry shows"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +77,7 @@ def test_every_field_is_described_and_has_a_column(kind: RecordType[Any]) -> Non
         (policies, PolicyPut.__struct_fields__),
         (pins, STORED),
         (ceilings, CeilingPut.__struct_fields__),
+        (tiers, TierPut.__struct_fields__),
     ],
 )
 def test_every_field_has_an_option(command: click.Group, fields: tuple[str, ...]) -> None:
@@ -102,7 +107,7 @@ async def test_every_field_is_shown_exported_audited_and_patched(plane: Plane, k
 
     for field in fields:
         state = {"If-Match": "*"}
-        if (name, field) != ("policies", "selector"):  # only `default` has none
+        if field not in REQUIRED.get(name, ()):
             changed = await plane.http.patch(path, json={field: None}, headers=state)
             assert changed.status_code == 200, (field, changed.text)
             entry = (await plane.get(f"/api/v1/audit?kind={kind.noun}&limit=1"))["items"][0]

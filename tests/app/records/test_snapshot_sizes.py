@@ -11,7 +11,7 @@ from app.push.link import NodeLink, new_nonce
 from app.services.base import changes, snapshot_sizes
 from app.services.records import pin_quota
 from app.store.records import snapshot_size
-from dataplane.protocol.control import (
+from dataplane.protocol.control.snapshots import (
     MAX_SNAPSHOT_BYTES,
     SNAPSHOT_TYPES,
     Nack,
@@ -100,8 +100,17 @@ async def test_what_is_counted_is_what_the_database_sums_up_and_never_less_than_
         whole = {
             "limit_bytes": 1 << 60, "floor_bytes": 0, "weight": 0.123, "pin_budget_bytes": 1 << 60,
             "store_rate_bytes": 1 << 60, "on_exceed": "reject", "mode": "observe",
+            "tiers": {"鍵" * 63 + str(at): {"floor_bytes": 1 << 60, "limit_bytes": 1 << 60} for at in range(8)},
         }  # fmt: skip
         assert (await plane.http.put("/api/v1/quotas/whole", json=whole)).status_code == 201
+        tier = {
+            "type": "s3", "budget_bytes": 1 << 60, "parameters": {"url": "s3://b/" + "p" * 16_000}, "order": 1000,
+            "spill": "second_touch", "load_deadline_s": 299.5, "max_bytes_in_flight": 1 << 36,
+            "compress": "zstd",
+        }  # fmt: skip
+        for name in ("t", "u" * 64, "v"):
+            assert (await plane.http.put(f"/api/v1/tiers/{name}", json=tier)).status_code == 201
+        await plane.http.delete("/api/v1/tiers/v", headers={"If-Match": "*"})
         known = parts.pins._changes._weights
         desired = DesiredState(parts.database)
         await desired.refresh()

@@ -7,11 +7,11 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from app.observe.visible import cell, plain
-from dataplane.protocol.events import TenantStats
+from dataplane.base.visible import cell, plain
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import ADMIN, bearer, guarding
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN
+from tests.app.plane import PIN, Plane
 
 pytestmark = pytest.mark.anyio
 UNSEEN = {
@@ -30,14 +30,14 @@ UNSEEN = {
     "acme\u180b": "MONGOLIAN FREE VARIATION SELECTOR ONE",
     "acme\U000e0100": "VARIATION SELECTOR-17",
     "ac\u17b4me": "KHMER VOWEL INHERENT AQ",
-    " acme": "no blank at an end",
-    "acme ": "no blank at an end",
+    " acme": "no leading or trailing blank",
+    "acme ": "no leading or trailing blank",
     "cafe\u0301": "composed characters (NFC)",
 }
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-async def test_no_record_is_made_for_a_name_that_cannot_be_seen(socket_dir: Path, name: str) -> None:
+async def test_no_record_is_made_for_a_name_that_cannot_be_seen(shared_guarded: Plane, name: str) -> None:
     at = quote(name, safe="")
     document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
     asked: list[tuple[str, str, Any, str]] = [
@@ -47,15 +47,14 @@ async def test_no_record_is_made_for_a_name_that_cannot_be_seen(socket_dir: Path
         ("POST", "/api/v1/tokens", {"name": "t", "tenants": ["acme", name]}, "tenants[1]"),
         ("POST", "/api/v1/apply", {"document": document}, ""),
     ]
-    async with guarding(socket_dir) as plane:
-        for method, path, body, field in asked:
-            answer = await plane.http.request(method, path, json=body, headers=bearer(ADMIN))
-            problem = answer.json()
-            assert answer.status_code == 422, (path, problem)
-            assert UNSEEN[name] in problem["detail"]
-            assert problem["errors"][0]["path"] == field or not field
-        for kind in ("quotas", "pins", "ceilings", "tokens"):
-            assert (await plane.get(f"/api/v1/{kind}"))["total"] == 0
+    for method, path, body, field in asked:
+        answer = await shared_guarded.http.request(method, path, json=body, headers=bearer(ADMIN))
+        problem = answer.json()
+        assert answer.status_code == 422, (path, problem)
+        assert UNSEEN[name] in problem["detail"]
+        assert problem["errors"][0]["path"] == field or not field
+    for kind in ("quotas", "pins", "ceilings", "tokens"):
+        assert (await shared_guarded.get(f"/api/v1/{kind}"))["total"] == 0
 
 
 async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
@@ -74,17 +73,16 @@ async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-async def test_no_record_is_made_for_a_name_that_no_url_has(socket_dir: Path, name: str) -> None:
+async def test_no_record_is_made_for_a_name_that_no_url_has(shared_guarded: Plane, name: str) -> None:
     document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
     asked: list[tuple[str, str, Any]] = [
         ("PUT", "/api/v1/pins/p", {**PIN, "tenant": name}),
         ("POST", "/api/v1/tokens", {"name": "t", "tenants": [name]}),
         ("POST", "/api/v1/apply", {"document": document}),
     ]
-    async with guarding(socket_dir) as plane:
-        for method, path, body in asked:
-            answer = await plane.http.request(method, path, json=body)
-            assert (answer.status_code, "cannot be used in a URL" in answer.json()["detail"]) == (422, True)
+    for method, path, body in asked:
+        answer = await shared_guarded.http.request(method, path, json=body)
+        assert (answer.status_code, "cannot be used in a URL" in answer.json()["detail"]) == (422, True)
 
 
 def test_what_nobody_sees_is_shown_as_an_escape() -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.errors import Forbidden
 from app.schemas.base.listing import PageRequest
 from app.services.base.principals import Principal
-from dataplane.protocol.events import TenantStats
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -24,7 +24,7 @@ TOLD = [
 
 
 @pytest.fixture
-async def told(plane: Plane, node: FakeNode) -> Plane:
+async def reporting_plane(plane: Plane, node: FakeNode) -> Plane:
     """A plane whose node keeps something of three tenants; one has a quota, and a fourth has only a pin."""
     await plane.put_quota("acme", 100)
     await plane.put_pin("p", tenant="pinned")
@@ -37,56 +37,60 @@ async def names(plane: Plane, query: str = "") -> list[str]:
     return [item["tenant"] for item in (await plane.get(f"{T}?{query}"))["items"]]
 
 
-async def test_a_tenant_is_listed_once_it_keeps_something_or_has_a_quota_or_a_pin(told: Plane) -> None:
-    assert await names(told) == ["_default", "acme", "pinned", "wild"]
-    assert await names(told, "managed=true") == ["acme"]
-    assert await names(told, "managed=false") == ["_default", "pinned", "wild"]
-    wild = await told.get(f"{T}/wild")
+async def test_a_tenant_is_listed_once_it_keeps_something_or_has_a_quota_or_a_pin(
+    reporting_plane: Plane,
+) -> None:
+    assert await names(reporting_plane) == ["_default", "acme", "pinned", "wild"]
+    assert await names(reporting_plane, "managed=true") == ["acme"]
+    assert await names(reporting_plane, "managed=false") == ["_default", "pinned", "wild"]
+    wild = await reporting_plane.get(f"{T}/wild")
     assert (wild["bytes"], wild["hit_ratio"], wild["refused"], wild["managed"]) == (
         500,
         0.25,
         {"rate": 3},
         False,
     )
-    acme = await told.get(f"{T}/acme")
+    acme = await reporting_plane.get(f"{T}/acme")
     assert (acme["managed"], acme["over_limit"], acme["limit_bytes"], acme["hit_ratio"]) == (
         True,
         True,
         100,
         None,
     )
-    assert (await told.get(f"{T}/pinned"))["pins"] == 1
-    assert (await told.get(f"{T}/_default"))["bytes"] == 7
-    assert (await told.http.get(f"{T}/nobody")).status_code == 404
-    assert (await told.http.get(f"{T}/a@b")).status_code == 422
+    assert (await reporting_plane.get(f"{T}/pinned"))["pins"] == 1
+    assert (await reporting_plane.get(f"{T}/_default"))["bytes"] == 7
+    assert (await reporting_plane.http.get(f"{T}/nobody")).status_code == 404
+    assert (await reporting_plane.http.get(f"{T}/a@b")).status_code == 422
 
 
 async def test_a_tenant_without_a_record_that_never_did_anything_is_no_tenant(
-    told: Plane, node: FakeNode
+    reporting_plane: Plane, node: FakeNode
 ) -> None:
     others = [TenantStats("gone", weight=2.0), TenantStats("asked", requested_blocks=1),
               TenantStats("floor", floor_bytes=9, effective_floor_bytes=4)]  # fmt: skip
-    put = await told.http.put("/api/v1/quotas/floor?wait=2s", json={"floor_bytes": 9})
+    put = await reporting_plane.http.put("/api/v1/quotas/floor?wait=30s", json={"floor_bytes": 9})
     assert put.status_code == 201
     node.stats = msgspec.structs.replace(node.stats, tenants=[*TOLD, *others])
-    await told.until(lambda: any(len(stats.tenants) > 3 for stats in told.app.parts.fleet.stats()))
-    listed = {tenant["tenant"]: tenant for tenant in (await told.get("/api/v1/tenants"))["items"]}
+    await reporting_plane.until(
+        lambda: any(len(stats.tenants) > 3 for stats in reporting_plane.app.parts.fleet.stats())
+    )
+    listed = {tenant["tenant"]: tenant for tenant in (await reporting_plane.get("/api/v1/tenants"))["items"]}
     assert "gone" not in listed
     assert listed["asked"]["requested_blocks"] == 1
     assert listed["floor"]["effective_floor_bytes"] == 4
-    assert (await told.http.get("/api/v1/tenants/gone")).status_code == 404
-    assert "gone" not in (await told.http.get("/api/v1/overview")).text
+    assert (await reporting_plane.http.get("/api/v1/tenants/gone")).status_code == 404
+    assert "gone" not in (await reporting_plane.http.get("/api/v1/overview")).text
 
 
-async def test_tenants_are_sorted_by_any_number_page_by_page(told: Plane) -> None:
-    assert await names(told, "sort=-bytes") == ["wild", "acme", "_default", "pinned"]
-    assert await names(told, "sort=-refused_blocks&limit=1") == ["wild"]
-    assert (await names(told, "sort=limit_bytes"))[0] == "acme", "no limit comes after all limits"
-    assert (await names(told, "sort=hit_ratio"))[0] == "wild"
+async def test_tenants_are_sorted_by_any_number_page_by_page(reporting_plane: Plane) -> None:
+    assert await names(reporting_plane, "sort=-bytes") == ["wild", "acme", "_default", "pinned"]
+    assert await names(reporting_plane, "sort=-refused_blocks&limit=1") == ["wild"]
+    assert (await names(reporting_plane, "sort=limit_bytes"))[0] == "acme", "no limit comes after all limits"
+    assert (await names(reporting_plane, "sort=hit_ratio"))[0] == "wild"
     for sort in ("bytes", "-bytes", "limit_bytes", "-hit_ratio", "pins", ""):
-        whole, seen, cursor = await names(told, f"sort={sort}"), [], ""
+        whole, seen, cursor = await names(reporting_plane, f"sort={sort}"), [], ""
         while True:
-            page = await told.get(f"{T}?limit=1&sort={sort}&cursor={cursor}")
+            page = await reporting_plane.get(f"{T}?limit=1&sort={sort}&cursor={cursor}")
             assert page["total"] == 4
             seen += [item["tenant"] for item in page["items"]]
             cursor = page["next_cursor"]
@@ -94,18 +98,20 @@ async def test_tenants_are_sorted_by_any_number_page_by_page(told: Plane) -> Non
                 break
         assert seen == whole, sort
     for query, field in (("sort=note", "sort"), ("cursor=!", "cursor"), ("managed=perhaps", "managed")):
-        wrong = await told.http.get(f"{T}?{query}")
+        wrong = await reporting_plane.http.get(f"{T}?{query}")
         assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
-    named = (await told.get(f"{T}?limit=1&sort=bytes"))["next_cursor"]
-    assert (await told.http.get(f"{T}?sort=pins&cursor={named}")).status_code == 422
+    named = (await reporting_plane.get(f"{T}?limit=1&sort=bytes"))["next_cursor"]
+    assert (await reporting_plane.http.get(f"{T}?sort=pins&cursor={named}")).status_code == 422
 
 
 async def adopt(plane: Plane, tenant: str, **body: Any) -> Any:
-    return await plane.http.post(f"{T}/{tenant}/adopt?wait=2s", json=body)
+    return await plane.http.post(f"{T}/{tenant}/adopt?wait=30s", json=body)
 
 
-async def test_who_has_no_quota_gets_one_that_takes_nothing_away(told: Plane, node: FakeNode) -> None:
-    made = await adopt(told, "wild", floor_bytes="1KiB", note="found")
+async def test_who_has_no_quota_gets_one_that_takes_nothing_away(
+    reporting_plane: Plane, node: FakeNode
+) -> None:
+    made = await adopt(reporting_plane, "wild", floor_bytes="1KiB", note="found")
     assert made.status_code == 201, made.text
     quota = made.json()
     assert (quota["limit_bytes"], quota["floor_bytes"], quota["note"]) == (None, 1024, "found")
@@ -115,20 +121,24 @@ async def test_who_has_no_quota_gets_one_that_takes_nothing_away(told: Plane, no
         None,
         1024,
     )
-    assert (await told.http.get(made.headers["location"])).headers["etag"] == made.headers["etag"]
-    again = await adopt(told, "wild")
+    assert (await reporting_plane.http.get(made.headers["location"])).headers["etag"] == made.headers["etag"]
+    again = await adopt(reporting_plane, "wild")
     assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
-    assert (await adopt(told, "nobody")).status_code == 404
-    assert (await adopt(told, "pinned", floor_bytes=-1)).json()["errors"][0]["path"] == "floor_bytes"
-    assert (await adopt(told, "pinned", limit_bytes=1)).json()["errors"][0]["path"] == "limit_bytes"
-    over = await adopt(told, "_default", floor_bytes="2GiB")
+    assert (await adopt(reporting_plane, "nobody")).status_code == 404
+    assert (await adopt(reporting_plane, "pinned", floor_bytes=-1)).json()["errors"][0][
+        "path"
+    ] == "floor_bytes"
+    assert (await adopt(reporting_plane, "pinned", limit_bytes=1)).json()["errors"][0][
+        "path"
+    ] == "limit_bytes"
+    over = await adopt(reporting_plane, "_default", floor_bytes="2GiB")
     assert (over.status_code, over.json()["type"]) == (409, "urn:larder:problem:floors-exceed-capacity")
-    assert (await adopt(told, "_default")).status_code == 201
-    assert (await told.get(f"{T}/_default"))["managed"] is True
+    assert (await adopt(reporting_plane, "_default")).status_code == 201
+    assert (await reporting_plane.get(f"{T}/_default"))["managed"] is True
 
 
-async def test_who_is_limited_to_tenants_sees_theirs(told: Plane) -> None:
-    tenants = told.app.parts.tenants
+async def test_who_is_limited_to_tenants_sees_theirs(reporting_plane: Plane) -> None:
+    tenants = reporting_plane.app.parts.tenants
     mine = Principal(salts=frozenset({"acme", ""}))
     page = await tenants.page(PageRequest(10), None, mine)
     assert ([item.tenant for item in page.items], page.total) == (["_default", "acme"], 2)

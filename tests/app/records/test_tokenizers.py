@@ -93,12 +93,19 @@ async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
     ],
 )
 async def test_what_is_no_tokenizer_is_refused_by_field(
-    plane: Plane, fields: dict[str, Any], path: str
+    shared_plane: Plane, fields: dict[str, Any], path: str
 ) -> None:
-    response = await plane.http.put(T, json={**PUT, **fields})
+    response = await shared_plane.http.put(T, json={**PUT, **fields})
     assert response.status_code == 422, response.text
     assert [error["path"] for error in response.json()["errors"]] == [path]
-    assert (await plane.get("/api/v1/tokenizers"))["total"] == 0
+    assert (await shared_plane.get("/api/v1/tokenizers"))["total"] == 0
+
+
+@pytest.mark.parametrize("body", [{}, {"model": ""}])
+async def test_all_missing_fields_are_named_at_once(plane: Plane, body: dict[str, Any]) -> None:
+    response = await plane.http.put(T, json=body)
+    assert response.status_code == 422, response.text
+    assert [error["path"] for error in response.json()["errors"]] == ["model", "tokenizer"]
 
 
 async def encoded(plane: Plane, **asked: Any) -> list[int]:
@@ -167,9 +174,9 @@ async def test_messages_that_the_template_does_not_take_are_refused(plane: Plane
 async def test_a_template_that_never_ends_or_fills_the_memory_costs_its_job_alone(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizing, "WALL_S", 1.0)
     loop = "{% for x in range(99999) %}{% for y in range(99999) %}{% set z = 1 %}{% endfor %}{% endfor %}"
     await put(plane, chat_template=loop)
+    monkeypatch.setattr(tokenizing, "WALL_S", 1.0)
     assert "took longer" in (await refusal(plane, messages=SYSTEM))[1]
     monkeypatch.undo()
     await put(plane, chat_template="{{ 'a' * 10 ** 10 }}")

@@ -1,12 +1,15 @@
 """One record by its key: what a session would give, seen at once, and clear errors when the file is away."""
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from app.errors import StoreUnavailable
+from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.base.declarative import Base
 from app.store.records import quotas
@@ -19,8 +22,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     opened = Database(database_url)
-    async with opened.write() as session:
-        await (await session.connection()).run_sync(Base.metadata.create_all)
     yield opened
     await opened.close()
 
@@ -82,8 +83,6 @@ async def test_a_file_that_is_away_is_unavailable_and_back_when_it_is_back(tmp_p
     assert await database.row(QuotaRow, "acme") is not None
     assert not database.watch.away
     await database.close()
-    assert await database.row(QuotaRow, "acme") is not None, "as with sessions, the next one opens it again"
-    await database.close()
 
 
 async def test_a_damaged_file_is_unavailable(tmp_path: Path) -> None:
@@ -94,4 +93,26 @@ async def test_a_damaged_file_is_unavailable(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable, match="not a database"):
             await database.row(QuotaRow, "acme")
     file.unlink()
+    await database.close()
+
+
+async def test_a_record_is_read_once_another_process_unlocks_the_database(tmp_path: Path) -> None:
+    """It waits in the driver's thread, not in the event loop."""
+    path = tmp_path / "larder.db"
+    database = Database(f"sqlite:///{path}")
+    await migrate.upgrade(database)
+    async with database.write() as session:
+        session.add(record("acme"))
+    assert (await database.row(QuotaRow, "acme")) is not None
+    await database.close()
+    database = Database(f"sqlite:///{path}")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode=EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        reading = asyncio.create_task(database.row(QuotaRow, "acme"))
+        done, _ = await asyncio.wait({reading}, timeout=0.3)
+        assert not done
+    found = await reading
+    assert found is not None
+    assert found.tenant == "acme"
     await database.close()

@@ -99,3 +99,14 @@ async def test_changes_wait_for_the_disk_and_light_ones_do_not(database: Databas
     assert [await synchronous(light) for light in asked] == [normal if light else full for light in asked]
     async with database.read() as session:
         assert await session.scalar(COUNT) == 1 + len(asked)
+
+
+async def test_close_also_closes_a_connection_that_is_still_in_use(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'y.db'}")
+    held = await database.engine.connect()
+    raw = await held.get_raw_connection()
+    driver: Any = raw.driver_connection
+    await database.close()
+    with pytest.raises(ValueError, match="no active connection"):
+        await driver.execute("SELECT 1")
+    await held.close()

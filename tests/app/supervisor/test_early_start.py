@@ -86,7 +86,7 @@ async def test_the_memory_of_one_that_was_killed_before_it_served_goes_to_the_ne
     supervisor.begin_with(early)
     task = asyncio.create_task(supervisor.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await codes.get() == -signal.SIGKILL
         assert len(supervisor._store) == 2
     finally:

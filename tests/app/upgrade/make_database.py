@@ -23,7 +23,7 @@ import httpx
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from app.services.usage_ledger import UsageLedger
-from dataplane.protocol.control import Fault
+from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.join import Join, parse_token
 from dataplane.protocol.usage import UsageCounters
 from tests.app.callers import ADMIN, guarding, made
@@ -155,7 +155,9 @@ async def fill(plane, node) -> dict[str, str]:
     }
     await send("GET", "whoami", Authorization=f"Bearer {tokens['viewer']}")
     await send("PUT", "quotas/other", {"limit_bytes": 1}, 403, Authorization=f"Bearer {tokens['operator']}")
-    async with httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False) as browser:
+    async with httpx.AsyncClient(
+        base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=60
+    ) as browser:
         for name in ("operator", "admin"):
             login = await browser.post("/api/v1/session", json={"token": tokens[name]})
             tokens[f"session of {name}"] = login.cookies["larder_session"]
@@ -185,7 +187,7 @@ async def fill(plane, node) -> dict[str, str]:
     ledger = UsageLedger(parts.operations, parts.fleet, parts.database, 60, 60)
     await ledger.read()
     await ledger.write()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await plane.get("/api/v1/events/history"))["items"]:
             await asyncio.sleep(0.1)
         while not (await plane.get("/api/v1/replicas"))["items"]:

@@ -22,6 +22,20 @@ REVISION = "0006"
 """The schema of the fixture."""
 RENAMED = {"replicas": "managers", "lets_in": "admitted_managers", "told_labels": "reported_labels"}
 """Tables, paths and fields."""
+EVENTS = {
+    "ceiling.create": "ceiling.created",
+    "join_token.create": "join_token.created",
+    "node.drain": "node.drain_requested",
+    "node.draining": "node.drain_started",
+    "node.join": "node.enrolled",
+    "node.label": "node.relabeled",
+    "node.resize": "node.resize_requested",
+    "rate.create": "rate.created",
+    "session.login": "session.opened",
+    "token.create": "token.created",
+    "tokenizer.create": "tokenizer.created",
+}
+PARTICIPLES = {"create": "created", "update": "changed", "delete": "deleted"}
 FROM_NODES = {
     "ceilings": (),
     "rates": (),
@@ -48,21 +62,21 @@ def before() -> Any:
 
 
 @pytest.fixture
-async def old_url(database_url: str, tmp_path: Path) -> str:
+async def old_url(empty_database_url: str, tmp_path: Path) -> str:
     """A database of either kind as the earlier release left it."""
     dump = FIXTURE.with_suffix(".sql").read_text(encoding="utf-8")
     file = tmp_path / "dumped.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(dump)
-    if full_url(database_url).get_backend_name() == "sqlite":
+    if full_url(empty_database_url).get_backend_name() == "sqlite":
         file.chmod(0o600)
         file.rename(tmp_path / "larder.db")
     else:
-        database = Database(database_url)
+        database = Database(empty_database_url)
         await migrate.upgrade(database, REVISION)
         await database.close()
-        await _copy(file, database_url)
-    return database_url
+        await _copy(file, empty_database_url)
+    return empty_database_url
 
 
 async def _copy(file: Path, url: str) -> None:
@@ -126,6 +140,7 @@ async def test_each_row_is_still_there_after_the_migration(old_url: str) -> None
     await database.close()
     after = await _counts(old_url)
     renamed = {RENAMED.get(table, table): count for table, count in before.items()}
+    renamed["generations"] += 1  # of tiers, which are newer
     assert {table: after[table] for table in renamed} == renamed
 
 
@@ -137,17 +152,39 @@ async def upgraded(old_url: str, socket_dir: Path) -> AsyncIterator[Plane]:
         yield plane
 
 
+def _renamed(event: dict[str, Any]) -> dict[str, Any]:
+    """The name and the fields that an event of the earlier release has now."""
+    name, fields = EVENTS.get(event["name"], event["name"]), dict(event["fields"])
+    noun = name.partition(".")[0]
+    if "action" in fields:
+        name = f"{noun}.{PARTICIPLES[fields.pop('action')]}"
+    if "name" in fields:
+        called = fields.pop("name")
+        if noun not in ("node", "session"):
+            fields["tenant" if noun in ("quota", "ceiling") else noun] = called
+    return {"name": name, "fields": fields}
+
+
 async def test_the_api_shows_what_it_showed_before(upgraded: Plane, before: Any) -> None:
     for path, without in FROM_NODES.items():
         answer = await upgraded.get(f"/api/v1/{RENAMED.get(path, path)}")
         shown = before["answers"][path]["items"]
+        if path == "events/history":
+            shown = [event | _renamed(event) for event in shown]
         known = [{RENAMED.get(key, key): item[key] for key in item if key not in without} for item in shown]
         now = [{key: item[key] for key in known[0] if key in item} for item in answer["items"]]
+        for item in known:
+            if "desired" in item:  # the type is newer
+                item["desired"] = item["desired"] | {"tiers": 0}
         missing = [item for item in known if item not in now]
         assert not missing, path
     used = await upgraded.get("/api/v1/usage?from=0")
-    assert used["totals"] == before["answers"]["usage?from=0"]["totals"]
-    assert (await upgraded.get("/api/v1/export"))["document"] == before["answers"]["export"]["document"]
+    totals = before["answers"]["usage?from=0"]["totals"]
+    served = {"served_tokens": totals["served_tokens"], "served_bytes": 0}
+    memory = {"byte_hours": totals["byte_hours"], **served}
+    assert used["totals"] == {**totals, "served_bytes": 0, "tiers": {"memory": memory}}
+    document = {**before["answers"]["export"]["document"], "tiers": []}
+    assert (await upgraded.get("/api/v1/export"))["document"] == document
 
 
 async def test_the_audit_goes_on_from_the_entries_of_before(upgraded: Plane, before: Any) -> None:

@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 import structlog
@@ -16,8 +17,18 @@ from app.services.usage.ledger import UsageLedger
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.usage import ledger
-from app.store.usage.ledger import COUNTERS, ReportedUsage, UsageMark, UsageMarkRow, UsageRow, counted
-from dataplane.protocol.usage import OTHERS, UsageCounters
+from app.store.usage.ledger import (
+    COUNTERS,
+    TIER_COUNTERS,
+    ReportedUsage,
+    TierUsageMarkRow,
+    TierUsageRow,
+    UsageMark,
+    UsageMarkRow,
+    UsageRow,
+    counted,
+)
+from dataplane.protocol.usage import OTHERS, TierUsageCounters, UsageCounters
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -37,7 +48,7 @@ def counters(
     )  # fmt: skip
 
 
-def told(
+def reported(
     served: int, *, epoch: str = "one", number: int = 1, at: float = 1.0, tenant: str = "a"
 ) -> ReportedUsage:
     counts = tuple(served if name == "served_tokens" else 0 for name in COUNTERS)
@@ -53,24 +64,24 @@ def served_of(counts: tuple[int, ...] | None) -> int | None:
 
 
 async def test_what_is_new_is_what_was_not_counted() -> None:
-    assert served_of(counted(told(5), None)) == 5
-    assert served_of(counted(told(8, at=2), mark(told(5)))) == 3
-    assert served_of(counted(told(5, at=2), mark(told(5)))) == 0
+    assert served_of(counted(reported(5), None)) == 5
+    assert served_of(counted(reported(8, at=2), mark(reported(5)))) == 3
+    assert served_of(counted(reported(5, at=2), mark(reported(5)))) == 0
 
 
 async def test_another_process_or_a_later_account_counts_from_nothing() -> None:
-    assert served_of(counted(told(4, epoch="two", at=2), mark(told(5)))) == 4
-    assert served_of(counted(told(4, number=2, at=2), mark(told(5)))) == 4
+    assert served_of(counted(reported(4, epoch="two", at=2), mark(reported(5)))) == 4
+    assert served_of(counted(reported(4, number=2, at=2), mark(reported(5)))) == 4
 
 
 async def test_what_comes_too_late_is_not_counted_again() -> None:
-    assert counted(told(4, epoch="zero", at=1), mark(told(5, at=2))) is None
-    assert counted(told(4, number=1, at=3), mark(told(5, number=2))) is None
-    assert counted(told(4, at=1), mark(told(5, at=2))) is None
+    assert counted(reported(4, epoch="zero", at=1), mark(reported(5, at=2))) is None
+    assert counted(reported(4, number=1, at=3), mark(reported(5, number=2))) is None
+    assert counted(reported(4, at=1), mark(reported(5, at=2))) is None
 
 
 async def test_a_counter_that_went_round_counts_nothing_below_nought() -> None:
-    assert served_of(counted(told(2, at=2), mark(told(5)))) == 0
+    assert served_of(counted(reported(2, at=2), mark(reported(5)))) == 0
 
 
 def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> None:
@@ -161,7 +172,9 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
         for name in epochs if last else (node,):
             if last or rng.random() < 0.7:
                 of_node = [
-                    UsageCounters(n, t, "m", SPACE, c[0], c[1], c[2], c[3], c[4], c[5], c[6], {"full": c[7]})
+                    UsageCounters(
+                        n, t, "m", SPACE, c[0], c[1], c[2], c[3], c[4], c[5], c[6], {"full": c[7]}, c[8]
+                    )
                     for (each, e, n, t), c in now.items()
                     if each == name and e == f"{name}-{epochs[name]}" and n == numbers[name, t]
                 ]
@@ -204,21 +217,21 @@ def test_increments_add_up_whatever_is_repeated_or_missed(steps: list[tuple[int,
         count += more
         total += more
         if tells or kind:
-            each = told(count, epoch=str(epoch), number=number, at=at)
+            each = reported(count, epoch=str(epoch), number=number, at=at)
             for _ in range(2):
                 new = counted(each, state)
                 counted_total += served_of(new) or 0
                 state = mark(each) if new is not None else state
         if kind:
             epoch, number, count = (epoch + 1, 1, 0) if kind == 1 else (epoch, number + 1, 0)
-    final = counted(told(count, epoch=str(epoch), number=number, at=at + 1), state)
+    final = counted(reported(count, epoch=str(epoch), number=number, at=at + 1), state)
     assert counted_total + (served_of(final) or 0) == total
 
 
 async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database: Database) -> None:
     async with database.write() as session:
         await ledger.add(
-            session, [(NOON, told(1, tenant="old")), (NOON, told(1, tenant="new", epoch="two", at=5))]
+            session, [(NOON, reported(1, tenant="old")), (NOON, reported(1, tenant="new", epoch="two", at=5))]
         )
         await ledger.forget_epochs(session, "node", "two", before=0.5)
         assert len((await session.scalars(sa.select(UsageMarkRow))).all()) == 2
@@ -230,6 +243,66 @@ async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database:
 def book_of(plane: Plane, **options: object) -> UsageLedger:
     parts = plane.app.parts
     return UsageLedger(parts.operations, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
+
+
+async def tier_rows_of(database: Database) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Counters by tenant and tier."""
+    async with database.read() as session:
+        rows = (await session.scalars(sa.select(TierUsageRow))).all()
+    found: dict[tuple[str, str], tuple[int, ...]] = {}
+    for row in rows:
+        before = found.get((row.tenant, row.tier), (0,) * len(TIER_COUNTERS))
+        new = (getattr(row, name) for name in TIER_COUNTERS)
+        found[row.tenant, row.tier] = tuple(map(sum, zip(before, new, strict=True)))
+    return found
+
+
+def with_tiers(tiers: dict[str, tuple[int, int, int]], number: int = 1, tenant: str = "a") -> UsageCounters:
+    counted = {name: TierUsageCounters(*counts) for name, counts in tiers.items()}
+    return msgspec.structs.replace(counters(number, tenant, 50), served_bytes=9, tiers=counted)
+
+
+async def test_tiers_are_counted_beside_their_account(database: Database) -> None:
+    waiting = PendingUsage()
+    at = float(NOON)
+    for epoch, accounts in (
+        ("one", [with_tiers({"disk": (1, 2, 3)}), with_tiers({"disk": (5, 0, 0)}, 2, "b")]),
+        ("one", [with_tiers({"disk": (2, 4, 6), "s3": (7, 0, 0)})]),
+        ("two", [with_tiers({"disk": (1, 1, 1)})]),
+    ):
+        at += 1800
+        assert waiting.take("node", epoch, accounts, at) == 0
+        waiting.end("node")
+        out = waiting.take_all()
+        for _ in range(2):  # the same numbers arrive again
+            async with database.write() as session:
+                await ledger.add(session, out)
+    assert await tier_rows_of(database) == {
+        ("a", "disk"): (3, 5, 7), ("a", "s3"): (7, 0, 0), ("b", "disk"): (5, 0, 0),
+    }  # fmt: skip
+    served = sum(row["served_bytes"] for row in (await rows_of(database)).values())
+    assert served == 3 * 9, "each account of each process reports 9 bytes"
+    async with database.write() as session:
+        await ledger.forget_epochs(session, "node", "two", before=at)
+        left = (await session.scalars(sa.select(TierUsageMarkRow))).all()
+    assert [(mark.tier, mark.epoch) for mark in left] == [("disk", "two")]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"disk": (-1, 0, 0)}, {"disk": (2**63, 0, 0)}, {"a\0": (1, 0, 0)}, {"": (1, 0, 0)}]
+)
+def test_a_tier_that_cannot_be_is_left_out_and_its_account_is_not(
+    wrong: dict[str, tuple[int, int, int]],
+) -> None:
+    waiting = PendingUsage()
+    assert waiting.take("node", "one", [with_tiers({**wrong, "good": (1, 0, 0)})], NOON) == 1
+    assert [each.tier for _, each in waiting.take_all()] == ["", "good"]
+
+
+def test_a_node_of_an_older_release_reports_no_tiers() -> None:
+    old = msgspec.msgpack.encode([1, "a", "m", SPACE, 7, 2, 1, 0, 0, 0, 0, {}])
+    account = msgspec.msgpack.decode(old, type=UsageCounters)
+    assert (account.served_bytes, account.tiers) == (0, {})
 
 
 async def test_a_node_is_read_and_told_what_is_written(plane: Plane, node: FakeNode) -> None:
@@ -302,13 +375,13 @@ async def test_numbers_wait_while_the_database_is_away(
 
 async def test_a_manager_that_does_not_write_asks_nobody(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
-    await book_of(plane, is_writing=lambda: False).close(1)
+    await book_of(plane, is_writing=lambda: False).close()
     assert await rows_of(plane.app.parts.database) == {}
 
 
 async def test_what_is_open_at_the_end_is_read_and_written(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
-    await book_of(plane).close(5)
+    await book_of(plane).close()
     assert len(await rows_of(plane.app.parts.database)) == 1
 
 
@@ -318,4 +391,4 @@ async def test_a_node_that_cannot_tell_is_logged_once(plane: Plane, node: FakeNo
     with structlog.testing.capture_logs() as logs:
         await book.read()
         await book.read()
-    assert [line["event"] for line in logs] == ["usage.not_read"]
+    assert [line["event"] for line in logs if line["event"].startswith("usage.")] == ["usage.not_read"]

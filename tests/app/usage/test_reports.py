@@ -11,10 +11,19 @@ import sqlalchemy as sa
 
 from app.services.base.principals import Principal
 from app.services.usage import reports
-from app.store.retention import usage_before
+from app.store.records.rates import RateRow
+from app.store.retention import tier_usage_before, usage_before
 from app.store.usage import ledger
-from app.store.usage.ledger import COUNTERS, ReportedUsage, UsageMarkRow, UsageRow
+from app.store.usage.ledger import (
+    COUNTERS,
+    TIER_COUNTERS,
+    ReportedUsage,
+    TierUsageRow,
+    UsageMarkRow,
+    UsageRow,
+)
 from dataplane.protocol.usage import OTHERS
+from tests.app.command import larder
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +32,15 @@ DAY = 24 * HOUR
 START = (int(time.time()) // DAY - 10) * DAY
 """What is very old is forgotten at the start."""
 SPACES = {"m": "a" * 32, "n": "b" * 32}
+
+
+@pytest.fixture
+async def plane(shared_plane: Plane) -> Plane:
+    """A plane without usage and rates."""
+    async with shared_plane.app.parts.database.write() as session:
+        for table in (UsageRow, TierUsageRow, UsageMarkRow, RateRow):
+            await session.execute(sa.delete(table))
+    return shared_plane
 
 
 def rfc(at: float, zone: str = "Z") -> str:
@@ -38,6 +56,16 @@ async def used(
         for name in COUNTERS:
             setattr(row, name, counts.get(name, 0))
         session.add(row)
+
+
+async def used_in_tier(
+    plane: Plane, hour: int, tier: str, tenant: str = "a", model: str = "m", node: str = "n1", **counts: int
+) -> None:
+    """A row of a tier, `hour` hours after START."""
+    async with plane.app.parts.database.write() as session:
+        keys = {"hour": START + hour * HOUR, "node": node, "tenant": tenant, "model": model, "tier": tier}
+        values = {name: counts.get(name, 0) for name in TIER_COUNTERS}
+        session.add(TierUsageRow(**keys, space=SPACES[model], **values))
 
 
 async def report(plane: Plane, query: str = "", hours: int = 48) -> Any:
@@ -81,6 +109,54 @@ async def test_prefill_that_was_saved_is_estimated_with_the_rates_that_are_set(p
     rate = {"model": "m", "prefill_tokens_per_s": 500, "space": SPACES["m"]}
     assert (await plane.http.put("/api/v1/rates/one-space", json=rate)).status_code == 201
     assert (await report(plane))["totals"]["saved_prefill_s"] == 2
+
+
+async def test_memory_serves_what_no_tier_served(plane: Plane) -> None:
+    await used(plane, 0, held_kib_s=3600, served_tokens=100, served_bytes=1000)
+    await used(plane, 0, node="old", served_tokens=7)
+    await used_in_tier(plane, 0, "disk", held_kib_s=7200, served_tokens=30, served_bytes=300)
+    await used_in_tier(plane, 0, "disk", node="n2", held_kib_s=3600)
+    await used_in_tier(plane, 1, "s3", model="n", held_kib_s=3600)
+    answer = await report(plane)
+    nothing = {"byte_hours": 0.0, "served_tokens": 0, "served_bytes": 0}
+    memory = {"byte_hours": 1024.0, "served_tokens": 77, "served_bytes": 700}
+    disk = {"byte_hours": 3072.0, "served_tokens": 30, "served_bytes": 300}
+    s3 = {**nothing, "byte_hours": 1024.0}
+    assert [(i["start"] - START, i["tiers"]) for i in answer["items"]] == [
+        (0, {"memory": memory, "disk": disk}), (HOUR, {"memory": nothing, "s3": s3}),
+    ]  # fmt: skip
+    assert answer["totals"]["tiers"] == {"memory": memory, "disk": disk, "s3": s3}
+    assert (answer["totals"]["byte_hours"], answer["totals"]["served_tokens"]) == (1024, 107)
+    by_model = (await report(plane, "group_by=model&step=1d"))["items"]
+    assert [(i["group"], list(i["tiers"])) for i in by_model] == [
+        ("m", ["memory", "disk"]), ("n", ["memory", "s3"]),
+    ]  # fmt: skip
+    assert (await report(plane, "tenant=b"))["totals"]["tiers"] == {"memory": nothing}
+
+
+async def test_memory_and_each_tier_have_columns_in_csv(plane: Plane) -> None:
+    await used(plane, 0, "a", served_tokens=100)
+    await used(plane, 0, "b", served_tokens=5)
+    await used_in_tier(plane, 0, "=disk", "a", served_tokens=30)
+    response = await plane.http.get(f"/api/v1/usage?from={START}&to={START + DAY}&format=csv")
+    heading, *rows = csv.reader(io.StringIO(response.text))
+    found = [dict(zip(heading, row, strict=True)) for row in rows]
+    shown = [(each["tenant"], each["served_tokens:memory"], each["served_tokens:=disk"]) for each in found]
+    assert shown == [("a", "70", "30"), ("b", "5", "0")]
+
+
+async def test_the_command_shows_tiers(plane: Plane) -> None:
+    await used(plane, 0, held_kib_s=3600 << 20, served_tokens=100)
+    await used_in_tier(plane, 0, "disk", held_kib_s=7200 << 20, served_tokens=25, served_bytes=1 << 20)
+    times = ("--from", str(START), "--to", str(START + DAY))
+    code, out, err = await larder(plane, "usage", "--tiers", *times)
+    assert (code, err) == (0, "")
+    assert [line.split() for line in out.splitlines()[2:4]] == [
+        [rfc(START)[:10], "a", "memory", "1.000", "75", "75.0", "%", "0", "B"],
+        [rfc(START)[:10], "a", "disk", "2.000", "25", "25.0", "%", "1", "MiB"],
+    ]
+    code, out, err = await larder(plane, "usage", *times)
+    assert (code, err, "disk" in out) == (0, "", False)
 
 
 async def test_a_report_is_csv_when_asked_for_by_name_or_by_header(plane: Plane) -> None:
@@ -189,13 +265,17 @@ async def test_sums_beyond_63_bits_are_told(plane: Plane) -> None:
 async def test_old_usage_goes_batch_by_batch_and_marks_stay(plane: Plane) -> None:
     for hour in range(5):
         await used(plane, hour, served_tokens=1)
+    for hour in (0, 4):
+        await used_in_tier(plane, hour, "disk", served_tokens=1)
     database = plane.app.parts.database
     async with database.write() as session:
-        told = ReportedUsage("n1", "e", 1, "a", "m", SPACES["m"], 1.0, (0,) * len(COUNTERS))
-        await ledger.add(session, [(START, told)])
+        usage = ReportedUsage("n1", "e", 1, "a", "m", SPACES["m"], 1.0, (0,) * len(COUNTERS))
+        await ledger.add(session, [(START, usage)])
         assert await usage_before(session, START + 4 * HOUR, 3) == 3
         assert await usage_before(session, START + 4 * HOUR, 3) == 1
         assert await usage_before(session, START + 4 * HOUR, 3) == 0
+        assert await tier_usage_before(session, START + 4 * HOUR, 3) == 1
+        assert await tier_usage_before(session, START + 4 * HOUR, 3) == 0
     async with database.read() as session:
         (left,) = (await session.scalars(sa.select(UsageRow))).all()
         assert left.hour == START + 4 * HOUR
@@ -203,7 +283,7 @@ async def test_old_usage_goes_batch_by_batch_and_marks_stay(plane: Plane) -> Non
 
 
 async def test_a_rate_is_put_shown_changed_and_deleted(plane: Plane) -> None:
-    path, body = "/api/v1/rates/llama", {"model": "llama", "prefill_tokens_per_s": 12_000.5, "note": "H100"}
+    path, body = "/api/v1/rates/shown", {"model": "llama", "prefill_tokens_per_s": 12_000.5, "note": "H100"}
     assert (await plane.http.put(path, json=body)).status_code == 201
     shown = await plane.get(path)
     assert {name: shown[name] for name in body} == body
@@ -217,7 +297,8 @@ async def test_a_rate_is_put_shown_changed_and_deleted(plane: Plane) -> None:
     assert (await plane.http.get(path)).status_code == 404
     assert (await plane.http.delete(path)).status_code == 404
     entries = (await plane.get("/api/v1/audit"))["items"]
-    assert sorted(e["action"] for e in entries if e["kind"] == "rate") == ["create", "delete", "update"]
+    of_rate = [e["action"] for e in entries if (e["kind"], e["name"]) == ("rate", "shown")]
+    assert of_rate == ["delete", "update", "create"]
 
 
 async def test_a_rate_is_not_changed_by_who_does_not_know_it(plane: Plane) -> None:
@@ -247,6 +328,8 @@ async def test_one_model_or_space_has_one_rate(plane: Plane) -> None:
         ({"model": "m", "prefill_tokens_per_s": 1, "space": "A" * 32}, ["space"]),
         ({"model": "m", "prefill_tokens_per_s": -1, "note": "\0"}, ["note", "prefill_tokens_per_s"]),
         ({"model": "m"}, ["prefill_tokens_per_s"]),
+        ({}, ["model", "prefill_tokens_per_s"]),
+        ({"model": "", "note": "\0"}, ["model", "note", "prefill_tokens_per_s"]),
         ({"model": "m", "prefill_tokens_per_s": 1, "more": 1}, ["more"]),
     ],
 )

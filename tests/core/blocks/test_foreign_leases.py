@@ -6,11 +6,13 @@ import pytest
 
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import ListBlocks, QuotaSpec, Scope
+from dataplane.protocol.control.lookups import ListBlocks
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import SpaceRequest
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
-from tests.restart.cuts import KillBench
+from tests.restart.support.cuts import KillBench
 
 PAGE = 4096
 BLOCKS = 64

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from dataplane.core.journal.id_journal import (
     ATTACH_BYTES,
+    COMPACTED_AT_ONCE,
     MAX_HALF_BYTES,
     MIN_HALF_BYTES,
     N_HALF,
+    EngineEnd,
+    EngineName,
     IdJournal,
     SpaceName,
     TenantName,
@@ -18,11 +23,11 @@ from dataplane.core.journal.id_journal import (
 )
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
-from dataplane.protocol.events import BlocksRefused, IdJournalFilling
+from dataplane.protocol.events import BlocksRefused, IdJournalNearlyFilled
 from dataplane.protocol.layout import LayoutError
 from tests.dataplane import factories as make
-from tests.restart import cuts
-from tests.restart.cuts import KillBench
+from tests.restart.support import cuts
+from tests.restart.support.cuts import KillBench
 
 PAGE = 4096
 LONG = "\U00020000" * 120
@@ -80,7 +85,7 @@ def test_a_tenant_that_does_not_fit_is_refused_counted_and_let_in_when_others_go
     assert 32 <= stored < 64
     assert before.refused() == {"too_many_tenants": 1}
     events = before.node.take_events()
-    assert [event.code for event in events if isinstance(event, BlocksRefused)] == ["too_many_tenants"]
+    assert [event.reason for event in events if isinstance(event, BlocksRefused)] == ["too_many_tenants"]
     assert engine.store([make.key("more")], PAGE, tenant=salt(0)).written == 1, "it is known"
     stats = node_stats(before.node, before.now)
     assert 0.9 < stats.id_journal_bytes / stats.id_journal_capacity_bytes <= 1
@@ -99,16 +104,16 @@ def test_a_tenant_that_does_not_fit_is_refused_counted_and_let_in_when_others_go
 def test_it_is_told_once_when_it_fills_and_again_after_it_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     node = bench(256, 64 << 10, monkeypatch)
     engine = node.attach(pid=1)
-    told = []
+    published = []
     for number in range(32):
         engine.store([make.key(number)], PAGE, tenant=salt(number))
         node.pass_time(1.0)
         stats = node_stats(node.node, node.now)
         share = stats.id_journal_bytes / stats.id_journal_capacity_bytes
-        told += [(event, share) for event in node.events(IdJournalFilling)]
-    ((event, share),) = told
+        published += [(event, share) for event in node.events(IdJournalNearlyFilled)]
+    ((event, share),) = published
     assert 0.8 <= share < 0.85
-    assert isinstance(event, IdJournalFilling)
+    assert isinstance(event, IdJournalNearlyFilled)
     assert event.bytes >= 0.8 * event.capacity_bytes
     node.node.clear(node.now, permanent=True)
     node.pass_time(1.0)
@@ -116,7 +121,7 @@ def test_it_is_told_once_when_it_fills_and_again_after_it_emptied(monkeypatch: p
     for number in range(32):
         engine.store([make.key(number)], PAGE, tenant=salt(number))
     node.pass_time(1.0)
-    assert len(node.events(IdJournalFilling)) == 1
+    assert len(node.events(IdJournalNearlyFilled)) == 1
 
 
 def test_tenants_that_come_and_go_for_ever_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,3 +198,87 @@ def test_a_refusal_costs_no_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     for more in range(500):
         assert engine.store([make.key(("no", more))], PAGE, tenant=salt(5000 + more)).refused
     assert bytes(names._bytes) == image, "nothing was written"
+
+
+def journal(half_bytes: int) -> tuple[IdJournal, bytearray]:
+    buffer = bytearray(names_bytes(half_bytes))
+    made = IdJournal(buffer)
+    made.format()
+    return made, buffer
+
+
+def test_a_compaction_in_steps_keeps_what_is_live_and_what_comes_and_goes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 60)
+    names, buffer = journal(64 << 10)
+    names.live = lambda: pytest.fail("compacted at once")
+    chance = random.Random(5)
+    used: dict[int, str] = {}
+    engines: set[int] = set()
+    began = ended = 0
+    for number in range(1, 4000):
+        used[number] = f"tenant-{number}"
+        names.name_tenant(number, used[number])
+        while len(used) > 200:
+            gone = chance.choice(sorted(used))
+            del used[gone]
+            names.tenant_unused(gone)
+            if chance.random() < 0.5:  # and it returns
+                used[gone] = f"tenant-{gone}"
+                names.name_tenant(gone, used[gone])
+        if number % 3 == 0:
+            names.append(EngineName(number, number, 0, "group", "name", 0.0, [(1, True)]))
+            engines.add(number)
+        if len(engines) > 20:
+            gone = chance.choice(sorted(engines))
+            engines.remove(gone)
+            names.append(EngineEnd(gone))
+        half, before = names._cells[N_HALF], names._compaction
+        names.compact_some()
+        began += before is None and names._compaction is not None
+        ended += names._cells[N_HALF] != half
+        if names._compaction is not None or number % 100 == 0:  # a kill loses nothing, whenever it comes
+            found = IdJournal.attach(bytearray(buffer))[1]
+            assert set(found.engines) == engines
+            assert {each: found.tenants[each] for each in used} == used
+    assert began >= ended >= 3
+    assert not names.overflowed
+
+
+def test_a_half_that_fills_during_a_compaction_is_compacted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 1)
+    names, buffer = journal(16 << 10)
+    names.live = lambda: [TenantName(1, "kept")]
+    names.name_tenant(1, "kept")
+    number = 1
+    while names._cells[N_HALF] == 0:
+        number += 1
+        names.name_tenant(number, f"tenant-{number}")
+        names.tenant_unused(number)
+        names.compact_some()
+        assert number < 10_000
+    assert names._compaction is None
+    assert IdJournal.attach(bytearray(buffer))[1].tenants[1] == "kept"
+
+
+def test_a_step_of_a_compaction_visits_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, _ = journal(1 << 20)
+    number = 0
+    while names._end < (1 << 20) * 7 // 8:
+        number += 1
+        names.name_tenant(number, f"tenant-{number}")
+        names.tenant_unused(number)
+    visited: list[bool] = []
+    survives = IdJournal._survives
+
+    def noted(self: IdJournal, body: memoryview, is_new: bool) -> bool:
+        visited.append(is_new)
+        return survives(self, body, is_new)
+
+    monkeypatch.setattr(IdJournal, "_survives", noted)
+    names.compact_some()
+    assert len(visited) == COMPACTED_AT_ONCE < number
+    while names._cells[N_HALF] == 0:
+        names.compact_some()
+    assert (len(visited), names._end, names.known) == (number, 0, {})

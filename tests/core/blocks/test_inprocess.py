@@ -44,8 +44,8 @@ def test_no_more_is_held_than_is_wanted() -> None:
     engine = peer(made, space())
     chain = make.keys(6)
     engine.store(chain, SLOT)
-    asked = [*chain, make.key("missing")]
-    assert [len(engine.hold(asked, most=most)) for most in (None, 3, 0, -1)] == [6, 3, 0, 0]
+    is_lookup = [*chain, make.key("missing")]
+    assert [len(engine.hold(is_lookup, most=most)) for most in (None, 3, 0, -1)] == [6, 3, 0, 0]
     assert len(engine.core.held(engine.client)) == 9
 
 
@@ -54,7 +54,7 @@ def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
     engine = peer(made, space())
     chain = make.keys(4)
     engine.store(chain, SLOT, tenant="a")
-    engine.hold([*chain, *make.keys(2, "missing")], tenant="a", asked=True)
+    engine.hold([*chain, *make.keys(2, "missing")], tenant="a", is_lookup=True)
     made.pass_time(0.1)
     tenant = made.tenant("a")
     assert (tenant.requested_blocks, tenant.hit_blocks) == (6, 4)
@@ -141,7 +141,7 @@ def test_engines_of_the_socket_are_none_of_a_gateway() -> None:
     made = bench()
     own = made.attach(make.space())
     with pytest.raises(ProtocolError) as refused:
-        InProcess(made.node).hold(own.client, own.spaces[0], make.key(1), "", made.now, asked=False)
+        InProcess(made.node).hold(own.client, own.spaces[0], make.key(1), "", made.now, is_lookup=False)
     assert refused.value.code is Code.NOT_ATTACHED
 
 

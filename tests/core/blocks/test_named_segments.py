@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dataplane.core.blocks.ranges import Ranges
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import QuotaSpec, Scope
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Commit
 from dataplane.protocol.spaces import LMCACHE
 from tests.core.gateway import peer, space

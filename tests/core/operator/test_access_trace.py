@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dataplane.core.engines.accesses import AccessTrace
-from dataplane.protocol.control import MAX_TRACE_PART_BYTES
+from dataplane.protocol.control.prefixes import MAX_TRACE_PART_BYTES
 from dataplane.protocol.layout import pack_keys
 from dataplane.replay.chains import DerivedChains
 from dataplane.replay.trace import TraceRequest, read_trace

@@ -8,7 +8,8 @@ import pytest
 
 from dataplane.core.operator import listing
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks, Scope
+from dataplane.protocol.control.lookups import MAX_LISTED_BLOCKS, CachedBlock, ListBlocks
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Commit
 from dataplane.protocol.spaces import LMCACHE
 from tests.core.gateway import peer

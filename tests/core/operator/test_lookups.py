@@ -7,7 +7,8 @@ import pytest
 from dataplane.core.operator import lookups
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import LookupChain, Scope, SpaceHits
+from dataplane.protocol.control.lookups import LookupChain, SpaceHits
+from dataplane.protocol.control.scopes import Scope
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench

@@ -9,7 +9,7 @@ import pytest
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.prefixes import MAX_KEYS, WINDOW_S, PrefixSketches
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Scope
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Reserve
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.dataplane import factories as make

@@ -8,8 +8,9 @@ from dataplane.core.operator import verifying
 from dataplane.core.stats import node_stats
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Scope, VerificationState
-from dataplane.protocol.events import BlockCorrupt, VerifyDone
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.control.verification import VerificationState
+from dataplane.protocol.events import BlockCorrupted, VerificationEnded
 from dataplane.protocol.layout import pack_keys
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
@@ -58,9 +59,9 @@ def test_corrupt_blocks_become_misses_and_are_told() -> None:
     assert figures(state) == (9, 6, 2, 3)
     assert engine.has(chain) == [True, True, False, True, False, True]
     events = bench.node.take_events()
-    corrupt = [event for event in events if isinstance(event, BlockCorrupt)]
+    corrupt = [event for event in events if isinstance(event, BlockCorrupted)]
     assert [(event.tenant, event.bytes, event.client) for event in corrupt] == [("a", PAGE, 0)] * 2
-    (done,) = [event for event in events if isinstance(event, VerifyDone)]
+    (done,) = [event for event in events if isinstance(event, VerificationEnded)]
     assert (done.verification, done.checked, done.corrupt, done.without_checksum) == (state.number, 6, 2, 3)
     assert node_stats(bench.node, bench.now).totals.corrupt_blocks == 2
     assert bench.faults() == []

@@ -6,7 +6,8 @@ import pytest
 
 from dataplane.core.tenants.accounts import effective_floors
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import QuotaSpec, Scope
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import Scope
 from tests.core.tenancy import PAGE, bench_of, fill, held
 from tests.dataplane import factories as make
 

@@ -7,7 +7,7 @@ import pytest
 from dataplane.core.stats import node_stats
 from dataplane.core.tenants.tenant import Rate
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import OnExceed, QuotaSpec
+from dataplane.protocol.control.records import OnExceed, QuotaSpec
 from tests.core.tenancy import PAGE, bench_of, fill, held
 from tests.dataplane import factories as make
 

@@ -9,7 +9,7 @@ import pytest
 
 from dataplane.core.engines import touching
 from dataplane.core.pool.lineage import among, descendants, identities
-from dataplane.protocol.control import Scope
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import Reserve
 from dataplane.protocol.layout import pack_keys
 from tests.core.tenancy import PAGE, bench_of

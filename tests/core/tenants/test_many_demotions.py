@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.pool import sweeps
-from dataplane.protocol.control import Scope
-from dataplane.protocol.events import SweepDone
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.events import SweepEnded
 from tests.core.tenancy import PAGE, bench_of
 from tests.core.tenants.test_sweeps import seen
 from tests.dataplane import factories as make
@@ -23,11 +23,11 @@ def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(
     numbers = [bench.node.demote(ALL, bench.now).sweep for _ in range(50)]
     queued = sum(len(sweep.queue) for sweep in bench.node.pool.sweeps.active)
     assert queued < 200
-    bench.events(SweepDone)
+    bench.events(SweepEnded)
     done = []
     for _ in range(100):
         bench.pass_time(0.05)
-        done += [event.sweep for event in bench.events(SweepDone) if isinstance(event, SweepDone)]
+        done += [event.sweep for event in bench.events(SweepEnded) if isinstance(event, SweepEnded)]
     assert sorted(done) == numbers
     assert not bench.node.pool.sweeps.active
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.operator import intent as intent_module
-from dataplane.protocol.control import ListBlocks, QuotaSpec, Scope, Strength
+from dataplane.protocol.control.lookups import ListBlocks
+from dataplane.protocol.control.records import QuotaSpec, Strength
+from dataplane.protocol.control.scopes import Scope
 from tests.core.tenancy import PAGE, bench_of, fill
 from tests.core.tenants.test_sweeps import seen, settle
 from tests.dataplane import factories as make

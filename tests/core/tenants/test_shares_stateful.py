@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import QuotaSpec, Scope, Strength
+from dataplane.protocol.control.records import QuotaSpec, Strength
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.layout import HOT_KEY, pack_keys
 from dataplane.protocol.states import STATE_MASK, State
 from tests.core.tenancy import PAGE, bench_of

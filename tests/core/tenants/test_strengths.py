@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import QuotaSpec, Strength
+from dataplane.protocol.control.records import QuotaSpec, Strength
 from dataplane.protocol.events import PinDegraded, PinExpired
 from tests.core.tenancy import PAGE, bench_of, fill, held
 from tests.dataplane import factories as make
@@ -32,7 +32,7 @@ def test_a_soft_pin_decays_at_its_end() -> None:
     fill(engine, "", 200)
     assert engine.lookup(chain) == 16
     bench.pass_time(2)
-    assert [event.name for event in bench.events(PinExpired) if isinstance(event, PinExpired)] == ["wish"]
+    assert [event.pin for event in bench.events(PinExpired) if isinstance(event, PinExpired)] == ["wish"]
     fill(engine, "", 200, "more")
     assert engine.lookup(chain) == 0
     assert bench.pin("wish").expired
@@ -146,7 +146,7 @@ def test_a_permanent_pin_takes_the_place_of_a_guaranteed_one_which_says_so_and_c
     assert (bench.pin("permanent").guaranteed, bench.pin("guaranteed").guaranteed) == (6, 2)
     bench.pass_time(0.1)
     degraded = [event for event in bench.events(PinDegraded) if isinstance(event, PinDegraded)]
-    assert [(event.name, event.blocks) for event in degraded] == [("guaranteed", 6)]
+    assert [(event.pin, event.blocks) for event in degraded] == [("guaranteed", 6)]
     assert bench.faults() == []
     bench.apply(*make.pins([guaranteed], 3))
     assert bench.pin("guaranteed").guaranteed == 8
@@ -162,7 +162,7 @@ def test_a_permanent_pin_that_cannot_fit_takes_nobodys_place() -> None:
     bench.apply(*make.pins([guaranteed, make.pin("large", large, strength="permanent")], 2))
     assert (bench.pin("small").guaranteed, bench.pin("large").degraded) == (8, 1)
     bench.pass_time(0.1)
-    names = [event.name for event in bench.events(PinDegraded) if isinstance(event, PinDegraded)]
+    names = [event.pin for event in bench.events(PinDegraded) if isinstance(event, PinDegraded)]
     assert names == ["large"]
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from dataplane.core.pool import sweeps
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import CountBlocks, QuotaSpec, Scope
+from dataplane.protocol.control.records import QuotaSpec
+from dataplane.protocol.control.scopes import CountBlocks, Scope
 from dataplane.protocol.engine import LeaseRequest, Reserve
-from dataplane.protocol.events import SweepDone
+from dataplane.protocol.events import SweepEnded
 from dataplane.protocol.layout import H_INVALID_COUNT, pack_keys
 from dataplane.protocol.spaces import Space
 from tests.core.tenancy import PAGE, bench_of, fill, held
@@ -220,7 +221,7 @@ def test_hundreds_of_invalidations_at_once_are_all_in_force_and_all_reported() -
     done = []
     for _ in range(400):
         bench.pass_time(0.05)
-        done += [event.sweep for event in bench.events(SweepDone) if isinstance(event, SweepDone)]
+        done += [event.sweep for event in bench.events(SweepEnded) if isinstance(event, SweepEnded)]
     assert done == numbers
     assert not bench.node.pool.table.blocks
 

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import ALGORITHMS, Algorithm, QuotaSpec, Scope, Strength
+from dataplane.protocol.control.records import ALGORITHMS, Algorithm, QuotaSpec, Strength
+from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.layout import I64, U64, pack_keys
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
@@ -80,7 +81,7 @@ class TenancyMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench = Bench(CAPACITY, max_blocks=320, pin_budget_bytes=make.MIB, ttl_s=10)
+        self.bench = Bench(CAPACITY, max_blocks=320, pin_budget_bytes=make.MIB, ttl_s=10, hint_max_s=60)
         self.alive: list[BenchEngine] = []
         self.closed: list[BenchEngine] = []
         self.open: list[tuple[BenchEngine, int]] = []
@@ -103,7 +104,7 @@ class TenancyMachine(RuleBasedStateMachine):
         self.attach()
         for tenant in TENANTS:
             for number in range(len(CHAINS[tenant])):
-                self.write(0, tenant, number, SLOT, number % 2, "commit")
+                self.write(0, tenant, number, SLOT, number % 2, "commit", (0, 0))
         self.quotas(specs)
         self.pins({"p": ("b", pinned, "permanent", None, False), "q": ("", pinned, "guaranteed", 30.0, True)})
 
@@ -122,12 +123,24 @@ class TenancyMachine(RuleBasedStateMachine):
         size=st.sampled_from(SIZES),
         space=st.integers(0, 1),
         finish=st.sampled_from(["commit", "commit", "commit", "some", "abort", "leave"]),
+        hint=st.sampled_from([(0, 0), (0, 0), (5, 0), (0, 5), (0, 1000), (3, 20)]),
     )
-    def write(self, pick: int, tenant: str, number: int, size: int, space: int, finish: str) -> None:
+    def write(
+        self,
+        pick: int,
+        tenant: str,
+        number: int,
+        size: int,
+        space: int,
+        finish: str,
+        hint: tuple[float, float],
+    ) -> None:
         engine = self.engine(pick)
         kept, guaranteed = self._floors(besides=tenant), self._guaranteed()
         refused = self.bench.node.pool.tenants.get(tenant).refused_blocks
-        granted = engine.reserve(CHAINS[tenant][number], size, tenant=tenant, space=space)
+        granted = engine.reserve(
+            CHAINS[tenant][number], size, tenant=tenant, space=space, ttl_s=hint[0], pin_s=hint[1]
+        )
         self._nobody_lost(kept, guaranteed)
         account = self.bench.node.pool.tenants.get(tenant)
         outcomes = granted.outcomes.tolist()
@@ -314,9 +327,11 @@ class TenancyMachine(RuleBasedStateMachine):
         ending = any(end is not None and end <= self.bench.now for end in ends)
         guaranteed = [] if ending or self.bench.node.pool.sweeps.active else self._guaranteed()
         owed = bool(self.bench.node.pool.sweeps.active or self.bench.node.pool.doomed)
+        hinted_out = self.bench.node.pool.evicted["hint"].blocks
         self.bench.node.tick(self.bench.now)
         self._stay(guaranteed)
-        if not owed:
+        # A floor does not keep blocks that the tenant itself wants dropped.
+        if not owed and hinted_out == self.bench.node.pool.evicted["hint"].blocks:
             self._nobody_lost(kept, [])
 
     # ---- what must hold
@@ -446,7 +461,9 @@ class TenancyMachine(RuleBasedStateMachine):
         }
 
     def _guaranteed(self) -> list[Block]:
-        return list(self.bench.node.pool.pins.guaranteed)
+        """Blocks under guaranteed pins, without those that an invalidation covers, which are freed bit by bit."""
+        pool = self.bench.node.pool
+        return [block for block in pool.pins.guaranteed if not pool.sweeps.covers(block)]
 
     def _nobody_lost(self, kept: dict[str, int], guaranteed: list[Block]) -> None:
         for salt, least in kept.items():

@@ -9,7 +9,7 @@ import pytest
 
 from dataplane.core.tenants import usage as core_usage
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import QuotaSpec
+from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.engine import SpaceRequest
 from dataplane.protocol.keys import tenant_fingerprint
 from dataplane.protocol.layout import RING_COUNT_BITS, RING_KIND_SHIFT, RING_LOOKUP

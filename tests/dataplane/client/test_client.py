@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import warnings
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def store(client: Client, chain: list[bytes], nbytes: int = PAGE, **where: objec
 
 
 def connect(plane: Plane, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=5, **options)  # type: ignore[arg-type]
+    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
 def fill(client: Client, nbytes: int = make.MIB, blocks: int = 48) -> int:
@@ -52,6 +53,19 @@ def test_what_was_stored_is_read_back_by_another_engine(plane: Plane) -> None:
                 lease.view(4)
         with pytest.raises(ValueError, match="released"):
             lease.view(0)
+
+
+def test_hints_are_sent_and_wrong_ones_are_refused(plane: Plane) -> None:
+    chain = make.keys(3)
+    with connect(plane) as client:
+        assert client.hint_max_s == 3600.0
+        for seconds in (-1.0, math.nan, math.inf):
+            with pytest.raises(ValueError, match="expected ttl_s and pin_s of 0 or more seconds"):
+                client.reserve(chain, PAGE, pin_s=seconds)
+        assert store(client, chain[:2], ttl_s=60) == 2
+        assert store(client, chain, pin_s=60) == 1
+        totals = plane.describe().totals
+        assert (totals.hinted_ttl_blocks, totals.hinted_pin_blocks) == (2, 3)
 
 
 def test_nothing_is_readable_before_the_commit_and_an_abandoned_reservation_leaves_nothing(
@@ -91,7 +105,7 @@ def test_outcomes_tell_what_is_there_and_what_is_being_written(plane: Plane) -> 
 def test_a_hit_is_the_minimum_over_the_spaces_of_a_client(plane: Plane) -> None:
     ranks = [make.space(rank=rank, world=2) for rank in range(2)]
     chain = make.keys(4)
-    with attach(plane.socket, ranks, timeout_s=5) as scheduler:
+    with attach(plane.socket, ranks, timeout_s=30) as scheduler:
         store(scheduler, chain, space=0)
         assert scheduler.lookup(chain) == 0
         assert len(scheduler.acquire(chain)) == 0
@@ -259,7 +273,7 @@ def test_a_read_only_space_is_mapped_read_only_and_takes_no_store(plane: Plane) 
     with connect(plane) as writer:
         store(writer, chain)
         reader = attach(
-            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=5, on_event=events.append
+            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=30, on_event=events.append
         )
         with reader, reader.acquire(chain) as lease:
             assert len(lease) == 2
@@ -341,7 +355,7 @@ def test_wrong_arguments_raise_value_errors(
 ) -> None:
     path = shared_plane.socket if there else "/nowhere/engine.sock"
     with (
-        attach(path, [make.space()], timeout_s=5) as client,
+        attach(path, [make.space()], timeout_s=30) as client,
         pytest.raises(ValueError, match=r"expected|tenant"),
     ):
         call(client)
@@ -365,12 +379,12 @@ def test_attach_with_wrong_arguments_raises_value_errors(
 
 
 def test_a_data_plane_that_says_no_raises_attach_refused(shared_plane: Plane) -> None:
-    with attach(shared_plane.socket, [make.space("m", block_bytes=PAGE)], timeout_s=5):
+    with attach(shared_plane.socket, [make.space("m", block_bytes=PAGE)], timeout_s=30):
         with pytest.raises(AttachRefused, match="space_conflict") as caught:
-            attach(shared_plane.socket, [make.space("m", block_bytes=2 * PAGE)], timeout_s=5)
+            attach(shared_plane.socket, [make.space("m", block_bytes=2 * PAGE)], timeout_s=30)
         assert caught.value.code is Code.SPACE_CONFLICT
     with pytest.raises(AttachRefused) as caught:
-        attach(shared_plane.socket, [make.space()], group="x" * 200, timeout_s=5)
+        attach(shared_plane.socket, [make.space()], group="x" * 200, timeout_s=30)
     assert (caught.value.code, caught.value.field) == (Code.BAD_GROUP, "group")
 
 

@@ -41,7 +41,7 @@ from tests.dataplane.plane import Plane, RawEngine, engine_process, line
 
 _decoder = decoder(EngineReply)
 STORE_ONE = """
-with attach(sys.argv[1], [make.space()], timeout_s=5) as client:
+with attach(sys.argv[1], [make.space()], timeout_s=30) as client:
     with client.reserve(make.keys(1), 4096) as reservation:
         tell(reservation.commit().blocks)
 """
@@ -85,6 +85,7 @@ class Server:
     """What a session asks of its server."""
 
     membarrier = False
+    tiers = None
 
     def __init__(self, memory: NodeMemory) -> None:
         options = NodeOptions("n", "1", make.MIB, make.MIB, 30.0, 0.5, 8)

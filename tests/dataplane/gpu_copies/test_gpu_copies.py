@@ -6,9 +6,9 @@ from typing import Any
 
 from dataplane.core.gpu_copies.gpu_copies import MAX_REFUSED
 from dataplane.core.stats import node_stats
-from dataplane.protocol.control import QuotaSpec, Strength
+from dataplane.protocol.control.records import QuotaSpec, Strength
 from dataplane.protocol.engine import SpaceRequest
-from dataplane.protocol.events import GpuCopyPoolFailed, GpuCopyPoolMade
+from dataplane.protocol.events import GpuCopyPoolCreated, GpuCopyPoolFailed
 from tests.dataplane import factories as make
 from tests.dataplane.bench_device import BenchDevice
 from tests.dataplane.bench_node import Bench, BenchEngine
@@ -53,7 +53,7 @@ def test_blocks_of_a_gpu_pin_get_gpu_copies_and_others_do_not() -> None:
     stats = device.stats
     assert (stats.gpu_copies, stats.wanted, stats.readers, stats.copied_blocks) == (5, 5, 1, 5)
     assert stats.used_bytes == 2 * make.MIB
-    assert len(bench.events(GpuCopyPoolMade)) == 1
+    assert len(bench.events(GpuCopyPoolCreated)) == 1
     assert faults(bench, device) == []
 
 

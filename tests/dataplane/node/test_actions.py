@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 from collections.abc import Iterator
@@ -12,26 +13,14 @@ import pytest
 
 from dataplane.client import Client, attach
 from dataplane.protocol.checksums import checksum
-from dataplane.protocol.control import VERSION as CONTROL_VERSION
-from dataplane.protocol.control import (
-    Ack,
-    Blocks,
-    CachedBlock,
-    Clear,
-    ControlRefused,
-    Hello,
-    ListBlocks,
-    Looked,
-    LookupChain,
-    Nack,
-    NeedBodies,
-    Scope,
-    Swept,
-    Verification,
-    VerificationState,
-    Verified,
-    Verify,
-)
+from dataplane.protocol.control.lookups import Blocks, CachedBlock, ListBlocks, Looked, LookupChain
+from dataplane.protocol.control.messages import VERSION as CONTROL_VERSION
+from dataplane.protocol.control.messages import ControlRefused
+from dataplane.protocol.control.moves import Move, ReadMove
+from dataplane.protocol.control.nodes import Hello
+from dataplane.protocol.control.scopes import Clear, Scope, Swept
+from dataplane.protocol.control.snapshots import Ack, Nack, NeedBodies
+from dataplane.protocol.control.verification import Verification, VerificationState, Verified, Verify
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Manager, Plane, contents, wait_for
 
@@ -48,7 +37,7 @@ def manager(plane: Plane) -> Iterator[Manager]:
 
 @pytest.fixture
 def engine(plane: Plane) -> Iterator[Client]:
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         yield client
 
 
@@ -123,8 +112,9 @@ def test_verification_finds_a_block_whose_bytes_changed(
     assert (state.checked, state.corrupt) == (40, 1)
     assert engine.lookup(chain) == 7
     assert manager.describe().totals.corrupt_blocks == 1
-    told = [json.loads(line) for line in plane.log().splitlines() if line.startswith("{")]
-    assert [line["client"] for line in told if line["event"] == "block.corrupt"] == [0]
+    wait_for(lambda: '"block.corrupted"' in plane.log(), "the log says so")
+    lines = [json.loads(line) for line in plane.log().splitlines() if line.startswith("{")]
+    assert [line["client"] for line in lines if line["event"] == "block.corrupted"] == [0]
 
 
 def segment_fd(plane: Plane, segment: int) -> int:
@@ -191,6 +181,9 @@ def test_wrong_questions_are_refused(manager: Manager) -> None:
         (ListBlocks("n", limit=10**6), "bad_field", "limit"),
         (Verify("n", Scope(tenant="a/b")), "bad_salt", "scope.tenant"),
         (Verification("n", 7), "unknown_verification", "number"),
+        (Move("n", Scope(tenant=""), "disk"), "unknown_tier", "tier"),
+        (Move("n", Scope(tenant=""), "disk", deadline_s=math.nan), "bad_field", "deadline_s"),
+        (ReadMove("n", 7), "unknown_tier", "number"),
     ):
         answer = manager.ask(message)
         assert isinstance(answer, ControlRefused)

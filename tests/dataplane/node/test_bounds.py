@@ -13,7 +13,8 @@ from dataplane.core.stats import node_stats
 from dataplane.memory.prefault import Prefault
 from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import Bodies, ControlRefused, Nack
+from dataplane.protocol.control.messages import ControlRefused
+from dataplane.protocol.control.snapshots import Bodies, Nack
 from dataplane.protocol.layout import RING_COUNT_BITS, RING_COUNT_MASK, RING_KIND_SHIFT, RING_LOOKUP
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
@@ -27,7 +28,7 @@ def test_segments_that_change_hands_cost_no_descriptors_and_no_memory(
 ) -> None:
     plane = make_plane(pool_bytes="16MiB").start()
     spaces = [Space(model="a"), Space(model="b")]
-    with attach(plane.socket, spaces, timeout_s=10) as engine:
+    with attach(plane.socket, spaces, timeout_s=30) as engine:
         for number in range(200):
             chain = [make.key(("churn", number))]
             with engine.reserve(chain, make.MIB, space=number % 2) as room:

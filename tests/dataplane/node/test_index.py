@@ -60,11 +60,11 @@ def test_a_key_of_one_space_is_not_found_in_another() -> None:
 def test_keys_with_the_same_buckets_and_tag_are_told_apart_by_the_whole_key() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
-    twins = [forged(8, 9, 77, rest) for rest in range(6)]
-    for twin in twins:
-        engine.store([twin], PAGE)
+    colliding = [forged(8, 9, 77, rest) for rest in range(6)]
+    for key in colliding:
+        engine.store([key], PAGE)
     assert bench.pool.blocks == 6
-    assert [engine.lookup([twin]) for twin in twins] == [1] * 6
+    assert [engine.lookup([key]) for key in colliding] == [1] * 6
     assert engine.lookup([forged(8, 9, 77, 99)]) == 0
 
 
@@ -72,22 +72,22 @@ def test_a_tag_collision_beside_an_absent_key_hides_nothing() -> None:
     """As many tag matches as keys: one key has two, the other none."""
     bench = Bench(64 * PAGE)
     engine = bench.attach()
-    twins = [forged(8, 9, 77, rest) for rest in range(2)]
-    for twin in twins:
-        engine.store([twin], PAGE)
-    for twin in twins:
-        assert engine.has([twin, make.key("absent")]) == [True, False]
-        assert engine.has([make.key("absent"), twin]) == [False, True]
+    colliding = [forged(8, 9, 77, rest) for rest in range(2)]
+    for key in colliding:
+        engine.store([key], PAGE)
+    for key in colliding:
+        assert engine.has([key, make.key("absent")]) == [True, False]
+        assert engine.has([make.key("absent"), key]) == [False, True]
 
 
 def test_a_block_is_never_stored_twice_because_of_tag_collisions() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
-    twins = [forged(8, 9, 77, rest) for rest in range(2)]
-    for twin in twins:
-        engine.store([twin], PAGE)
-    for at, twin in enumerate(twins):
-        stored = engine.store([twin, make.key(("absent", at))], PAGE)
+    colliding = [forged(8, 9, 77, rest) for rest in range(2)]
+    for key in colliding:
+        engine.store([key], PAGE)
+    for at, key in enumerate(colliding):
+        stored = engine.store([key, make.key(("absent", at))], PAGE)
         assert stored.outcomes == {"PRESENT": 1, "WRITE": 1}
 
 

@@ -74,7 +74,7 @@ def test_blocks_of_a_pin_beyond_the_budget_are_reported_as_an_event() -> None:
     bench.pass_time(0.05)
     (event,) = bench.events(PinDegraded)
     assert isinstance(event, PinDegraded)
-    assert (event.name, event.blocks) == ("big", 2)
+    assert (event.pin, event.tenant, event.blocks) == ("big", "_default", 2)
 
 
 def test_pins_can_never_make_the_pool_unusable() -> None:
@@ -98,7 +98,7 @@ def test_an_expired_pin_holds_nothing_and_is_shown_as_expired() -> None:
     bench.pass_time(2)
     stats = bench.pin("for a while")
     assert (stats.expired, stats.resident, stats.guaranteed, stats.bytes) == (True, 0, 0, 0)
-    assert [event.name for event in bench.events(PinExpired) if isinstance(event, PinExpired)] == [
+    assert [event.pin for event in bench.events(PinExpired) if isinstance(event, PinExpired)] == [
         "for a while"
     ]
     assert bench.pool.pinned_bytes == 0

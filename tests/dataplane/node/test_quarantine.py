@@ -6,7 +6,7 @@ import pytest
 
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
-from dataplane.protocol.events import EngineDetached, EngineGone, ReservationExpired
+from dataplane.protocol.events import EngineDetached, EngineReleased, ReservationExpired
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
@@ -71,7 +71,7 @@ def test_a_closed_connection_ends_the_right_to_commit_but_frees_nothing() -> Non
     assert bench.pool.quarantined_bytes == 4 * PAGE, "time proves nothing"
     engine.die()
     assert bench.pool.used_bytes == 0
-    (gone,) = bench.events(EngineGone)
+    (gone,) = bench.events(EngineReleased)
     assert (gone.released_blocks, gone.released_bytes) == (4, 4 * PAGE)
     assert bench.faults() == []
 
@@ -130,7 +130,7 @@ def test_two_processes_of_a_group_may_end_in_any_order(order: tuple[int, int], c
     for number in order:
         engines[number].die()
     assert bench.node.engines == {}
-    assert len(bench.events(EngineGone)) == 2
+    assert len(bench.events(EngineReleased)) == 2
     assert bench.faults() == []
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from dataplane.core.stats import node_stats
-from dataplane.core.tenants.quotas import MAX_IDLE_TENANTS
+from dataplane.core.tenants import quotas
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.events import BlocksEvicted, BlocksRefused
 from dataplane.protocol.keys import tenant_fingerprint
@@ -50,7 +52,7 @@ def test_over_limit_is_refused_counted_and_told() -> None:
     assert bench.refused() == {"over_limit": 2}
     assert bench.tenant("a").refused_blocks == 2
     (event,) = bench.events(BlocksRefused)
-    assert (event.tenant, event.code, event.blocks, event.bytes) == ("a", "over_limit", 2, 2 * PAGE)
+    assert (event.tenant, event.reason, event.blocks, event.bytes) == ("a", "over_limit", 2, 2 * PAGE)
     assert not bench.tenant("a").over_limit
 
 
@@ -189,12 +191,32 @@ def test_a_bad_salt_is_a_refused_request_and_leaves_no_account(salt: str) -> Non
     assert node_stats(bench.node, bench.now).tenants == []
 
 
-def test_tenants_without_blocks_or_a_record_are_forgotten_when_there_are_very_many() -> None:
+def test_tenants_without_blocks_or_a_record_are_forgotten_a_few_at_a_time_when_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quotas, "MAX_IDLE_TENANTS", 100)
+    monkeypatch.setattr(quotas, "MIN_VISITED", 50)
     bench = Bench(64 * PAGE)
     engine = bench.attach()
     bench.apply(make.quotas({"managed": 8 * PAGE}))
-    for number in range(MAX_IDLE_TENANTS + 10):
+    for number in range(400):
         engine.store(make.keys(1, f"chain {number}"), PAGE, tenant=f"tenant {number}")
-    bench.pass_time(1)
-    assert len(bench.node.pool.tenants.by_salt) == 64 + 1, "who has blocks stays, and who has a record"
+    tenants = bench.node.pool.tenants
+    sizes = [len(tenants.by_salt)]
+    while sizes[-1] > 100:
+        tenants.prune()
+        sizes.append(len(tenants.by_salt))
+        assert len(sizes) < 20
+    assert max(before - after for before, after in itertools.pairwise(sizes)) <= 50
+    assert tenants.by_salt.keys() >= {"managed", *(f"tenant {number}" for number in range(400 - 64, 400))}
     assert bench.faults() == []
+
+
+def test_the_more_tenants_are_too_many_the_more_are_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MAX_IDLE_TENANTS", 0)
+    monkeypatch.setattr(quotas, "MIN_VISITED", 1)
+    tenants = Bench(64 * PAGE).node.pool.tenants
+    for number in range(800):
+        tenants.get(f"tenant {number}")
+    tenants.prune()
+    assert len(tenants.by_salt) == 700

@@ -6,16 +6,10 @@ import msgspec
 import pytest
 
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import (
-    ControlRefused,
-    ControlRequest,
-    ListPrefixes,
-    Nack,
-    Resize,
-    Snapshot,
-    Trace,
-    digest_of,
-)
+from dataplane.protocol.control.messages import ControlRefused, ControlRequest
+from dataplane.protocol.control.nodes import Resize
+from dataplane.protocol.control.prefixes import ListPrefixes, Trace
+from dataplane.protocol.control.snapshots import Nack, Snapshot, digest_of
 from dataplane.protocol.usage import ReadUsage
 from tests.dataplane.plane import Plane
 

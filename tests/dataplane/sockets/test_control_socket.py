@@ -12,20 +12,13 @@ import zmq
 from dataplane import __version__
 from dataplane.client import attach
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import (
-    VERSION,
-    Ack,
-    Bodies,
-    ControlRefused,
-    DescribeNode,
-    Description,
-    Hello,
-    Nack,
-    NeedBodies,
-    Welcome,
-)
+from dataplane.protocol.control.messages import VERSION, ControlRefused
+from dataplane.protocol.control.nodes import DescribeNode, Description, Hello, Welcome
+from dataplane.protocol.control.snapshots import Ack, Bodies, Nack, NeedBodies
 from dataplane.protocol.engine import Reserve
-from dataplane.protocol.events import EngineAttached, Event, NodeStats, SnapshotApplied, name_of
+from dataplane.protocol.event import name_of
+from dataplane.protocol.events import EngineAttached, Event, SnapshotApplied
+from dataplane.protocol.stats.node import NodeStats
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, Manager, Plane, RawEngine
 
@@ -75,7 +68,7 @@ def test_a_snapshot_is_acked_and_in_force(plane: Plane, manager: Manager) -> Non
         snapshot.digest,
     )
     assert 0 <= answer.applied_s < WAIT_S
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         reservation = client.reserve(make.keys(6), PAGE, tenant="a")
         assert {code.name: number for code, number in reservation.refused.items()} == {"OVER_LIMIT": 2}
         reservation.abort()
@@ -190,7 +183,7 @@ def test_a_manager_that_goes_away_without_its_answer_hurts_nobody(shared_plane: 
     for _ in range(20):
         with shared_plane.manager() as manager:
             manager.socket.send(encode(DescribeNode("n")))
-    assert shared_plane.describe().engines == []
+    shared_plane.wait_stats(lambda stats: stats.engines == [], "engines of other tests are gone")
 
 
 def test_events_are_numbered_without_holes_and_a_description_says_which_it_includes(plane: Plane) -> None:
@@ -211,7 +204,7 @@ def test_events_are_numbered_without_holes_and_a_description_says_which_it_inclu
                     return event
 
         receive_until(NodeStats)
-        with attach(plane.socket, [make.space()], group="seen") as client:
+        with attach(plane.socket, [make.space()], timeout_s=30, group="seen") as client:
             assert receive_until(EngineAttached).group == "seen"
             # Sizes far beyond any machine must not make an event that cannot be sent.
             assert client.reserve(make.keys(4096), 1 << 40).refused

@@ -6,7 +6,7 @@ import pytest
 
 from dataplane.client import AttachRefused, attach
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import Drain, NodeDrained
+from dataplane.protocol.control.nodes import Drain, NodeDrained
 from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
@@ -19,7 +19,7 @@ def drain(plane: Plane, *, on: bool) -> None:
 
 
 def test_reads_and_open_reservations_go_on_and_stores_are_refused(plane: Plane) -> None:
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         with client.reserve(make.keys(2), PAGE, tenant="a") as reservation:
             drain(plane, on=True)
             reservation.commit()
@@ -40,10 +40,10 @@ def test_reads_and_open_reservations_go_on_and_stores_are_refused(plane: Plane) 
 def test_no_new_engine_is_taken_in_and_one_that_lost_its_connection_is_no_new_one(plane: Plane) -> None:
     drain(plane, on=True)
     with pytest.raises(AttachRefused) as caught:
-        attach(plane.socket, [make.space()])
+        attach(plane.socket, [make.space()], timeout_s=30)
     assert caught.value.code is Code.DRAINING
     drain(plane, on=False)
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         assert client.lookup(make.keys(1)) == 0
 
 
@@ -57,5 +57,5 @@ def test_a_drained_node_is_drained_after_a_restart(plane: Plane) -> None:
     plane.stop()
     plane.start()
     assert not plane.describe().draining
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         wait_for(lambda: client.reserve(make.keys(1), PAGE, tenant="a").refused == {}, "it stores", WAIT_S)

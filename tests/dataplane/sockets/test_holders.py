@@ -63,7 +63,7 @@ class Holder(RawEngine):
 
 def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
     with (
-        attach(plane.socket, [make.space()], timeout_s=5) as client,
+        attach(plane.socket, [make.space()], timeout_s=30) as client,
         client.reserve(chain, nbytes) as reservation,
     ):
         for at, content in zip(reservation.writable, contents(chain, nbytes), strict=True):
@@ -161,7 +161,7 @@ OTHER_UID = 65534
 CONNECT = """
 import socket
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-connection.settimeout(10)
+connection.settimeout(60)
 try:
     connection.connect(sys.argv[1])
 except PermissionError:
@@ -180,7 +180,7 @@ tell(data.hex())
 """
 ATTACH = """
 try:
-    client = attach(sys.argv[1], [make.space()], timeout_s=10)
+    client = attach(sys.argv[1], [make.space()], timeout_s=30)
     tell("connected" if client.connected else "not there")
 except AttachRefused as error:
     tell(error.code.name)

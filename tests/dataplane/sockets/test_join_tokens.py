@@ -45,11 +45,11 @@ def test_a_token_with_a_wrong_character_is_no_token(at: int, wrong: str) -> None
     try:
         read = parse_token(changed)
     except BadToken as error:
-        told = str(error)
+        message = str(error)
     else:
-        told = ""
+        message = ""
         assert read == TOKEN, "only bits behind the last byte may differ"
-    assert changed not in told
+    assert changed not in message
 
 
 @given(st.text())

@@ -16,7 +16,8 @@ import zmq
 
 from dataplane.client import attach
 from dataplane.protocol.codec import encode
-from dataplane.protocol.control import VERSION, Hello, Welcome
+from dataplane.protocol.control.messages import VERSION
+from dataplane.protocol.control.nodes import Hello, Welcome
 from dataplane.protocol.join import Joined, with_host
 from tests.dataplane import factories as make
 from tests.dataplane.keeper import Keeper
@@ -67,8 +68,8 @@ def test_a_node_tells_who_and_where_it_is_and_then_serves_its_management_plane(
     join, key = keeper.let_in()
     assert (join.node, join.labels) == ("node-a", {"gpu": "h200", "zone": "a"})
     assert (join.token, join.secret) == ("t1", b"s" * 32)
-    told = welcome(keeper, join.control_url, key)
-    assert (told.node, told.labels) == (join.node, join.labels)
+    answer = welcome(keeper, join.control_url, key)
+    assert (answer.node, answer.labels) == (join.node, join.labels)
     events = keeper.events(join.events_url, key)
     assert events.poll(int(WAIT_S * 1000)), "the node's events come"
     mode = stat.S_IMODE((plane.folder / "curve.key").stat().st_mode)
@@ -133,7 +134,7 @@ def test_engines_and_the_management_plane_are_served_while_the_join_socket_is_aw
     plane.settings["control_url"] = join.control_url
     plane.start()
     assert welcome(keeper, join.control_url, key).node == "node-a", "without an answer to its second join"
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
 
 
@@ -169,7 +170,7 @@ def test_a_forgotten_node_goes_on_serving_engines_and_joins_again_by_a_token_at_
     plane.start()
     keeper.refuse("unknown_node")
     wait_for(lambda: "node.forgotten" in plane.log(), "the refusal is told")
-    with attach(plane.socket, [make.space()]) as client:
+    with attach(plane.socket, [make.space()], timeout_s=30) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
     plane.stop()
     plane.settings["dataplane__join_token_file"] = token
@@ -192,8 +193,8 @@ def test_a_new_token_says_where_a_management_plane_is_that_moved(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper)
-    told = {"node": "node-a", "key": keeper.public, "managers": [keeper.public]}
-    (plane.folder / "joined.json").write_text(json.dumps({**told, "addresses": ["tcp://127.0.0.1:1"]}))
+    membership = {"node": "node-a", "key": keeper.public, "managers": [keeper.public]}
+    (plane.folder / "joined.json").write_text(json.dumps({**membership, "addresses": ["tcp://127.0.0.1:1"]}))
     plane.start()
     assert keeper.let_in()[0].token == "", "it was in this fleet before"
     kept = json.loads(
@@ -297,7 +298,7 @@ def run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
 
 

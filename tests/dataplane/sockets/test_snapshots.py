@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code
-from dataplane.protocol.control import MAX_RECORDS, Fault, Snapshot, SnapshotType
+from dataplane.protocol.control.records import MAX_RECORDS
+from dataplane.protocol.control.snapshots import Fault, Snapshot, SnapshotType
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
@@ -73,8 +74,8 @@ def test_several_faults_are_told_at_once_with_their_paths(bench: Bench) -> None:
         ("quotas[1].limit_bytes", "bad_field"),
         ("quotas[2].limit_bytes", "bad_field"),
         ("quotas[3].tenant", "bad_field"),
-        ("quotas[4]", "bad_field"),
-        ("quotas[5]", "bad_field"),
+        ("quotas[4].limit", "bad_field"),
+        ("quotas[5].tenant", "bad_field"),
         ("quotas[7]", "bad_field"),
         ("quotas[8].tenant", "bad_salt"),
         ("quotas[9].limit_bytes", "bad_field"),

@@ -1,7 +1,7 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
 import { read } from './read';
-import type { AuditList, History, Overview, PrefixList, Problem, Session, UsageReport } from './types';
+import type { AlertList, AuditList, CeilingList, EventList, History, NodeIpcList, Overview, PolicyList, PrefixList, Problem, RateList, Session, TierList, TokenizerList, UsageReport } from './types';
 
 const TIMEOUT_MS = 8_000;
 
@@ -23,8 +23,36 @@ export function getHistory(seconds: number): Promise<History> {
   return get<History>(`api/v1/overview/history?seconds=${seconds}`);
 }
 
+export function getEvents(limit: number): Promise<EventList> {
+  return get<EventList>(`api/v1/events/history?limit=${limit}`);
+}
+
 export function getPrefixes(limit: number): Promise<PrefixList> {
   return get<PrefixList>(`api/v1/prefixes?limit=${limit}`);
+}
+
+export function getTiers(limit: number): Promise<TierList> {
+  return get<TierList>(`api/v1/tiers?limit=${limit}`);
+}
+
+export function getPolicies(limit: number): Promise<PolicyList> {
+  return get<PolicyList>(`api/v1/policies?limit=${limit}`);
+}
+
+export function getCeilings(limit: number): Promise<CeilingList> {
+  return get<CeilingList>(`api/v1/ceilings?limit=${limit}`);
+}
+
+export function getRates(limit: number): Promise<RateList> {
+  return get<RateList>(`api/v1/rates?limit=${limit}`);
+}
+
+export function getTokenizers(limit: number): Promise<TokenizerList> {
+  return get<TokenizerList>(`api/v1/tokenizers?limit=${limit}`);
+}
+
+export function getIpc(): Promise<NodeIpcList> {
+  return get<NodeIpcList>('api/v1/ipc');
 }
 
 /** Parameters that say nothing are left out. */
@@ -38,6 +66,10 @@ export function getUsage(of: Record<string, string | number>): Promise<UsageRepo
 
 export function getAudit(of: Record<string, string | number>): Promise<AuditList> {
   return get<AuditList>(`api/v1/audit?${query(of)}`);
+}
+
+export function getAlerts(limit: number): Promise<AlertList> {
+  return get<AlertList>(`api/v1/alerts?state=firing&limit=${limit}`);
 }
 
 export function getSession(): Promise<Session> {
@@ -74,10 +106,26 @@ async function ask(method: string, path: string, headers: Record<string, string>
   return response;
 }
 
-async function send<T>(method: string, path: string, headers?: Record<string, string>, body?: string): Promise<T> {
+/** Characters that cannot be seen are escaped in the answer. Raises ApiError. */
+export function send<T>(method: string, path: string, headers?: Record<string, string>, body?: string): Promise<T> {
+  return decoded(method, path, headers, body, read<T>);
+}
+
+/** As `send`, with the text of the answer as it is; an answer without a body is null. */
+export function sendRaw<T>(method: string, path: string, headers?: Record<string, string>, body?: string): Promise<T> {
+  return decoded(method, path, headers, body, (text) => (text ? JSON.parse(text) : null) as T);
+}
+
+async function decoded<T>(
+  method: string,
+  path: string,
+  headers: Record<string, string> | undefined,
+  body: string | undefined,
+  decode: (text: string) => T,
+): Promise<T> {
   const response = await ask(method, path, headers, body);
   try {
-    return read<T>(await response.text());
+    return decode(await response.text());
   } catch {
     throw new ApiError({
       type: 'about:blank',

@@ -21,6 +21,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/actions/compress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Encode the blocks of a tier again, with the current `compress` of its record
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["compressBlocks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/actions/demote": {
         parameters: {
             query?: never;
@@ -121,6 +141,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/actions/move": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Copy blocks to a tier, with or without removing them from memory, or load them into memory
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        post: operations["moveBlocks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/actions/move/{node}/{number}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get the progress of a move
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["getMove"];
+        put?: never;
+        post?: never;
+        /**
+         * Cancel a move; blocks that have been moved stay moved
+         * @description Needs the role `operator`, which may be limited to tenants.
+         */
+        delete: operations["cancelMove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/actions/restart": {
         parameters: {
             query?: never;
@@ -173,6 +237,50 @@ export interface paths {
          * @description Needs the role `viewer`, not limited to tenants.
          */
         get: operations["getVerification"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/alerts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List alerts with the changes that preceded them, newest first
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["listAlerts"];
+        put?: never;
+        /**
+         * Webhook of Alertmanager (version 4) and Grafana alerting: store firing and resolved alerts
+         * @description Needs the role `operator` or `alerts`, not limited to tenants.
+         */
+        post: operations["postAlerts"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/annotations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List applied changes as annotations for Grafana, oldest first
+         * @description Needs the role `viewer`, which may be limited to tenants.
+         */
+        get: operations["listAnnotations"];
         put?: never;
         post?: never;
         delete?: never;
@@ -405,6 +513,26 @@ export interface paths {
          * @description Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["exportDocument"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/ipc": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List message queues and object stores in shared memory, as each node's data plane sees them
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["listIpc"];
         put?: never;
         post?: never;
         delete?: never;
@@ -910,7 +1038,11 @@ export interface paths {
         delete: operations["deleteRate"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change some fields of a prefill rate (JSON merge patch: null resets a field to its default)
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        patch: operations["patchRate"];
         trace?: never;
     };
     "/api/v1/session": {
@@ -1021,6 +1153,58 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/tiers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List tiers, and their state on nodes
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["listTiers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tiers/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get a tier
+         * @description Needs the role `viewer`, not limited to tenants.
+         */
+        get: operations["getTier"];
+        /**
+         * Set a tier; running nodes open it, or change it and keep its blocks
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        put: operations["putTier"];
+        post?: never;
+        /**
+         * Delete a tier; its nodes close it, and its blocks stay where they are
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        delete: operations["deleteTier"];
+        options?: never;
+        head?: never;
+        /**
+         * Change some fields of a tier (JSON merge patch: null resets a field to its default)
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        patch: operations["patchTier"];
+        trace?: never;
+    };
     "/api/v1/tokenizers": {
         parameters: {
             query?: never;
@@ -1066,7 +1250,11 @@ export interface paths {
         delete: operations["deleteTokenizer"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Change some fields of a tokenizer (JSON merge patch: null resets a field to its default); its file stays unless the patch has one
+         * @description Needs the role `operator`, not limited to tenants.
+         */
+        patch: operations["patchTokenizer"];
         trace?: never;
     };
     "/api/v1/tokens": {
@@ -1255,6 +1443,83 @@ export interface components {
              */
             note: string;
         };
+        /** AlertAnswer */
+        AlertAnswer: {
+            alertname: string;
+            annotations: {
+                [key: string]: string;
+            };
+            ended_at: number | null;
+            expires_at: number;
+            fingerprint: string;
+            generator_url: string;
+            labels: {
+                [key: string]: string;
+            };
+            node: string;
+            preceding_changes: components["schemas"]["ChangeAnswer"][];
+            received_at: number;
+            runbook_url: string;
+            severity: string;
+            starts_at: number;
+            /** @enum {string} */
+            state: "firing" | "resolved" | "expired";
+            summary: string;
+            tenant: string;
+        };
+        /** AlertList */
+        AlertList: {
+            items: components["schemas"]["AlertAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
+        /**
+         * AlertsPost
+         * @example {
+         *       "alerts": [
+         *         {
+         *           "annotations": {
+         *             "summary": "Blocks of acme are refused."
+         *           },
+         *           "endsAt": "0001-01-01T00:00:00Z",
+         *           "labels": {
+         *             "alertname": "LarderTenantRefused",
+         *             "severity": "warning",
+         *             "tenant": "acme"
+         *           },
+         *           "startsAt": "2026-01-31T12:00:00Z",
+         *           "status": "firing"
+         *         }
+         *       ],
+         *       "version": "4"
+         *     }
+         */
+        AlertsPost: {
+            alerts: components["schemas"]["WebhookAlert"][];
+            /**
+             * @description Alerts that the sender left out.
+             * @default 0
+             */
+            truncatedAlerts: number;
+            /** @description `4` of Alertmanager, `1` of Grafana. */
+            version: string;
+        };
+        /** AlertsTaken */
+        AlertsTaken: {
+            fired: number;
+            repeated: number;
+            resolved: number;
+            truncated: number;
+        };
+        /** Annotation */
+        Annotation: {
+            change: components["schemas"]["ChangeAnswer"];
+            tags: string[];
+            text: string;
+            time: number;
+            timeEnd: number;
+            title: string;
+        };
         /** ApplyAnswer */
         ApplyAnswer: {
             created: number;
@@ -1287,7 +1552,7 @@ export interface components {
          *     }
          */
         ApplyPut: {
-            /** @description One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it. */
+            /** @description One or more documents `{apiVersion: larder/v1, managed_by: NAME, quotas: …, pins: …, policies: …, tiers: …}`, as JSON values or as YAML or JSON text. Each record has the fields of its PUT body. Records are lists whose items have a `tenant` or `name`, or maps keyed by it. */
             document: {
                 [key: string]: unknown;
             } | string | ({
@@ -1383,16 +1648,16 @@ export interface components {
         };
         /** BlockCopies */
         BlockCopies: {
+            failed_nodes: components["schemas"]["NodeError"][];
             items: components["schemas"]["BlockAnswer"][];
             key: string;
-            silent: components["schemas"]["NodeError"][];
             total: number;
         };
         /** BlockList */
         BlockList: {
+            failed_nodes: components["schemas"]["NodeError"][];
             items: components["schemas"]["BlockAnswer"][];
             next_cursor: string;
-            silent: components["schemas"]["NodeError"][];
         };
         /** CacheStart */
         CacheStart: {
@@ -1502,6 +1767,27 @@ export interface components {
             /** @description Strengths that pins may have; null for `soft` and `guaranteed`. */
             strengths?: ("soft" | "guaranteed" | "permanent")[] | null;
         };
+        /** ChangeAnswer */
+        ChangeAnswer: {
+            action: string;
+            actor: string;
+            at: number;
+            audit_id: number | null;
+            fields: components["schemas"]["ChangedField"][];
+            generation: number;
+            kind: string;
+            name: string;
+            node: string;
+            summary: string;
+            tenant: string;
+            type: string;
+        };
+        /** ChangedField */
+        ChangedField: {
+            after: unknown;
+            before: unknown;
+            name: string;
+        };
         /**
          * ClearPost
          * @example {
@@ -1526,6 +1812,58 @@ export interface components {
              * @default false
              */
             permanent: boolean;
+        };
+        /**
+         * CompressPost
+         * @example {
+         *       "dry_run": true,
+         *       "tenant": "acme",
+         *       "tier": "archive"
+         *     }
+         */
+        CompressPost: {
+            /**
+             * @description Append the template's generation prompt after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
+             * @description Tokens per chunk, as configured in the engines.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /**
+             * @description Seconds after which blocks that have not been encoded stay as they are.
+             * @default 300
+             */
+            deadline_s: number;
+            /**
+             * @description Only count the blocks, without encoding them.
+             * @default false
+             */
+            dry_run: boolean;
+            /** @description Keys of the chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /** @description Messages of a chat, rendered with the tokenizer's chat template. */
+            messages?: {
+                [key: string]: unknown;
+            }[] | null;
+            /** @description Model, with all of its spaces. */
+            model?: string | null;
+            /** @description Name of one node. */
+            node?: string | null;
+            /** @description Names of several nodes. */
+            nodes?: string[] | null;
+            /** @description One space: 32 hex digits, as nodes list it. */
+            space?: string | null;
+            /** @description Tenant, as shown; `_default` is the empty salt. */
+            tenant?: string | null;
+            /** @description Text, which the tokenizer registered for the model turns into tokens. */
+            text?: string | null;
+            /** @description Name of the tier whose blocks are encoded again, with the current `compress` of its record. */
+            tier: string;
+            /** @description Token ids, split into chunks; only full chunks count. */
+            tokens?: number[] | null;
         };
         /** Condition */
         Condition: {
@@ -1585,6 +1923,10 @@ export interface components {
             quotas?: {
                 [key: string]: components["schemas"]["QuotaPut"];
             } | null;
+            /** @description Tiers by name. A node that a tier does not select checks its other tiers. */
+            tiers?: {
+                [key: string]: components["schemas"]["TierPut"];
+            } | null;
         };
         /** EngineStats */
         EngineStats: {
@@ -1603,12 +1945,18 @@ export interface components {
             /** @default 0 */
             quarantined_bytes: number;
             /** @default 0 */
+            read_bytes: number;
+            /** @default 0 */
+            read_tokens: number;
+            /** @default 0 */
             reserved_bytes: number;
             /** @default 0 */
             ring_dropped: number;
             /** @default 0 */
             ring_entries_rejected: number;
             spaces: string[];
+            /** @default 0 */
+            stored_bytes: number;
             waits_for_pids?: number[];
         };
         /** EventAnswer */
@@ -1742,6 +2090,43 @@ export interface components {
             /** @constant */
             status: "ok";
         };
+        /** IpcQueueStats */
+        IpcQueueStats: {
+            bytes: number;
+            /** @default 0 */
+            bytes_per_s: number;
+            capacity_bytes: number;
+            dead_readers: number;
+            dropped: number;
+            identity: string;
+            lag_bytes: number;
+            messages: number;
+            /** @default 0 */
+            messages_per_s: number;
+            name: string;
+            readers: number;
+            waits: number;
+            writer: number;
+        };
+        /** IpcStoreStats */
+        IpcStoreStats: {
+            /** @default 0 */
+            bytes_per_s: number;
+            data_bytes: number;
+            dead_processes: number;
+            evictions: number;
+            hits: number;
+            identity: string;
+            misses: number;
+            name: string;
+            objects: number | null;
+            processes: number;
+            put_bytes: number;
+            puts: number;
+            /** @default 0 */
+            puts_per_s: number;
+            used_bytes: number | null;
+        };
         /** JoinTokenAnswer */
         JoinTokenAnswer: {
             created_at: number;
@@ -1811,8 +2196,8 @@ export interface components {
         LocateAnswer: {
             chunk_tokens: number;
             chunks: number;
+            failed_nodes: components["schemas"]["NodeAction"][];
             items: components["schemas"]["PrefixLocation"][];
-            silent: components["schemas"]["NodeAction"][];
             tokenizer: components["schemas"]["TokenizerUsed"] | null;
             total: number;
         };
@@ -1884,6 +2269,100 @@ export interface components {
         ManagerList: {
             items: components["schemas"]["ManagerAnswer"][];
             total: number;
+        };
+        /** MoveAnswer */
+        MoveAnswer: {
+            /** @default 0 */
+            blocks: number;
+            /** @default 0 */
+            bytes: number;
+            items: components["schemas"]["NodeMove"][];
+            tokenizer?: components["schemas"]["TokenizerUsed"] | null;
+            total: number;
+        };
+        /**
+         * MovePost
+         * @example {
+         *       "dry_run": true,
+         *       "release": true,
+         *       "tenant": "acme",
+         *       "tier": "nvme"
+         *     }
+         */
+        MovePost: {
+            /**
+             * @description Append the template's generation prompt after the messages.
+             * @default false
+             */
+            add_generation_prompt: boolean;
+            /**
+             * @description Tokens per chunk, as configured in the engines.
+             * @default 256
+             */
+            chunk_tokens: number;
+            /**
+             * @description Seconds after which blocks that have not been moved stay where they are.
+             * @default 300
+             */
+            deadline_s: number;
+            /**
+             * @description Only count the blocks, without moving them.
+             * @default false
+             */
+            dry_run: boolean;
+            /** @description Keys of the chunks, 64 hex digits each. */
+            keys?: string[] | null;
+            /** @description Messages of a chat, rendered with the tokenizer's chat template. */
+            messages?: {
+                [key: string]: unknown;
+            }[] | null;
+            /** @description Model, with all of its spaces. */
+            model?: string | null;
+            /** @description Name of one node. */
+            node?: string | null;
+            /** @description Names of several nodes. */
+            nodes?: string[] | null;
+            /**
+             * @description Remove each block from memory, or from the tier `source`, once the tier holds it and no engine reads it. Blocks under guaranteed and permanent pins stay.
+             * @default false
+             */
+            release: boolean;
+            /**
+             * @description Name of the tier to copy blocks from, or `memory`. Must be `memory` if `tier` is.
+             * @default memory
+             */
+            source: string;
+            /** @description One space: 32 hex digits, as nodes list it. */
+            space?: string | null;
+            /** @description Tenant, as shown; `_default` is the empty salt. */
+            tenant?: string | null;
+            /** @description Text, which the tokenizer registered for the model turns into tokens. */
+            text?: string | null;
+            /** @description Name of the tier to copy blocks to, or `memory` to load blocks from tiers. */
+            tier: string;
+            /** @description Token ids, split into chunks; only full chunks count. */
+            tokens?: number[] | null;
+        };
+        /** MoveProgress */
+        MoveProgress: {
+            blocks: number;
+            bytes: number;
+            cancelled: boolean;
+            dry_run: boolean;
+            ended_at: number | null;
+            moved_blocks: number;
+            moved_bytes: number;
+            number: number;
+            present_blocks: number;
+            refused: {
+                [key: string]: number;
+            };
+            released_blocks: number;
+            released_bytes: number;
+            source: string;
+            started_at: number;
+            tenant: string | null;
+            tier: string;
         };
         /** NewJoinToken */
         NewJoinToken: {
@@ -1968,6 +2447,32 @@ export interface components {
             url: string;
             workers: components["schemas"]["GatewayInstance"][];
         };
+        /** NodeIpc */
+        NodeIpc: {
+            at: number;
+            /** @default 0 */
+            dead_peers: number;
+            /** @default 0 */
+            message_bytes: number;
+            /** @default 0 */
+            messages: number;
+            node: string;
+            /** @default  */
+            problem: string;
+            /** @default 0 */
+            put_bytes: number;
+            queues?: components["schemas"]["IpcQueueStats"][];
+            /** @default 0 */
+            queues_total: number;
+            stores?: components["schemas"]["IpcStoreStats"][];
+            /** @default 0 */
+            stores_total: number;
+        };
+        /** NodeIpcList */
+        NodeIpcList: {
+            items: components["schemas"]["NodeIpc"][];
+            total: number;
+        };
         /** NodeList */
         NodeList: {
             items: components["schemas"]["NodeAnswer"][];
@@ -1987,6 +2492,12 @@ export interface components {
                 [key: string]: number;
             };
             spaces: components["schemas"]["SpaceLookup"][];
+        };
+        /** NodeMove */
+        NodeMove: {
+            error: string | null;
+            move: components["schemas"]["MoveProgress"] | null;
+            node: string;
         };
         /** NodeNumbers */
         NodeNumbers: {
@@ -2010,6 +2521,9 @@ export interface components {
             spaces_total: number;
             start: components["schemas"]["CacheStart"];
             sweeps: components["schemas"]["SweepStats"][];
+            tier_directory_blocks: number;
+            tier_directory_unlisted: number;
+            tiers: components["schemas"]["TierStats"][];
             totals: components["schemas"]["Totals"];
             uptime_s: number;
         };
@@ -2062,6 +2576,7 @@ export interface components {
             error: string | null;
             faults: components["schemas"]["DryRunFault"][];
             node: string;
+            selected: boolean;
             type: string;
         };
         /** NodeVerification */
@@ -2117,7 +2632,9 @@ export interface components {
             nodes: {
                 [key: string]: components["schemas"]["PinOnNode"];
             };
+            not_loaded: string;
             note: string;
+            only_in_tiers: number;
             origin: components["schemas"]["PinOrigin"] | null;
             owner: string;
             refresh_on_hit: boolean;
@@ -2133,7 +2650,11 @@ export interface components {
             tenant: string;
             /** @enum {string} */
             tier: "host" | "gpu";
+            tiers: {
+                [key: string]: components["schemas"]["PinInTier"];
+            };
             ttl_s: number | null;
+            unlisted_tiers: string[];
             updated_at: number;
         };
         /**
@@ -2145,6 +2666,15 @@ export interface components {
         PinExtend: {
             /** @description Earliest expiry in seconds from now; a later expiry is kept. */
             ttl_s: number;
+        };
+        /** PinInTier */
+        PinInTier: {
+            /** @default 0 */
+            blocks: number;
+            /** @default 0 */
+            bytes: number;
+            /** @default 0 */
+            guaranteed: number;
         };
         /** PinList */
         PinList: {
@@ -2158,8 +2688,13 @@ export interface components {
             gpu_copies: number;
             gpu_copies_wanted: number;
             gpu_copy_bytes: number;
+            not_loaded: string;
+            only_in_tiers: number;
             resident: number;
             resolved: number;
+            tiers: {
+                [key: string]: components["schemas"]["PinInTier"];
+            };
         };
         /** PinOrigin */
         PinOrigin: {
@@ -2457,6 +2992,8 @@ export interface components {
             committed_bytes: number;
             /** @default 0 */
             free_slot_bytes: number;
+            /** @default 0 */
+            hinted_bytes: number;
             /** @default false */
             huge_pages: boolean;
             /** @default false */
@@ -2497,8 +3034,8 @@ export interface components {
         };
         /** PrefixList */
         PrefixList: {
+            failed_nodes: components["schemas"]["NodeError"][];
             items: components["schemas"]["PrefixAnswer"][];
-            silent: components["schemas"]["NodeError"][];
             total: number;
         };
         /** PrefixLocation */
@@ -2541,7 +3078,7 @@ export interface components {
             /** @enum {string} */
             state: "acked" | "nacked" | "timed_out" | "refused";
             /** @enum {string} */
-            type: "quotas" | "pins" | "policies";
+            type: "quotas" | "pins" | "policies" | "tiers";
         };
         /** PushFault */
         PushFault: {
@@ -2582,6 +3119,9 @@ export interface components {
             status: components["schemas"]["RecordStatus"];
             store_rate_bytes: number | null;
             tenant: string;
+            tiers: {
+                [key: string]: components["schemas"]["TierQuota"];
+            };
             updated_at: number;
             used_bytes: number;
             weight: number;
@@ -2631,6 +3171,10 @@ export interface components {
              * @example 1MiB
              */
             store_rate_bytes?: number | string | null;
+            /** @description Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. `weight`, `on_exceed` and `mode` apply there, too. */
+            tiers?: {
+                [key: string]: components["schemas"]["TierQuotaPut"];
+            } | null;
             /** @description Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1. */
             weight?: number | null;
         };
@@ -2683,6 +3227,18 @@ export interface components {
              */
             store_rate_bytes?: number | string | null;
             /**
+             * @description Floors and limits in tiers behind memory, by the name of the tier, at most 8; defaults to none. `weight`, `on_exceed` and `mode` apply there, too.
+             * @example {
+             *       "disk": {
+             *         "floor_bytes": "10GiB",
+             *         "limit_bytes": "100GiB"
+             *       }
+             *     }
+             */
+            tiers?: {
+                [key: string]: components["schemas"]["TierQuotaPut"];
+            };
+            /**
              * @description Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1.
              * @example 2
              */
@@ -2705,6 +3261,9 @@ export interface components {
             } | null;
             store_rate_bytes: number | null;
             tenant: string;
+            tiers: {
+                [key: string]: components["schemas"]["TierQuota"];
+            };
             weight: number;
         };
         /** RateAnswer */
@@ -2725,6 +3284,23 @@ export interface components {
             total: number;
         };
         /**
+         * RatePatch
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
+         * @example {
+         *       "prefill_tokens_per_s": 15000
+         *     }
+         */
+        RatePatch: {
+            /** @description Required: model name with which engines attach. */
+            model?: string | null;
+            /** @description Free-form note; at most 1,024 characters. */
+            note?: string | null;
+            /** @description Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000. */
+            prefill_tokens_per_s?: number | null;
+            /** @description Identity of the only space for which the rate holds (32 hex digits); empty for all spaces of the model. */
+            space?: string | null;
+        };
+        /**
          * RatePut
          * @example {
          *       "model": "llama",
@@ -2733,15 +3309,15 @@ export interface components {
          *     }
          */
         RatePut: {
-            /** @description Model name with which engines attach. */
-            model: string;
+            /** @description Required: model name with which engines attach. */
+            model?: string;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
              */
             note: string;
-            /** @description Prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000. */
-            prefill_tokens_per_s: number;
+            /** @description Required: prefill tokens per second of a whole engine, with all its ranks: above 0, at most 1,000,000,000. */
+            prefill_tokens_per_s?: number;
             /**
              * @description Identity of the only space for which the rate holds (32 hex digits); empty for all spaces of the model.
              * @default
@@ -2773,7 +3349,7 @@ export interface components {
             managed_by: string;
             name: string;
             /** @enum {string} */
-            type: "quotas" | "pins" | "policies";
+            type: "quotas" | "pins" | "policies" | "tiers";
         };
         /** RecordStatus */
         RecordStatus: {
@@ -2802,6 +3378,12 @@ export interface components {
             digest: string;
             generation: number;
             items: components["schemas"]["QuotaRecord"][];
+        };
+        /** Records[TierRecord] */
+        "Records_app.schemas.records.tiers.TierRecord_": {
+            digest: string;
+            generation: number;
+            items: components["schemas"]["TierRecord"][];
         };
         /** ResizeAnswer */
         ResizeAnswer: {
@@ -2832,6 +3414,8 @@ export interface components {
             reason: string;
             release: string;
             seconds: number | null;
+            /** @default true */
+            starts_data_plane: boolean;
         };
         /**
          * RestartPost
@@ -2867,7 +3451,7 @@ export interface components {
             csrf_token: string;
             expires_at: number | null;
             /** @enum {string} */
-            role: "viewer" | "operator" | "admin";
+            role: "alerts" | "viewer" | "operator" | "admin";
             session: boolean;
             source: string;
             tenants: string[] | null;
@@ -2890,6 +3474,7 @@ export interface components {
             pins: components["schemas"]["Records_app.schemas.records.pins.PinRecord_"];
             policies: components["schemas"]["Records_app.schemas.records.policies.PolicyRecord_"];
             quotas: components["schemas"]["Records_app.schemas.records.quotas.QuotaRecord_"];
+            tiers: components["schemas"]["Records_app.schemas.records.tiers.TierRecord_"];
         };
         /** SpaceLookup */
         SpaceLookup: {
@@ -3001,6 +3586,9 @@ export interface components {
             store_rate_bytes: number | null;
             stored_blocks: number;
             tenant: string;
+            tiers: {
+                [key: string]: components["schemas"]["TierQuota"];
+            };
             weight: number;
             would_refuse_blocks: number;
         };
@@ -3009,6 +3597,294 @@ export interface components {
             items: components["schemas"]["TenantAnswer"][];
             next_cursor: string;
             total: number;
+        };
+        /** TierAnswer */
+        TierAnswer: {
+            blocks: number;
+            budget_bytes: number;
+            /** @enum {string} */
+            compress: "none" | "zstd" | "fp8";
+            created_at: number;
+            etag: string;
+            faults: {
+                [key: string]: components["schemas"]["TierRefusal"][];
+            };
+            generation: number;
+            load_deadline_s: number;
+            logical_bytes: number;
+            managed_by: string;
+            max_bytes_in_flight: number;
+            name: string;
+            note: string;
+            order: number;
+            parameters: {
+                [key: string]: unknown;
+            };
+            selector: {
+                [key: string]: string;
+            } | null;
+            /** @enum {string} */
+            spill: "commit" | "second_touch" | "evict" | "off";
+            stats: {
+                [key: string]: components["schemas"]["TierStats"];
+            };
+            status: components["schemas"]["RecordStatus"];
+            stored_bytes: number;
+            type: string;
+            updated_at: number;
+        };
+        /** TierDeletion */
+        TierDeletion: {
+            blocks: number;
+            generation: number;
+            message: string;
+            name: string;
+            nodes: string[];
+            stored_bytes: number;
+        };
+        /** TierList */
+        TierList: {
+            items: components["schemas"]["TierAnswer"][];
+            next_cursor: string;
+            total: number;
+        };
+        /**
+         * TierPatch
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
+         * @example {
+         *       "budget_bytes": "4TiB"
+         *     }
+         */
+        TierPatch: {
+            /** @description Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file, 1 GiB if `parameters` does not set `segment_bytes`. */
+            budget_bytes?: number | string | null;
+            /** @description How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly (`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. Blocks that the tier already holds stay as they are. */
+            compress?: ("none" | "zstd" | "fp8") | null;
+            /** @description Seconds after which a load that has not begun is cancelled: at most 300. */
+            load_deadline_s?: number | null;
+            /** @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner. */
+            managed_by?: string | null;
+            /** @description Most bytes that are copied to the tier, and that are loaded from it, at the same time: 1 MiB to 64 GiB. */
+            max_bytes_in_flight?: number | string | null;
+            /** @description Free-form note; at most 1,024 characters. */
+            note?: string | null;
+            /** @description A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000. */
+            order?: number | null;
+            /** @description Parameters of the type, such as the directories of a disk tier. */
+            parameters?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`). */
+            spill?: ("commit" | "second_touch" | "evict" | "off") | null;
+            /** @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds. */
+            type?: string | null;
+        };
+        /**
+         * TierPut
+         * @example {
+         *       "budget_bytes": "2TiB",
+         *       "parameters": {
+         *         "directories": [
+         *           "/mnt/nvme0/larder"
+         *         ]
+         *       },
+         *       "selector": {
+         *         "rack": "7"
+         *       },
+         *       "type": "disk"
+         *     }
+         */
+        TierPut: {
+            /**
+             * @description Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one segment file, 1 GiB if `parameters` does not set `segment_bytes`.
+             * @example 4GiB
+             */
+            budget_bytes?: number | string;
+            /**
+             * @description How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly (`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. Blocks that the tier already holds stay as they are.
+             * @default none
+             * @example zstd
+             * @enum {string}
+             */
+            compress: "none" | "zstd" | "fp8";
+            /**
+             * @description Seconds after which a load that has not begun is cancelled: at most 300.
+             * @default 5
+             * @example 2
+             */
+            load_deadline_s: number;
+            /**
+             * @description Owner of the record in `larder apply`: applying one owner's file never deletes another owner's records. Empty for no owner.
+             * @default
+             */
+            managed_by: string;
+            /**
+             * @description Most bytes that are copied to the tier, and that are loaded from it, at the same time: 1 MiB to 64 GiB.
+             * @default 67108864
+             * @example 128MiB
+             */
+            max_bytes_in_flight: number | string;
+            /**
+             * @description Free-form note; at most 1,024 characters.
+             * @default
+             */
+            note: string;
+            /**
+             * @description A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000.
+             * @default 0
+             * @example 10
+             */
+            order: number;
+            /**
+             * @description Parameters of the type, such as the directories of a disk tier.
+             * @example {
+             *       "region": "eu-central-1",
+             *       "url": "s3://bucket/larder"
+             *     }
+             */
+            parameters?: {
+                [key: string]: unknown;
+            };
+            /** @description Labels that a node must have for the record to apply to it; null for every node. */
+            selector?: {
+                [key: string]: string;
+            } | null;
+            /**
+             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`).
+             * @default commit
+             * @enum {string}
+             */
+            spill: "commit" | "second_touch" | "evict" | "off";
+            /**
+             * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
+             * @example s3
+             */
+            type?: string;
+        };
+        /** TierQuota */
+        TierQuota: {
+            /** @default 0 */
+            floor_bytes: number;
+            limit_bytes?: number | null;
+        };
+        /** TierQuotaPut */
+        TierQuotaPut: {
+            /**
+             * @description Bytes of the tier that no other tenant's blocks may take; at most the limit.
+             * @default 0
+             */
+            floor_bytes: number | string;
+            /** @description Most bytes that the tenant may hold in the tier of each node; null for no limit. */
+            limit_bytes?: number | string | null;
+        };
+        /** TierRecord */
+        TierRecord: {
+            budget_bytes: number;
+            /** @enum {string} */
+            compress: "none" | "zstd" | "fp8";
+            generation: number;
+            load_deadline_s: number;
+            managed_by: string;
+            max_bytes_in_flight: number;
+            name: string;
+            note: string;
+            order: number;
+            parameters: {
+                [key: string]: unknown;
+            };
+            selector: {
+                [key: string]: string;
+            } | null;
+            /** @enum {string} */
+            spill: "commit" | "second_touch" | "evict" | "off";
+            type: string;
+        };
+        /** TierRefusal */
+        TierRefusal: {
+            code: string;
+            message: string;
+            path: string;
+        };
+        /** TierStats */
+        TierStats: {
+            /** @default 0 */
+            blocks: number;
+            budget_bytes: number;
+            encodings?: {
+                [key: string]: number;
+            };
+            /** @default 0 */
+            evicted_blocks: number;
+            /** @default true */
+            from_settings: boolean;
+            listed_blocks?: number | null;
+            /** @default  */
+            listing_fault: string;
+            /** @default 0 */
+            load_bytes_per_s: number;
+            /** @default 0 */
+            loaded_blocks: number;
+            /** @default 0 */
+            loaded_bytes: number;
+            /** @default 0 */
+            loading_bytes: number;
+            /** @default 0 */
+            logical_bytes: number;
+            lost?: {
+                [key: string]: number;
+            };
+            name: string;
+            not_compressed?: {
+                [key: string]: number;
+            };
+            /** @default 0 */
+            out_of_service: number;
+            /** @default  */
+            reason: string;
+            refused?: {
+                [key: string]: number;
+            };
+            serves: boolean;
+            /** @default false */
+            shared: boolean;
+            /** @default 0 */
+            spilled_blocks: number;
+            /** @default 0 */
+            spilled_bytes: number;
+            /** @default 0 */
+            spilling_bytes: number;
+            /**
+             * @default in service
+             * @enum {string}
+             */
+            state: "opening" | "in service" | "out of service" | "not opened" | "closing";
+            /** @default 0 */
+            stored_bytes: number;
+            tenants?: components["schemas"]["TierTenantStats"][];
+            type: string;
+            /** @default 0 */
+            waiting_blocks: number;
+        };
+        /** TierTenantStats */
+        TierTenantStats: {
+            blocks: number;
+            bytes: number;
+            /** @default 0 */
+            effective_floor_bytes: number;
+            /** @default 0 */
+            floor_bytes: number;
+            limit_bytes?: number | null;
+            tenant: string;
+        };
+        /** TierUsageCounts */
+        TierUsageCounts: {
+            byte_hours: number;
+            served_bytes: number;
+            served_tokens: number;
         };
         /** TokenAnswer */
         TokenAnswer: {
@@ -3021,7 +3897,7 @@ export interface components {
             last_used_from: string;
             name: string;
             /** @enum {string} */
-            role: "viewer" | "operator" | "admin";
+            role: "alerts" | "viewer" | "operator" | "admin";
             tenants: string[] | null;
         };
         /** TokenList */
@@ -3041,7 +3917,7 @@ export interface components {
             last_used_from: string;
             name: string;
             /** @enum {string} */
-            role: "viewer" | "operator" | "admin";
+            role: "alerts" | "viewer" | "operator" | "admin";
             tenants: string[] | null;
             token: string;
         };
@@ -3076,11 +3952,11 @@ export interface components {
             /** @description Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ - */
             name: string;
             /**
-             * @description `viewer` may read; `operator` may also change quotas, pins, policies and nodes; `admin` may also manage tokens and ceilings and read the audit log.
+             * @description `viewer` may read; `operator` may also change quotas, pins, policies, tiers and nodes; `admin` may also manage tokens and ceilings and read the audit log. `alerts` may only post alerts.
              * @default viewer
              * @enum {string}
              */
-            role: "viewer" | "operator" | "admin";
+            role: "alerts" | "viewer" | "operator" | "admin";
             /** @description Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants. */
             tenants?: string[] | null;
             /** @description Time to live in seconds from now. */
@@ -3107,6 +3983,31 @@ export interface components {
             items: components["schemas"]["TokenizerAnswer"][];
             next_cursor: string;
             total: number;
+        };
+        /**
+         * TokenizerPatch
+         * @description Fields to change; omitted fields keep their values, and null resets a field to its default.
+         * @example {
+         *       "note": "with the template of June"
+         *     }
+         */
+        TokenizerPatch: {
+            /** @description Let the tokenizer add its special tokens to a `text`, as engines do for completions. For `messages`, only the template adds special tokens. */
+            add_special_tokens?: boolean | null;
+            /** @description Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special tokens. */
+            chat_template?: string | null;
+            /** @description Required: model name with which engines attach. A model has at most one tokenizer. */
+            model?: string | null;
+            /** @description Free-form note; at most 1,024 characters. */
+            note?: string | null;
+            /** @description Special tokens for the template, such as `bos_token` and `eos_token`. */
+            special_tokens?: {
+                [key: string]: string;
+            } | null;
+            /** @description Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
+            tokenizer?: {
+                [key: string]: unknown;
+            } | string | null;
         };
         /**
          * TokenizerPut
@@ -3138,8 +4039,8 @@ export interface components {
             add_special_tokens: boolean;
             /** @description Jinja template that renders `messages`; its variables are `messages`, `add_generation_prompt` and the special tokens. */
             chat_template?: string | null;
-            /** @description Model name with which engines attach. A model has at most one tokenizer. */
-            model: string;
+            /** @description Required: model name with which engines attach. A model has at most one tokenizer. */
+            model?: string;
             /**
              * @description Free-form note; at most 1,024 characters.
              * @default
@@ -3149,8 +4050,8 @@ export interface components {
             special_tokens?: {
                 [key: string]: string;
             } | null;
-            /** @description The Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
-            tokenizer: {
+            /** @description Required: the Hugging Face `tokenizer.json`, as an object or as the file's text; at most 32 MiB. */
+            tokenizer?: {
                 [key: string]: unknown;
             } | string;
         };
@@ -3176,6 +4077,10 @@ export interface components {
             /** @default 0 */
             false_reports: number;
             /** @default 0 */
+            hinted_pin_blocks: number;
+            /** @default 0 */
+            hinted_ttl_blocks: number;
+            /** @default 0 */
             hit_blocks: number;
             /** @default 0 */
             invalidated_blocks: number;
@@ -3187,6 +4092,8 @@ export interface components {
             read_bytes: number;
             /** @default 0 */
             refused_blocks: number;
+            /** @default 0 */
+            refused_hinted_pin_blocks: number;
             /** @default 0 */
             requested_blocks: number;
             /** @default 0 */
@@ -3211,9 +4118,13 @@ export interface components {
             refused_blocks: number;
             requested_tokens: number;
             saved_prefill_s: number;
+            served_bytes: number;
             served_tokens: number;
             stored_blocks: number;
             stored_bytes: number;
+            tiers: {
+                [key: string]: components["schemas"]["TierUsageCounts"];
+            };
             unrated_tokens: number;
         };
         /** UsageItem */
@@ -3225,10 +4136,14 @@ export interface components {
             refused_blocks: number;
             requested_tokens: number;
             saved_prefill_s: number;
+            served_bytes: number;
             served_tokens: number;
             start: number;
             stored_blocks: number;
             stored_bytes: number;
+            tiers: {
+                [key: string]: components["schemas"]["TierUsageCounts"];
+            };
             unrated_tokens: number;
         };
         /** UsageReport */
@@ -3298,11 +4213,41 @@ export interface components {
             unread: number;
             without_checksum: number;
         };
+        /** WebhookAlert */
+        WebhookAlert: {
+            /** @description At most 64; values are cut after 1,024 characters. `runbook_url` becomes a link. */
+            annotations?: {
+                [key: string]: string;
+            };
+            /**
+             * @description End of a resolved alert; for a firing one, when it expires unless it is sent again. The year 1 or no value: after `alert_expire_s`.
+             * @default
+             */
+            endsAt: string;
+            /**
+             * @description 1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels.
+             * @default
+             */
+            fingerprint: string;
+            /** @default  */
+            generatorURL: string;
+            /** @description At most 64, of at most 1,024 characters. `tenant` and `node` name what the alert is about. */
+            labels: {
+                [key: string]: string;
+            };
+            /**
+             * @description RFC 3339.
+             * @example 2026-01-31T12:00:00Z
+             */
+            startsAt: string;
+            /** @enum {string} */
+            status: "firing" | "resolved";
+        };
         /** Whoami */
         Whoami: {
             actor: string;
             /** @enum {string} */
-            role: "viewer" | "operator" | "admin";
+            role: "alerts" | "viewer" | "operator" | "admin";
             session: boolean;
             source: string;
             tenants: string[] | null;
@@ -3359,7 +4304,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3380,7 +4325,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3390,7 +4335,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3451,7 +4396,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3461,7 +4406,148 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    compressBlocks: {
+        parameters: {
+            query?: {
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
+                wait?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompressPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MoveAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3497,7 +4583,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3518,7 +4604,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3528,7 +4614,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3589,7 +4675,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3599,7 +4685,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3635,7 +4721,7 @@ export interface operations {
                     "application/json": components["schemas"]["DryRunAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3656,7 +4742,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3666,7 +4752,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3727,7 +4813,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3737,7 +4823,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3773,7 +4859,7 @@ export interface operations {
                     "application/json": components["schemas"]["ActionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3794,7 +4880,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3804,7 +4890,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3865,7 +4951,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3875,7 +4961,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -3911,7 +4997,7 @@ export interface operations {
                     "application/json": components["schemas"]["LocateAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3932,7 +5018,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -3942,7 +5028,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4003,7 +5089,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4013,7 +5099,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4049,7 +5135,7 @@ export interface operations {
                     "application/json": components["schemas"]["LookupAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4070,7 +5156,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4080,7 +5166,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4141,7 +5227,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4151,7 +5237,438 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    moveBlocks: {
+        parameters: {
+            query?: {
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
+                wait?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MovePost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MoveAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getMove: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                node: string;
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeMove"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node refused the request */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    cancelMove: {
+        parameters: {
+            query?: {
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
+                wait?: string;
+            };
+            header?: never;
+            path: {
+                node: string;
+                number: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeMove"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-refused`: A node refused the request */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4187,7 +5704,7 @@ export interface operations {
                     "application/json": components["schemas"]["RestartAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4208,7 +5725,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4218,7 +5735,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4289,7 +5806,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4299,7 +5816,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4338,7 +5855,7 @@ export interface operations {
                     "application/json": components["schemas"]["VerifyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4359,7 +5876,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4369,7 +5886,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4430,7 +5947,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4440,7 +5957,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4488,7 +6005,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4509,7 +6026,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4529,7 +6046,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4539,7 +6056,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            /** @description `urn:larder:problem:node-refused`: A node refused the request */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4580,7 +6097,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4590,7 +6107,421 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listAlerts: {
+        parameters: {
+            query?: {
+                /** @description Only alerts in this state. */
+                state?: "firing" | "resolved" | "expired";
+                /** @description Only of this node. */
+                node?: string;
+                /** @description Only of this tenant, as shown. */
+                tenant?: string;
+                /** @description Field to sort by; prefix it with `-` for descending order. */
+                sort?: string;
+                /** @description Maximum number of items. */
+                limit?: number;
+                /** @description `next_cursor` of the previous page; empty for the first page. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertList"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    postAlerts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AlertsPost"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AlertsTaken"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listAnnotations: {
+        parameters: {
+            query?: {
+                /** @description Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`. */
+                from?: string;
+                /** @description End: Unix milliseconds or RFC 3339. Defaults to now. */
+                to?: string;
+                /** @description Only changes with all of these tags, with commas between them: `tenant:acme,type:quota`. */
+                tags?: string;
+                /** @description Maximum number of items. */
+                limit?: number;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Annotation"][];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4629,7 +6560,7 @@ export interface operations {
                     "application/json": components["schemas"]["ApplyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4650,7 +6581,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4660,7 +6591,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4670,7 +6601,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4680,7 +6611,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4741,7 +6672,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4751,7 +6682,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4815,7 +6746,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4836,7 +6767,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4846,7 +6777,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4887,7 +6818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4897,7 +6828,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4929,7 +6860,7 @@ export interface operations {
                     "application/x-ndjson": components["schemas"]["AuditEntry"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4950,7 +6881,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -4960,7 +6891,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5001,7 +6932,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5011,7 +6942,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5059,7 +6990,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5080,7 +7011,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5090,7 +7021,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5131,7 +7062,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5141,7 +7072,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5203,7 +7134,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5224,7 +7155,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5244,7 +7175,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5285,7 +7216,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5295,7 +7226,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5342,7 +7273,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5363,7 +7294,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5383,7 +7314,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5424,7 +7355,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5434,7 +7365,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5484,7 +7415,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5505,7 +7436,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5515,7 +7446,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5556,7 +7487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5566,7 +7497,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5613,7 +7544,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5634,7 +7565,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5654,7 +7585,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5695,7 +7626,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5705,7 +7636,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5720,7 +7651,10 @@ export interface operations {
     };
     putCeiling: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
+            };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
@@ -5760,7 +7694,7 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5781,7 +7715,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5791,7 +7725,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5811,7 +7745,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5851,7 +7785,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5882,7 +7816,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5892,7 +7826,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5927,7 +7861,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5948,7 +7882,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5968,7 +7902,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -5988,7 +7922,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6019,7 +7953,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6029,7 +7963,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6044,7 +7978,10 @@ export interface operations {
     };
     patchCeiling: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
+            };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
@@ -6071,7 +8008,7 @@ export interface operations {
                     "application/json": components["schemas"]["CeilingAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6092,7 +8029,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6112,7 +8049,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6122,7 +8059,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6162,7 +8099,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6193,7 +8130,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6203,7 +8140,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6238,7 +8175,7 @@ export interface operations {
                     "text/event-stream": components["schemas"]["LarderEvent"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6259,7 +8196,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6269,7 +8206,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6310,7 +8247,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6320,7 +8257,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6380,7 +8317,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6401,7 +8338,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6411,7 +8348,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6452,7 +8389,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6462,7 +8399,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6479,7 +8416,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only records of this type; may be repeated. */
-                type?: ("quotas" | "pins" | "policies")[];
+                type?: ("quotas" | "pins" | "policies" | "tiers")[];
                 /** @description Only records of this owner. */
                 managed_by?: string;
             };
@@ -6512,7 +8449,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6533,7 +8470,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6543,7 +8480,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6584,7 +8521,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6594,7 +8531,134 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listIpc: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeIpcList"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6639,7 +8703,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6660,7 +8724,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6670,7 +8734,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6711,7 +8775,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6721,7 +8785,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6757,7 +8821,7 @@ export interface operations {
                     "application/json": components["schemas"]["NewJoinToken"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6778,7 +8842,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6788,7 +8852,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6859,7 +8923,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6869,7 +8933,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6901,7 +8965,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6922,7 +8986,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6973,7 +9037,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -6983,7 +9047,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7028,7 +9092,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7049,7 +9113,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7059,7 +9123,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7100,7 +9164,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7110,7 +9174,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7155,7 +9219,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7176,7 +9240,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7186,7 +9250,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7227,7 +9291,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7237,7 +9301,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7284,7 +9348,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7305,7 +9369,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7325,7 +9389,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7366,7 +9430,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7376,7 +9440,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7411,7 +9475,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7432,7 +9496,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7493,7 +9557,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7503,7 +9567,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7541,7 +9605,7 @@ export interface operations {
                     "application/json": components["schemas"]["NodeAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7562,7 +9626,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7582,7 +9646,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7643,7 +9707,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7653,7 +9717,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7694,7 +9758,7 @@ export interface operations {
                     "application/json": components["schemas"]["NodeAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7715,7 +9779,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7735,7 +9799,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7796,7 +9860,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7806,7 +9870,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7845,7 +9909,7 @@ export interface operations {
                     "application/json": components["schemas"]["ExpelAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7866,7 +9930,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7886,7 +9950,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7896,7 +9960,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            /** @description `urn:larder:problem:node-refused`: A node refused the request */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7957,7 +10021,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -7967,7 +10031,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8005,7 +10069,7 @@ export interface operations {
                     "application/json": components["schemas"]["ResizeAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8026,7 +10090,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8046,7 +10110,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8056,7 +10120,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            /** @description `urn:larder:problem:node-refused`: A node refused the request */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8117,7 +10181,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8127,7 +10191,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8159,7 +10223,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8180,7 +10244,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8231,7 +10295,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8241,7 +10305,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8278,7 +10342,7 @@ export interface operations {
                     "application/x-ndjson": string;
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8299,7 +10363,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8319,7 +10383,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8329,7 +10393,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-refused`: A node will not do what it was asked */
+            /** @description `urn:larder:problem:node-refused`: A node refused the request */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8370,7 +10434,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8380,7 +10444,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8425,7 +10489,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8446,7 +10510,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8456,7 +10520,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8497,7 +10561,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8507,7 +10571,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8555,7 +10619,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8576,7 +10640,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8586,7 +10650,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8627,7 +10691,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8637,7 +10701,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8699,7 +10763,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8720,7 +10784,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8730,7 +10794,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8771,7 +10835,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8781,7 +10845,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8828,7 +10892,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8849,7 +10913,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8869,7 +10933,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8910,7 +10974,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8920,7 +10984,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8978,7 +11042,7 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -8999,7 +11063,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9009,7 +11073,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9029,7 +11093,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9069,7 +11133,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9100,7 +11164,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9110,7 +11174,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9148,7 +11212,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9169,7 +11233,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9189,7 +11253,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9209,7 +11273,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9240,7 +11304,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9250,7 +11314,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9268,6 +11332,8 @@ export interface operations {
             query?: {
                 /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
                 wait?: string;
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
             };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
@@ -9295,7 +11361,7 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9316,7 +11382,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9336,7 +11402,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9356,7 +11422,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9396,7 +11462,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9427,7 +11493,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9437,7 +11503,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9479,7 +11545,7 @@ export interface operations {
                     "application/json": components["schemas"]["PinAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9500,7 +11566,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9520,7 +11586,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9591,7 +11657,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9601,7 +11667,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9657,7 +11723,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9678,7 +11744,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9688,7 +11754,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9729,7 +11795,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9739,7 +11805,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9786,7 +11852,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9807,7 +11873,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9827,7 +11893,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9868,7 +11934,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9878,7 +11944,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9936,7 +12002,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9957,7 +12023,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9967,7 +12033,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -9987,7 +12053,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10027,7 +12093,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10058,7 +12124,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10068,7 +12134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10106,7 +12172,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10127,7 +12193,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10147,7 +12213,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10167,7 +12233,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10198,7 +12264,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10208,7 +12274,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10253,7 +12319,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10274,7 +12340,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10294,7 +12360,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10314,7 +12380,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10354,7 +12420,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10385,7 +12451,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10395,7 +12461,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10447,7 +12513,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10468,7 +12534,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10478,7 +12544,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10519,7 +12585,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10529,7 +12595,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10546,7 +12612,7 @@ export interface operations {
         parameters: {
             query?: {
                 /** @description Only pushes of this type. */
-                type?: "quotas" | "pins" | "policies";
+                type?: "quotas" | "pins" | "policies" | "tiers";
                 /** @description Only this node. */
                 node?: string;
                 /** @description Only pushes in this state. */
@@ -10583,7 +12649,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10604,7 +12670,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10614,7 +12680,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10655,7 +12721,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10665,7 +12731,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10721,7 +12787,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10742,7 +12808,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10752,7 +12818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10793,7 +12859,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10803,7 +12869,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10850,7 +12916,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10871,7 +12937,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10891,7 +12957,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10932,7 +12998,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -10942,7 +13008,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11000,7 +13066,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11021,7 +13087,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11031,7 +13097,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11041,7 +13107,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node; `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11051,7 +13117,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11091,7 +13157,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11122,7 +13188,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11132,7 +13198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11170,7 +13236,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11191,7 +13257,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11211,7 +13277,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11231,7 +13297,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11262,7 +13328,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11272,7 +13338,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11317,7 +13383,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11338,7 +13404,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11358,7 +13424,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11368,7 +13434,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds; `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            /** @description `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node; `urn:larder:problem:conflict`: Conflicts with an existing resource */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11378,7 +13444,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11418,7 +13484,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11449,7 +13515,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11459,7 +13525,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11513,7 +13579,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11534,7 +13600,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11544,7 +13610,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11585,7 +13651,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11595,7 +13661,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11642,7 +13708,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11663,7 +13729,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11683,7 +13749,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11724,7 +13790,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11734,7 +13800,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11749,7 +13815,10 @@ export interface operations {
     };
     putRate: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
+            };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
@@ -11789,7 +13858,7 @@ export interface operations {
                     "application/json": components["schemas"]["RateAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11810,7 +13879,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11820,7 +13889,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11840,7 +13909,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11880,7 +13949,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11911,7 +13980,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11921,7 +13990,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11956,7 +14025,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11977,7 +14046,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -11997,7 +14066,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12017,7 +14086,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12048,7 +14117,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12058,7 +14127,194 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchRate: {
+        parameters: {
+            query?: {
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": components["schemas"]["RatePatch"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RateAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12104,7 +14360,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12125,7 +14381,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12135,7 +14391,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12176,7 +14432,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12186,7 +14442,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12224,7 +14480,7 @@ export interface operations {
                     "application/json": components["schemas"]["SessionAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12245,7 +14501,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12255,7 +14511,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12316,7 +14572,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12326,7 +14582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12357,7 +14613,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12378,7 +14634,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12419,7 +14675,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12429,7 +14685,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12480,7 +14736,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12501,7 +14757,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12511,7 +14767,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12552,7 +14808,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12562,7 +14818,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12616,7 +14872,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12637,7 +14893,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12647,7 +14903,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12688,7 +14944,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12698,7 +14954,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12745,7 +15001,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12766,7 +15022,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12786,7 +15042,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12827,7 +15083,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12837,7 +15093,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12880,7 +15136,7 @@ export interface operations {
                     "application/json": components["schemas"]["QuotaAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12901,7 +15157,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12921,7 +15177,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12931,7 +15187,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The floors of all tenants are more than a node holds */
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource; `urn:larder:problem:floors-exceed-capacity`: The sum of all floors exceeds the pool of a node */
             409: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -12992,7 +15248,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13002,7 +15258,814 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    listTiers: {
+        parameters: {
+            query?: {
+                /** @description Only tiers of this type. */
+                type?: string;
+                /** @description Only records of this owner. */
+                managed_by?: string;
+                /** @description Field to sort by; prefix it with `-` for descending order. */
+                sort?: string;
+                /** @description Maximum number of items. */
+                limit?: number;
+                /** @description `next_cursor` of the previous page; empty for the first page. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierList"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    getTier: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description ETags of states that the caller already has. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierAnswer"];
+                };
+            };
+            /** @description The caller already has this state (`If-None-Match`). */
+            304: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    putTier: {
+        parameters: {
+            query?: {
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
+                wait?: string;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string;
+                /** @description `*`: only if the record does not exist yet. */
+                "If-None-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TierPut"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierAnswer"];
+                };
+            };
+            /** @description The record was created. */
+            201: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    deleteTier: {
+        parameters: {
+            query?: {
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
+                wait?: string;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierDeletion"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchTier: {
+        parameters: {
+            query?: {
+                /** @description Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s). */
+                wait?: string;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": components["schemas"]["TierPatch"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TierAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13054,7 +16117,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13075,7 +16138,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13085,7 +16148,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13126,7 +16189,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13136,7 +16199,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13183,7 +16246,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13204,7 +16267,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13224,7 +16287,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13265,7 +16328,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13275,7 +16338,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13290,7 +16353,10 @@ export interface operations {
     };
     putTokenizer: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
+            };
             header?: {
                 /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
                 "If-Match"?: string;
@@ -13330,7 +16396,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenizerAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13351,7 +16417,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13361,7 +16427,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13381,7 +16447,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13421,7 +16487,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13452,7 +16518,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13462,7 +16528,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13497,7 +16563,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13518,7 +16584,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13538,7 +16604,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-failed`: The record is in another state than expected */
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
             412: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13558,7 +16624,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:precondition-required`: The request must say which state of the record it knows */
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
             428: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13589,7 +16655,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13599,7 +16665,194 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            503: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    patchTokenizer: {
+        parameters: {
+            query?: {
+                /** @description Check the change and return the record as it would be; store nothing. */
+                dry_run?: boolean;
+            };
+            header?: {
+                /** @description The record's ETag (several, separated by commas), or `*` for any state of it. Needed to change a record that is there. */
+                "If-Match"?: string;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/merge-patch+json": components["schemas"]["TokenizerPatch"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    ETag: components["headers"]["ETag"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenizerAnswer"];
+                };
+            };
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
+            400: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
+            401: {
+                headers: {
+                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
+            403: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-found`: Not found */
+            404: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
+            406: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:conflict`: Conflicts with an existing resource */
+            409: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-failed`: The record does not match the precondition */
+            412: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-large`: The body is too large */
+            413: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:unsupported-media-type`: The body is not JSON */
+            415: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
+            422: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:precondition-required`: The request needs a precondition */
+            428: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
+            429: {
+                headers: {
+                    "Retry-After": components["headers"]["Retry-After"];
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
+            431: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:internal`: Internal error */
+            500: {
+                headers: {
+                    "X-Request-Id": components["headers"]["X-Request-Id"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13651,7 +16904,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13672,7 +16925,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13682,7 +16935,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13723,7 +16976,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13733,7 +16986,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13770,7 +17023,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenMade"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13791,7 +17044,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13801,7 +17054,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13872,7 +17125,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13882,7 +17135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13929,7 +17182,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13950,7 +17203,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -13970,7 +17223,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14011,7 +17264,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14021,7 +17274,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14053,7 +17306,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14074,7 +17327,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14135,7 +17388,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14145,7 +17398,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14183,7 +17436,7 @@ export interface operations {
                     "application/json": components["schemas"]["TokenAnswer"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14204,7 +17457,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14224,7 +17477,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14295,7 +17548,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14305,7 +17558,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14365,7 +17618,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14386,7 +17639,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14396,7 +17649,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14437,7 +17690,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14447,7 +17700,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14492,7 +17745,7 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14513,7 +17766,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14523,7 +17776,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-acceptable`: The answer is of no kind that the caller takes */
+            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
             406: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14564,7 +17817,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14574,7 +17827,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14606,7 +17859,7 @@ export interface operations {
                     "application/json": components["schemas"]["Health"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14627,7 +17880,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14658,7 +17911,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14668,7 +17921,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14700,7 +17953,7 @@ export interface operations {
                     "application/json": components["schemas"]["FleetHealth"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14721,7 +17974,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14752,7 +18005,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14762,7 +18015,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:not-ready`: Not every node has what it should have; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:not-ready`: Some nodes are lost or out of sync; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14794,7 +18047,7 @@ export interface operations {
                     "application/json": components["schemas"]["Readiness"];
                 };
             };
-            /** @description `urn:larder:problem:malformed`: The request could not be read */
+            /** @description `urn:larder:problem:malformed`: The request is malformed */
             400: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14815,7 +18068,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The request comes from a page or a name that is not Larder's */
+            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
             403: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14846,7 +18099,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:internal`: Larder failed */
+            /** @description `urn:larder:problem:internal`: Internal error */
             500: {
                 headers: {
                     "X-Request-Id": components["headers"]["X-Request-Id"];
@@ -14856,7 +18109,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder stops */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];

@@ -1,4 +1,4 @@
-/** What an entry of the audit changed, for people. */
+/** Readable description of the changes of an audit entry. */
 
 import type { AuditEntry } from '../api/types';
 import { bytes } from '../format';
@@ -9,14 +9,14 @@ export interface Changed {
   after: string;
 }
 
-/** Exact, and of sizes how much that is. */
+/** The exact value; for sizes also a readable one. */
 function said(field: string, value: unknown): string {
   if (value === undefined) return '';
   if (field.endsWith('_bytes') && typeof value === 'number' && value >= 1024) return `${value} (${bytes(value)})`;
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
-/** Fields that differ, by name. What is not an object has no fields. */
+/** Fields that differ, by name. A value that is not an object has no fields. */
 export function changes({ before, after }: Pick<AuditEntry, 'before' | 'after'>): Changed[] {
   const [was, is]: Record<string, unknown>[] = [before ?? {}, after ?? {}];
   return [...new Set([...Object.keys(was ?? {}), ...Object.keys(is ?? {})])]

@@ -1,24 +1,39 @@
-/** The lines that the empty states tell an operator to run. */
+/** Commands that empty panels suggest, and those for users who may not change records here. */
+
+import type { RecordType } from './fields';
 
 export const START_NODE = 'larder up';
 
 export const SET_POLICY = 'larder policies set --algorithm lru --admission';
 
-/** What pins a hot prefix, under its label, for as long as it is read at least daily. */
+/** Command that pins a hot prefix by its label, as long as it is read at least daily. */
 export function pinPrefix(label: string, tenant = ''): string {
   const whose = tenant && ` --tenant ${quoted(tenant)}`;
-  return `larder pins set ${label} --prefix ${label}${whose} --ttl 24h --refresh-on-hit`;
+  return `larder pins set ${quoted(label)} --prefix ${quoted(label)}${whose} --ttl 24h --refresh-on-hit`;
 }
 
-/** For a shell. */
+/** Command that changes a record; a record that does not exist yet is set. */
+export function editCommand(type: RecordType, name: string, exists: boolean): string {
+  return `larder ${type} ${exists ? 'edit' : 'set'} ${quoted(name)}${exists || type !== 'quotas' ? '' : ' --limit 4GiB'}`;
+}
+
+export function deleteCommand(type: RecordType, name: string): string {
+  return `larder ${type} delete ${quoted(name)}`;
+}
+
+export function expelCommand(node: string, client: number, readmit: boolean): string {
+  return `larder engines expel ${quoted(node)} ${client}${readmit ? ' --off' : ''}`;
+}
+
+/** Quote for a shell. */
 function quoted(word: string): string {
   return /^[\w.:-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** What attaches a Python process to the data plane behind the socket. */
+/** Python code that attaches a process to the data plane behind the socket. */
 export function attachLine(socket: string): string {
   return [
     'from dataplane.client import Space, attach',
-    `client = attach("${socket || 'ENGINE_SOCKET'}", [Space(model="my-model", block_bytes=2 << 20)], group="engine-0")`,
+    `client = attach(${JSON.stringify(socket || 'ENGINE_SOCKET')}, [Space(model="my-model", block_bytes=2 << 20)], group="engine-0")`,
   ].join('\n');
 }

@@ -34,7 +34,7 @@ describe('GPU copies of pins', () => {
 
   it('are few where a block has one on one GPU, and lacks one on another', () => {
     const pin = named(busy, 'chat-system-prompt');
-    const on = { resolved: 2, resident: 2, bytes: 2, gpu_copies: 3, gpu_copy_bytes: 3, gpu_copies_wanted: 4 };
+    const on = { resolved: 2, resident: 2, bytes: 2, gpu_copies: 3, gpu_copy_bytes: 3, gpu_copies_wanted: 4, tiers: {}, only_in_tiers: 0, not_loaded: '' };
     expect(gpuCopyState({ ...pin, resident: 2, gpu_copies: 3, gpu_copies_wanted: 4, nodes: { a: on } })).toBe('few');
   });
 
@@ -53,7 +53,7 @@ describe('GPU copies of pins', () => {
     expect(gpuCopiesByNode(named(busy, 'chat-system-prompt'))).toBe('gpu-a1 1,024 of 1,024');
     expect(gpuCopiesByNode(named(state('over-limit').overview, 'code-search-tools'))).toBe('gpu-a1 1,408 of 3,584');
     const pin = named(busy, 'chat-system-prompt');
-    const on = { resolved: 2, resident: 2, bytes: 2, gpu_copies: 1, gpu_copy_bytes: 1, gpu_copies_wanted: 2 };
+    const on = { resolved: 2, resident: 2, bytes: 2, gpu_copies: 1, gpu_copy_bytes: 1, gpu_copies_wanted: 2, tiers: {}, only_in_tiers: 0, not_loaded: '' };
     const nodes = Object.fromEntries(['a', 'b', 'c', 'd', 'e', 'f'].map((name) => [name, on]));
     expect(gpuCopiesByNode({ ...pin, nodes: { ...nodes, g: { ...on, gpu_copies_wanted: 0, gpu_copies: 0 } } })).toBe('a 1 of 2, b 1 of 2, c 1 of 2, d 1 of 2 and 2 more nodes');
   });
@@ -94,7 +94,7 @@ describe('pools of GPU copies', () => {
 
   it('come and fail as events that can be read', () => {
     const event = (name: string, fields: Record<string, unknown>) => eventSentence({ name, at: 1, seq: 1, node: 'gpu-a1', actor: '', fields });
-    expect(event('gpu_copy_pool.made', { device: 'GPU-1', name: 'H200', capacity_bytes: 1 << 30 })).toBe('H200 GPU-1 keeps GPU copies, up to 1 GiB');
-    expect(event('gpu_copy_pool.failed', { device: 'GPU-1', problem: 'out of memory' })).toBe('GPU-1: out of memory');
+    expect(event('gpu_copy_pool.created', { device: 'GPU-1', name: 'H200', capacity_bytes: 1 << 30 })).toBe('H200 GPU-1 keeps GPU copies, up to 1 GiB');
+    expect(event('gpu_copy_pool.failed', { device: 'GPU-1', reason: 'out of memory' })).toBe('GPU-1: out of memory');
   });
 });

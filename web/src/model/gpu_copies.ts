@@ -5,7 +5,7 @@ import { whole } from '../format';
 
 export type GpuCopyState = 'host' | 'nowhere' | 'few' | 'none-yet' | 'unread' | 'all';
 
-/** How far a pin of the tier `gpu` is on GPUs. `nowhere`: no node that it is for keeps GPU copies. `unread`: GPUs do, and none of their engines reads it now. */
+/** State of the GPU copies of a pin. `nowhere`: no selected node keeps GPU copies. `unread`: no engine on a GPU currently reads the pin. */
 export function gpuCopyState(pin: Pin): GpuCopyState {
   if (pin.tier !== 'gpu') return 'host';
   if (pin.gpu_copies === 0 && saying(pin, 'NoGpuCopyPool')) return 'nowhere';
@@ -15,7 +15,7 @@ export function gpuCopyState(pin: Pin): GpuCopyState {
   return lacking || saying(pin, 'FewGpuCopies') ? 'few' : 'all';
 }
 
-/** Why no GPU keeps GPU copies of it, in the words of the first node that says so; empty where none does. */
+/** Why no GPU keeps GPU copies of the pin, as the first node reports it; empty if no node does. */
 export function whyNowhere(pin: Pin): string {
   return saying(pin, 'NoGpuCopyPool')?.message ?? '';
 }
@@ -31,13 +31,13 @@ const NODES_SHOWN = 4;
 /** `gpu-a1 512 of 1,024`, for each node where engines on GPUs read the pin: a block may have a GPU copy on each GPU. Empty where none does. */
 export function gpuCopiesByNode(pin: Pin): string {
   const nodes = Object.entries(pin.nodes).filter(([, on]) => on.gpu_copies > 0 || on.gpu_copies_wanted > 0);
-  const told = nodes.slice(0, NODES_SHOWN).map(([name, on]) => `${name} ${whole(on.gpu_copies)} of ${whole(on.gpu_copies_wanted)}`);
-  return told.join(', ') + (nodes.length > told.length ? ` and ${whole(nodes.length - told.length)} more nodes` : '');
+  const shown = nodes.slice(0, NODES_SHOWN).map(([name, on]) => `${name} ${whole(on.gpu_copies)} of ${whole(on.gpu_copies_wanted)}`);
+  return shown.join(', ') + (nodes.length > shown.length ? ` and ${whole(nodes.length - shown.length)} more nodes` : '');
 }
 
 export type PoolState = 'problem' | 'full' | 'not-all' | 'copying' | 'well';
 
-/** What is worth a look about a GPU's pool first. Full and `not-all`: pins want more there than fits, and nothing is on its way. */
+/** Most important state of a GPU's pool. `full` and `not-all`: pins want more than fits, and no copy is running. */
 export function poolState(pool: GpuCopyPool): PoolState {
   if (pool.problem) return 'problem';
   if (pool.copying > 0) return 'copying';
@@ -45,12 +45,12 @@ export function poolState(pool: GpuCopyPool): PoolState {
   return pool.used_bytes >= pool.capacity_bytes ? 'full' : 'not-all';
 }
 
-/** Blocks that pins want on the GPU and that are not there. */
+/** Number of blocks that pins want on the GPU but that have no copy there. */
 export function waiting(pool: GpuCopyPool): number {
   return Math.max(0, pool.wanted - pool.gpu_copies);
 }
 
-/** GPUs of a node with something to tell. */
+/** GPUs of a node that need attention. */
 export function troubled(node: Node): GpuCopyPool[] {
   return (node.stats?.gpu_copy_pools ?? []).filter((pool) => pool.problem);
 }

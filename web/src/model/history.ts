@@ -3,7 +3,7 @@
 import type { History, Overview } from '../api/types';
 
 export const HISTORY_S = 3_600;
-/** A pause at least this long, and three times the usual step, is a hole: nothing was measured there. */
+/** Seconds. A pause of at least this length and three times the usual step is a gap without measurements. */
 const HOLE_S = 15;
 
 export const NO_HISTORY: History = {
@@ -15,7 +15,7 @@ export const NO_HISTORY: History = {
   read_bytes_per_s: [],
 };
 
-/** What a chart may reach back: as long as the history is short, it shows less than the hour. */
+/** Spans of charts in seconds; a short history needs less than an hour. */
 const SPANS_S = [300, 900, 1_800, HISTORY_S];
 
 /** The shortest span that holds every point, up to the hour. */
@@ -29,7 +29,7 @@ export function spanName(span: number): string {
   return span === HISTORY_S ? 'hour' : `${span / 60} min`;
 }
 
-/** The steps between a history's points, in the middle: what is appended keeps to it. */
+/** Median step between points of the history; appended points keep to it. */
 function usualStepS(at: number[]): number {
   const steps = at.slice(1).map((time, i) => time - (at[i] ?? time));
   return [...steps].sort((a, b) => a - b)[Math.floor(steps.length / 2)] ?? 0;
@@ -60,11 +60,11 @@ function stepHitRatio(before: Overview | null, overview: Overview): number | nul
   if (!before) return null;
   const requested = overview.totals.requested_blocks - before.totals.requested_blocks;
   const hit = overview.totals.hit_blocks - before.totals.hit_blocks;
-  // Counters that fell belong to nodes that are gone.
+  // Counters fall when nodes leave.
   return requested > 0 && hit >= 0 ? Math.min(1, hit / requested) : null;
 }
 
-/** The column with its short pauses left out, so that a line runs on: undefined joins, null breaks. */
+/** The column with short pauses bridged: undefined joins a line, null breaks it. */
 export function bridged(at: number[], values: (number | null)[], longestS: number): (number | null | undefined)[] {
   const out: (number | null | undefined)[] = [...values];
   let last = -1;

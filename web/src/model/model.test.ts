@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Overview } from '../api/types';
+import type { AlertList, LarderEvent, Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { changes } from './audit';
 import { pinPrefix } from './commands';
@@ -14,28 +14,39 @@ import { byGroup, byStep } from './usage';
 import { judge } from './verdict';
 
 const { overview: busy, history } = state('busy');
-const told = (overview: Overview, refused = {}) => judge(overview, refused, overview.at);
-const titles = (overview: Overview, refused = {}) => told(overview, refused).findings.map((f) => f.title);
+const judged = (overview: Overview, refused = {}) => judge(overview, refused, overview.at);
+const titles = (overview: Overview, refused = {}) => judged(overview, refused).findings.map((f) => f.title);
 
 describe('the verdict', () => {
   it('is calm when all is well', () => {
-    expect(told(busy)).toEqual({ level: 'good', title: 'All is well', findings: [] });
-    expect(told(state('fresh').overview).level).toBe('good');
+    expect(judged(busy)).toEqual({ level: 'good', title: 'All is well', findings: [] });
+    expect(judged(state('fresh').overview).level).toBe('good');
+  });
+
+  it('is not calm while an alert fires', () => {
+    const list = (...severities: string[]) =>
+      ({ items: severities.map((severity) => ({ severity })), total: severities.length, next_cursor: '' }) as AlertList;
+    const firing = (overview: Overview, ...severities: string[]) => judge(overview, {}, overview.at, list(...severities));
+    expect(firing(busy)).toEqual(judged(busy));
+    expect(firing(busy, 'info')).toEqual({ level: 'note', title: '1 alert firing', findings: [] });
+    expect(firing(busy, 'info', 'warning')).toMatchObject({ level: 'warn', title: '2 alerts firing' });
+    expect(firing(state('cold').overview, 'critical')).toMatchObject({ level: 'bad', title: '1 alert firing, 2 warnings' });
+    expect(firing(state('nacked').overview, 'info')).toMatchObject({ level: 'bad', title: '1 alert firing, 1 problem, 3 warnings' });
   });
 
   it('begins with the worst', () => {
-    const { level, title, findings } = told(state('nacked').overview);
+    const { level, title, findings } = judged(state('nacked').overview);
     expect(level).toBe('bad');
-    expect(title).toBe('1 problem, 2 warnings');
-    expect(findings.map((f) => f.level)).toEqual(['bad', 'warn', 'warn', 'note']);
+    expect(title).toBe('1 problem, 3 warnings');
+    expect(findings.map((f) => f.level)).toEqual(['bad', 'warn', 'warn', 'warn', 'note']);
     expect(findings[0]?.detail).toContain('quotas[3].limit_bytes');
     expect(findings[1]?.detail).toBe('quotas 14 of 15');
   });
 
   it('names a lost node and how long it is silent', () => {
-    const lost = told(state('lost').overview).findings[0];
+    const lost = judged(state('lost').overview).findings[0];
     expect(lost?.title).toBe('Node gpu-a2 is lost');
-    expect(lost?.detail).toBe('Last heard 3 min 24 s ago.');
+    expect(lost?.detail).toBe('Last report 3 min 24 s ago.');
   });
 
   it('tells of limits, pins and quarantine', () => {
@@ -52,7 +63,7 @@ describe('the verdict', () => {
 
   it('is not calm beside a cold cache or a pin that holds nothing', () => {
     const { overview } = state('cold');
-    const { level, title, findings } = told(overview);
+    const { level, title, findings } = judged(overview);
     expect([level, title]).toEqual(['warn', '2 warnings']);
     expect(findings.map((f) => [f.title, f.detail, f.panel])).toEqual([
       [
@@ -66,10 +77,20 @@ describe('the verdict', () => {
     if (!first?.stats || !second) throw new Error('no numbers');
     const filled = { ...overview, nodes: [{ ...first, stats: { ...first.stats, cold: false } }, second] };
     const of = (resolved: number) => overview.pins.filter((pin) => pin.name === 'next-release').map((pin) => ({ ...pin, resolved }));
-    const one = told({ ...filled, pins: of(64) }).findings;
+    const one = judged({ ...filled, pins: of(64) }).findings;
     expect(one.map((f) => [f.title, f.detail])).toEqual([['Pin next-release holds nothing', 'None of its 64 blocks is cached. Blocks are kept as soon as an engine stores them.']]);
-    expect(told({ ...filled, pins: of(1) }).findings[0]?.detail).toMatch(/^Its only block is not cached\./);
-    expect(told({ ...filled, pins: [] })).toEqual({ level: 'good', title: 'All is well', findings: [] });
+    expect(judged({ ...filled, pins: of(1) }).findings[0]?.detail).toMatch(/^Its only block is not cached\./);
+    expect(judged({ ...filled, pins: [] })).toEqual({ level: 'good', title: 'All is well', findings: [] });
+  });
+
+  it('is not calm when pins fill their budget', () => {
+    const [node, ...others] = busy.nodes;
+    if (!node?.stats) throw new Error('no numbers');
+    const pinned = (bytes: number) => ({ ...busy, nodes: [{ ...node, stats: { ...node.stats!, pool: { ...node.stats!.pool, pinned_bytes: bytes, pin_budget_bytes: 100 } } }, ...others] });
+    expect(titles(pinned(95))).toEqual([]);
+    expect(titles(pinned(96))).toEqual([`Pins fill their budget on ${node.name}`]);
+    const largest = [...busy.pins].sort((a, b) => b.bytes - a.bytes)[0];
+    expect(judged(pinned(96)).findings[0]?.detail).toContain(`96 B of 100 B; the largest: ${largest?.name} of ${largest?.tenant} (`);
   });
 
   it('is not calm beside a record that no node has applied', () => {
@@ -79,7 +100,7 @@ describe('the verdict', () => {
     const status = { ...pin.status, applied: false, nodes: {}, conditions };
     const nowhere = { ...busy, pins: [{ ...pin, expired: false, status }, ...others] };
     expect(titles(nowhere)).toEqual([`Pin ${pin.name} is not applied`]);
-    expect(told(nowhere).findings[0]?.detail).toBe('no node has these labels');
+    expect(judged(nowhere).findings[0]?.detail).toBe('no node has these labels');
     expect(titles({ ...busy, pins: [{ ...pin, expired: true, status }] })).toEqual([]);
     const policy = busy.policy && { ...busy.policy, status: { ...busy.policy.status, applied: false } };
     if (policy) expect(titles({ ...busy, policy })).toEqual(['The policy is not applied']);
@@ -89,12 +110,25 @@ describe('the verdict', () => {
     expect(titles(busy, { pool_full: 3, over_limit: 12 })).toEqual(['15 blocks refused in the last minute']);
   });
 
+  it('names the tenants whose blocks are refused', () => {
+    const recent = [{ name: 'blocks.refused', at: busy.at, seq: 1, node: '', actor: '', fields: { tenant: 'acme' } }];
+    expect(judge({ ...busy, recent }, { over_limit: 12 }, busy.at).findings[0]?.detail).toBe('12 over limit; lately of acme: larder why acme');
+  });
+
+  it('tells of a data plane that exits again and again, although its node is in sync', () => {
+    const exit = (at: number) => ({ name: 'dataplane.exited', at: busy.at - at, seq: at, node: '', actor: '', fields: { code: -9 } });
+    const found = (...events: LarderEvent[]) => judge(busy, {}, busy.at, null, events).findings.map((finding) => finding.title);
+    expect(found(exit(3), exit(60))).toEqual(['The data plane exited 2 times in 10 min']);
+    expect(found(exit(3))).toEqual([]);
+    expect(found(exit(3), exit(900))).toEqual([]);
+  });
+
   it('says that quotas are not enforced, and what is missing altogether', () => {
     expect(titles({ ...busy, armed: false })).toEqual(['Quotas are not enforced']);
     expect(titles({ ...busy, ready: false })).toEqual(['Larder is not ready']);
     expect(titles(state('empty').overview)).toEqual(['No node has joined']);
     const joining = busy.nodes.map((node) => ({ ...node, state: 'joining' as const }));
-    expect(told({ ...busy, ready: false, nodes: joining }).level).toBe('bad');
+    expect(judged({ ...busy, ready: false, nodes: joining }).level).toBe('bad');
   });
 });
 
@@ -256,16 +290,17 @@ it('nodes with the same policy in force are shown once, and a closed gate is apa
     i === 0 && node.stats ? { ...node, stats: { ...node.stats, policy: { ...node.stats.policy, gate_closed: true } } } : node,
   );
   expect(forces(closed).map(({ names }) => names)).toEqual([['gpu-a1'], ['gpu-a2']]);
-  expect(watermarks({ high_watermark: 0.97, low_watermark: 0.95 })).toBe('evicts above 97.0 % down to 95.0 %');
+  expect(watermarks({ algorithm: 'noop', high_watermark: 1, low_watermark: 1 })).toBe('evicts nothing');
+  expect(watermarks({ algorithm: 'lru', high_watermark: 0.97, low_watermark: 0.95 })).toBe('evicts above 97.0 % down to 95.0 %');
 });
 
 it('a node shows each type that it should have or has', () => {
   const joining = state('nacked').overview.nodes.find((node) => node.state === 'joining');
   if (!joining) throw new Error('no joining node');
   expect(applied(joining)).toEqual([
-    { type: 'pins', desired: 9, observed: null, same: false },
-    { type: 'policies', desired: 1, observed: null, same: false },
-    { type: 'quotas', desired: 15, observed: null, same: false },
+    { type: 'pins', desired: 9, observed: null, same: false, nothing: false },
+    { type: 'policies', desired: 1, observed: null, same: false, nothing: false },
+    { type: 'quotas', desired: 15, observed: null, same: false, nothing: false },
   ]);
 });
 
@@ -274,6 +309,10 @@ describe('events', () => {
 
   it('are sentences', () => {
     expect(eventSentence(event('blocks.evicted', { tenant: 'chat', reason: 'room', blocks: 1, bytes: 2048 }))).toBe('chat: 1 block, 2 KiB, for room');
+    const moved = { tier: 'disk', moved: 1030, released: 1028, refused: 2 };
+    expect(eventSentence(event('move.ended', moved))).toBe('1,030 blocks to disk, 1,028 released, 2 refused');
+    expect(eventSentence(event('move.ended', { ...moved, cancelled: true }))).toMatch(/2 refused, cancelled$/);
+    expect(eventSentence(event('move.cancelled', { move: 3, tier: 'disk' }))).toBe('move 3 to disk');
     expect(eventSentence(event('push.nacked', { type: 'pins', generation: 3, faults: [{}] }))).toBe('pins generation 3: 1 fault');
   });
 
@@ -285,19 +324,19 @@ describe('events', () => {
   });
 
   it('tell of lost caches and pins, and of memory that was released on purpose without a warning', () => {
-    const lost = event('cache.cold', { reason: 'the memory was gone', released: false, lost_blocks: 4, lost_bytes: 4096 });
+    const lost = event('cache.started_cold', { reason: 'the memory was gone', released: false, lost_blocks: 4, lost_bytes: 4096 });
     expect([eventSentence(lost), eventTone(lost)]).toEqual(['4 blocks, 4 KiB lost: the memory was gone', 'warn']);
-    const released = event('cache.cold', { reason: 'released by larder down', released: true, lost_blocks: 4, lost_bytes: 4096 });
+    const released = event('cache.started_cold', { reason: 'released by larder down', released: true, lost_blocks: 4, lost_bytes: 4096 });
     expect([eventSentence(released), eventTone(released)]).toEqual(['the cache began empty: released by larder down', 'plain']);
-    const emptied = event('pin.emptied', { name: 'p', tenant: 'acme', strength: 'guaranteed', blocks: 4 });
+    const emptied = event('pin.emptied', { pin: 'p', tenant: 'acme', strength: 'guaranteed', blocks: 4 });
     expect([eventSentence(emptied), eventTone(emptied)]).toEqual(['p: none of its 4 blocks is cached any more', 'warn']);
-    expect(eventSentence({ ...emptied, fields: { name: 'p', blocks: 1 } })).toBe('p: its only block is not cached any more');
+    expect(eventSentence({ ...emptied, fields: { pin: 'p', blocks: 1 } })).toBe('p: its only block is not cached any more');
   });
 
-  it('leave an empty name out, and a goodbye is no warning', () => {
+  it('leave an empty name out, and a client that detaches is no warning', () => {
     expect(eventSentence(event('engine.attached', { engine: '', pid: 7, group: 'g' }))).toBe('pid 7, group g');
     expect(eventSentence(event('engine.attached', { engine: 'e', pid: 7, group: 'g' }))).toBe('e, pid 7, group g');
-    expect(eventTone(event('engine.detached', { reason: 'goodbye' }))).toBe('plain');
+    expect(eventTone(event('engine.detached', { reason: 'client detached' }))).toBe('plain');
     expect(eventTone(event('engine.detached', { reason: 'died' }))).toBe('warn');
   });
 
@@ -309,6 +348,13 @@ describe('events', () => {
     const many = Array.from({ length: 300 }, (_, i) => ({ ...event('x', {}), seq: i, at: i }));
     expect(merged([], many)).toHaveLength(200);
     expect(merged([], many)[0]?.seq).toBe(299);
+    const change = { ...event('policy.created', {}), at: -1 };
+    expect(merged([], [change, ...many.map((each) => ({ ...each, name: 'blocks.stored' }))])).toContainEqual(change);
+  });
+
+  it('name who caused them, or where', () => {
+    expect(eventSentence({ ...event('policy.created', { policy: 'default' }), actor: 'bob' })).toBe('policy default, by bob');
+    expect(eventSentence({ ...event('node.lost', {}), node: 'gpu-1' })).toBe('gpu-1');
   });
 });
 
@@ -328,4 +374,36 @@ it('an entry of the audit tells the fields that differ', () => {
   ]);
   expect(changes({ before: { limit_bytes: 5 * 1024 ** 3 }, after: null })[0]?.before).toBe('5368709120 (5 GiB)');
   expect(changes({ before: null, after: null })).toEqual([]);
+});
+
+it('a pin has a finding while only tiers hold some of its blocks', () => {
+  const { overview } = state('busy');
+  const [pin, ...others] = overview.pins;
+  if (!pin) throw new Error('no pin');
+  const of = (only_in_tiers: number, not_loaded = '') =>
+    judge({ ...overview, pins: [{ ...pin, resolved: 12, only_in_tiers, not_loaded }, ...others] }, {}, 0).findings.filter((each) => each.title.includes('fully in memory'));
+  expect(of(0)).toEqual([]);
+  expect(of(4)).toMatchObject([{ level: 'warn', panel: 'pins', title: `Pin ${pin.name} is not fully in memory`, detail: '4 of 12 blocks are only in tiers, not in memory: being loaded.' }]);
+  expect(of(1, 'budget')[0]?.detail).toBe('1 of 12 blocks is only in tiers, not in memory: no room in the pin budget.');
+});
+
+it('a pin without known blocks has a note while tiers are being listed', () => {
+  const { overview } = state('busy');
+  const [pin, ...others] = overview.pins;
+  if (!pin) throw new Error('no pin');
+  const of = (...unlisted_tiers: string[]) =>
+    judge({ ...overview, pins: [{ ...pin, resident: 0, unlisted_tiers }, ...others] }, {}, 0).findings.filter((each) => each.title.includes('not known yet'));
+  expect(of()).toEqual([]);
+  expect(of('s3')).toMatchObject([{ level: 'note', panel: 'pins', detail: 'None of its blocks is in memory. Whether tiers hold them is unknown until the listing of tier s3 is complete.' }]);
+  expect(of('a', 'b')[0]?.detail).toMatch(/the listings of the tiers a, b are complete\.$/);
+});
+
+it('a type without any record is nothing to apply', () => {
+  const [node] = state('fresh').overview.nodes;
+  if (!node) throw new Error('no node');
+  const rows = applied({ ...node, desired: { tiers: 0, pins: 3 }, observed: {} });
+  expect(rows).toEqual([
+    { type: 'pins', desired: 3, observed: null, same: false, nothing: false },
+    { type: 'tiers', desired: 0, observed: null, same: true, nothing: true },
+  ]);
 });

@@ -1,34 +1,38 @@
 import { ago, bytes, duration, plural } from '../format';
 import type { CacheStart, Node } from '../api/types';
 import { troubled } from './gpu_copies';
+import { outOfService } from './tiers';
 
 export interface Applied {
   type: string;
   desired: number | null;
   observed: number | null;
   same: boolean;
+  /** No record of the type was ever made, so there is nothing to apply. */
+  nothing: boolean;
 }
 
-/** Each snapshot type with what the node should have and what it has. */
+/** Desired and applied generation of each snapshot type. */
 export function applied(node: Node): Applied[] {
   const types = new Set([...Object.keys(node.desired), ...Object.keys(node.observed)]);
   return [...types].sort().map((type) => {
     const desired = node.desired[type] ?? null;
     const observed = node.observed[type]?.generation ?? null;
-    return { type, desired, observed, same: desired === null || desired === observed };
+    const nothing = !desired && observed === null;
+    return { type, desired, observed, same: nothing || desired === null || desired === observed, nothing };
   });
 }
 
 const ORDER = ['lost', 'nacked', 'behind', 'joining', 'in_sync'];
 
-/** What needs a look first, then by name. */
+/** Sort by severity, then by name. */
 export function nodeOrder(a: Node, b: Node): number {
   return ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name);
 }
 
 export interface Label {
   text: string;
-  /** Whether an operator laid it over what the node tells. */
+  /** Whether an operator set the label, overriding the node's. */
   own: boolean;
 }
 
@@ -44,16 +48,16 @@ export interface Condition {
   title: string;
 }
 
-/** What else is true of a node besides its state, and not as usual. */
+/** Unusual conditions of a node besides its state. */
 export function conditions(node: Node): Condition[] {
   const { draining = false, clock_offset_s = 0, stats } = node;
   const found: Condition[] = [];
   if (draining) {
-    const told = stats?.draining === true;
+    const drains = stats?.draining === true;
     found.push({
-      tone: told ? 'note' : 'warn',
-      label: told ? 'draining' : 'to drain',
-      title: told ? 'It takes no new engines and stores nothing more; what is cached is read on' : 'It is told to drain once it is connected',
+      tone: drains ? 'note' : 'warn',
+      label: drains ? 'draining' : 'to drain',
+      title: drains ? 'It accepts no new engines and stores no new blocks; cached blocks can be read' : 'It receives the request to drain when it connects',
     });
   }
   if (stats && !stats.armed) {
@@ -65,6 +69,10 @@ export function conditions(node: Node): Condition[] {
   const gpus = troubled(node);
   if (gpus.length > 0) {
     found.push({ tone: 'warn', label: 'GPU copies: problem', title: gpus.map((pool) => `${pool.name} ${pool.device}: ${pool.problem}`).join('; ') });
+  }
+  const away = outOfService(node);
+  if (away.length > 0) {
+    found.push({ tone: 'warn', label: 'tier out of service', title: away.map((tier) => `${tier.name}: ${tier.reason}`).join('; ') });
   }
   if (clock_offset_s !== 0) {
     found.push({
@@ -93,7 +101,7 @@ export function cacheStart(node: Node, now: number): string {
   return start.released ? `cache released, began empty ${when}` : `cache began empty ${when}`;
 }
 
-/** How a node came to be in the fleet. */
+/** How a node joined the fleet. */
 export function joined(node: Node): string {
   if (!node.public_key) return 'of this machine';
   return node.joined_by ? `joined by token ${node.joined_by.slice(0, 8)}` : 'joined';

@@ -2,14 +2,14 @@ import type { Node, PolicyStats } from '../api/types';
 import { count, duration, percent } from '../format';
 
 export interface Force {
-  /** Nodes that have the same in force; counters are sums over them. */
+  /** Nodes with the same policy in force; counters are sums over them. */
   names: string[];
   force: PolicyStats;
-  /** For whatever reason: the policy, limits of tenants, sweeps. */
+  /** All evictions, whatever their reason: policy, limits of tenants, sweeps. */
   evictedBlocks: number;
 }
 
-/** What is in force, each way once: nodes that differ in anything that an operator sets, or in the gate, are apart. */
+/** Policies in force, each once. Nodes are grouped if all settings of the policy and the gate are equal. */
 export function forces(nodes: Node[]): Force[] {
   const groups = new Map<string, Force>();
   for (const node of nodes) {
@@ -33,14 +33,15 @@ export function forces(nodes: Node[]): Force[] {
   return [...groups.values()];
 }
 
-/** What went; how long it had lain idle is measured for the gate alone, of what went to make room. */
+/** Evicted blocks. Their idle time is measured only for the gate, and only for evictions to make room. */
 export function victims({ force, evictedBlocks }: Force): string {
   const idle = force.victim_idle_s ?? null;
   const gone = evictedBlocks ? `${count(evictedBlocks)} evicted` : 'nothing evicted yet';
   return idle === null ? gone : `${gone}, victims idle ${duration(idle)}`;
 }
 
-export function watermarks(policy: Pick<PolicyStats, 'high_watermark' | 'low_watermark'>): string {
+export function watermarks(policy: Pick<PolicyStats, 'algorithm' | 'high_watermark' | 'low_watermark'>): string {
+  if (policy.algorithm === 'noop') return 'evicts nothing';
   if (policy.high_watermark >= 1) return 'evicts when room is needed';
   return `evicts above ${percent(policy.high_watermark)} down to ${percent(policy.low_watermark)}`;
 }

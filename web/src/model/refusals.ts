@@ -19,16 +19,16 @@ export class RefusalWindow {
   /** The overview as it is at `now`, the server's time. */
   add(overview: Overview, now: number): void {
     const last = this.#samples.at(-1);
-    if (!last) this.#earlier = told(overview);
+    if (!last) this.#earlier = recentRefusals(overview);
     const fell = last && Object.entries(last.refused).some(([code, n]) => (overview.refused[code] ?? 0) < n);
-    // A node restarted or left: its counters are gone, and a difference would lie.
+    // A node restarted or left, so the difference of counters is meaningless.
     if (fell) this.#samples = [];
     this.#samples.push({ at: now, refused: overview.refused });
     while ((this.#samples[1]?.at ?? Infinity) <= now - WINDOW_S) this.#samples.shift();
     this.#earlier = this.#earlier.filter((refusal) => refusal.at > now - WINDOW_S);
   }
 
-  /** The whole window was watched. */
+  /** Whether the whole window was observed. */
   get covered(): boolean {
     return (this.#samples.at(-1)?.at ?? 0) - (this.#samples[0]?.at ?? 0) >= WINDOW_S;
   }
@@ -47,13 +47,13 @@ export class RefusalWindow {
   }
 }
 
-function told(overview: Overview): { at: number; code: string; blocks: number }[] {
+function recentRefusals(overview: Overview): { at: number; code: string; blocks: number }[] {
   return overview.recent
     .filter((event) => event.name === 'blocks.refused')
-    .map((event) => ({ at: event.at, code: String(event.fields.code), blocks: Number(event.fields.blocks) || 0 }));
+    .map((event) => ({ at: event.at, code: String(event.fields.reason), blocks: Number(event.fields.blocks) || 0 }));
 }
 
-/** What each code says, for the operator. The full list is in the documentation of errors. */
+/** Explanation of each code. The full list is in the documentation of errors. */
 const MEANING: Record<string, string> = {
   too_large: 'The block can never fit in the pool.',
   over_limit: "The tenant's limit leaves no room and none of its own blocks can be evicted.",

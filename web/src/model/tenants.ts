@@ -1,5 +1,6 @@
 import type { Tenant } from '../api/types';
 import { bytes, plural, share } from '../format';
+import { tierShares } from './tiers';
 
 export type TenantColumn = 'tenant' | 'bytes' | 'hits' | 'evicted' | 'refused';
 
@@ -18,14 +19,14 @@ export function floorShort(tenant: Tenant): boolean {
   return tenant.effective_floor_bytes !== null && tenant.effective_floor_bytes < tenant.floor_bytes;
 }
 
-/** `floor 8.00 GiB`, and what of it is in effect when that is less; empty without a floor. */
+/** `floor 8.00 GiB`, with the effective floor if that is less; empty without a floor. */
 export function floorText(tenant: Tenant): string {
   if (!tenant.floor_bytes) return '';
   const short = floorShort(tenant) ? `, ${bytes(tenant.effective_floor_bytes ?? 0)} in effect` : '';
   return `floor ${bytes(tenant.floor_bytes)}${short}`;
 }
 
-/** The rest of a share, as far as it is not what everybody has. */
+/** The other fields of a quota that differ from their defaults. */
 export function shareText(tenant: Tenant): string {
   return [
     ...(tenant.pinned_bytes || tenant.pin_budget_bytes !== null
@@ -34,6 +35,7 @@ export function shareText(tenant: Tenant): string {
     ...(tenant.weight === 1 ? [] : [`weight ${tenant.weight}`]),
     ...(tenant.store_rate_bytes === null ? [] : [`stores ${bytes(tenant.store_rate_bytes)}/s`]),
     ...(tenant.on_exceed === 'reject' ? ['rejects at the limit'] : []),
+    ...tierShares(tenant),
     ...(tenant.would_refuse_blocks ? [`would refuse ${plural(tenant.would_refuse_blocks, 'block')}`] : []),
   ].join(' · ');
 }
@@ -45,7 +47,7 @@ const VALUE: Record<Exclude<TenantColumn, 'tenant'>, (tenant: Tenant) => number>
   refused: (t) => t.refused_blocks,
 };
 
-/** The tenants to show: names from A, numbers from the largest; equal ones by name, so that rows do not dance. */
+/** The tenants to show: names ascending, numbers descending; ties by name, so that the order is stable. */
 export function arranged(tenants: Tenant[], view: TenantView): Tenant[] {
   const wanted = view.search.trim().toLowerCase();
   const found = tenants.filter(

@@ -1,4 +1,4 @@
-/** What was used, as rows: steps one by one, or each group over the whole time. */
+/** Usage as rows: one per step, or one per group over the whole period. */
 
 import type { UsageReport, UsageCounts } from '../api/types';
 import { NONE, bytes, count, duration, percent } from '../format';
@@ -15,7 +15,7 @@ const SUMMED = [
   'evicted_blocks', 'evicted_bytes', 'refused_blocks',
 ] as const satisfies (keyof UsageCounts)[];
 
-/** Each group once, who held most first. */
+/** One row per group, largest usage first. */
 export function byGroup(report: UsageReport): UsageRow[] {
   const groups = new Map<string, UsageRow>();
   for (const item of report.items) {
@@ -35,8 +35,8 @@ export function byStep(report: UsageReport): UsageRow[] {
 
 export const USAGE_COLUMNS: { label: string; title: string; value: (used: UsageCounts) => string }[] = [
   { label: 'Held', title: 'Bytes held, times hours', value: (u) => `${bytes(u.byte_hours)} h` },
-  { label: 'Tokens asked', title: 'Of look-ups, once a request', value: (u) => count(u.requested_tokens) },
-  { label: 'Served', title: 'That engines took from the cache', value: (u) => count(u.served_tokens) },
+  { label: 'Tokens asked', title: 'Tokens of look-ups, counted once per request', value: (u) => count(u.requested_tokens) },
+  { label: 'Served', title: 'Tokens that engines read from the cache', value: (u) => count(u.served_tokens) },
   { label: 'Share', title: 'Served of asked', value: (u) => percent(u.requested_tokens ? Math.min(1, u.served_tokens / u.requested_tokens) : null) },
   {
     label: 'Prefill saved',

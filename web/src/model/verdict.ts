@@ -1,11 +1,14 @@
-/** Is the cache well? What an operator must see first, from the worst on. */
+/** Health of the cache: findings for the operator, worst first. */
 
-import type { Node, Overview, Pin } from '../api/types';
+import type { AlertList, LarderEvent, Node, Overview, Pin } from '../api/types';
 import { ago, bytes, duration, named, plural, share, whole } from '../format';
+import { severityTone } from './alerts';
 import { applied, lostAtStart } from './nodes';
-import { pinState } from './pins';
+import { onlyInTiers, pinState, unlisted } from './pins';
+import { eventSentence } from './events';
 import { codeWords } from './refusals';
 import { gpuCopyState, troubled } from './gpu_copies';
+import { outOfService } from './tiers';
 
 export type Level = 'bad' | 'warn' | 'note' | 'good';
 
@@ -13,7 +16,7 @@ export interface Finding {
   level: Exclude<Level, 'good'>;
   title: string;
   detail: string;
-  /** The panel that says more. */
+  /** Id of the panel with details. */
   panel: 'pool' | 'tenants' | 'pins' | 'nodes' | 'refusals';
 }
 
@@ -23,35 +26,47 @@ export interface Verdict {
   findings: Finding[];
 }
 
-/** Quarantine above this part of the pool hurts; below, it is told only in the pool's panel. */
+/** Share of the pool from which quarantined bytes are a finding; below it, only the pool's panel shows them. */
 const QUARANTINE_SHARE = 0.02;
+/** Share of a node's pin budget from which it counts as full, as in the alert LarderPoolFullOfPins. */
+const FULL_BUDGET_SHARE = 0.95;
+/** Exits of the data plane are told for this long. */
+const EXITS_S = 600;
 const RANK: Level[] = ['bad', 'warn', 'note', 'good'];
 
-export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number): Verdict {
+/** Return the verdict. Firing alerts have their own panel and are not findings, but they raise the level. */
+export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number, alerts: AlertList | null = null, events: LarderEvent[] = []): Verdict {
   const findings = [
     ...readiness(overview),
     ...overview.nodes.flatMap((node) => [
       ...nodeFindings(node, now),
       ...coldCache(node, now),
       ...gpuFindings(node),
+      ...tierFindings(node),
       ...gatewayFindings(node),
     ]),
-    ...refusals(refusedLastMinute),
+    ...exits(events, now),
+    ...refusals(refusedLastMinute, overview),
     ...overLimit(overview),
     ...emptyPins(overview),
+    ...pinsInTiers(overview),
+    ...unlistedPins(overview),
+    ...fullPinBudgets(overview),
     ...degradedPins(overview),
     ...pinsWithoutGpuCopies(overview),
     ...unapplied(overview),
     ...quarantine(overview),
   ].sort((a, b) => RANK.indexOf(a.level) - RANK.indexOf(b.level));
-  const level = findings[0]?.level ?? 'good';
-  return { level, title: heading(findings), findings };
+  const levels = [...findings.map((f) => f.level), ...(alerts?.items ?? []).map((alert) => severityTone(alert.severity))];
+  const level = RANK.find((each) => levels.includes(each)) ?? 'good';
+  return { level, title: heading(findings, alerts?.total ?? 0), findings };
 }
 
-function heading(findings: Finding[]): string {
+function heading(findings: Finding[], firing: number): string {
   const problems = findings.filter((f) => f.level === 'bad').length;
   const warnings = findings.filter((f) => f.level === 'warn').length;
   const parts = [
+    ...(firing ? [`${plural(firing, 'alert')} firing`] : []),
     ...(problems ? [plural(problems, 'problem')] : []),
     ...(warnings ? [plural(warnings, 'warning')] : []),
   ];
@@ -71,7 +86,7 @@ function readiness(overview: Overview): Finding[] {
     found.push({
       level: 'bad',
       title: 'Larder is not ready',
-      detail: 'The management plane says at /healthz/fleet what it waits for.',
+      detail: '/healthz/fleet of the management plane shows the reason.',
       panel: 'nodes',
     });
   }
@@ -79,7 +94,9 @@ function readiness(overview: Overview): Finding[] {
     found.push({
       level: 'warn',
       title: 'Quotas are not enforced',
-      detail: 'No snapshot of the quotas is in force yet: every tenant may use the whole pool.',
+      detail: overview.nodes.every((node) => node.state === 'lost')
+        ? 'No node is connected. Each enforces the quotas that it applied last.'
+        : 'No snapshot of the quotas is in force yet: every tenant may use the whole pool.',
       panel: 'nodes',
     });
   }
@@ -89,7 +106,7 @@ function readiness(overview: Overview): Finding[] {
 function nodeFindings(node: Node, now: number): Finding[] {
   switch (node.state) {
     case 'lost': {
-      const silence = node.seen_at === 0 ? 'It was never heard.' : `Last heard ${duration(now - node.seen_at)} ago.`;
+      const silence = node.seen_at === 0 ? 'It has never reported.' : `Last report ${duration(now - node.seen_at)} ago.`;
       return [{ level: 'bad', title: `Node ${node.name} is lost`, detail: silence, panel: 'nodes' }];
     }
     case 'nacked': {
@@ -98,7 +115,7 @@ function nodeFindings(node: Node, now: number): Finding[] {
       return [
         {
           level: 'bad',
-          title: `Node ${node.name} refused what was pushed`,
+          title: `Node ${node.name} refused a snapshot`,
           detail: fault ? `${fault.type} generation ${fault.generation}, ${fault.path}: ${fault.message}${more}` : 'It keeps its last good state.',
           panel: 'nodes',
         },
@@ -107,7 +124,7 @@ function nodeFindings(node: Node, now: number): Finding[] {
     case 'behind': {
       const late = applied(node).filter((row) => !row.same);
       const detail = late.map((row) => `${row.type} ${row.observed ?? 'none'} of ${row.desired}`).join(', ');
-      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail: detail || 'It has not applied yet what was pushed last.', panel: 'nodes' }];
+      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail: detail || 'It has not applied the latest snapshots yet.', panel: 'nodes' }];
     }
     case 'joining':
       return [{ level: 'note', title: `Node ${node.name} is joining`, detail: 'It is waiting for its first snapshots.', panel: 'nodes' }];
@@ -148,11 +165,68 @@ function emptyPins(overview: Overview): Finding[] {
   ];
 }
 
+/** Guaranteed or permanent pins with blocks that only tiers hold. */
+function pinsInTiers(overview: Overview): Finding[] {
+  const pins = overview.pins.filter((pin) => pin.only_in_tiers > 0);
+  const [first] = pins;
+  if (!first) return [];
+  return [
+    {
+      level: 'warn',
+      title: pins.length === 1 ? `Pin ${first.name} is not fully in memory` : `${plural(pins.length, 'pin')} are not fully in memory`,
+      detail: `${pins.length === 1 ? '' : `${first.name}: `}${onlyInTiers(first)}.`,
+      panel: 'pins',
+    },
+  ];
+}
+
+/** Guaranteed or permanent pins without a known block, as long as tiers are being listed. */
+function unlistedPins(overview: Overview): Finding[] {
+  const pins = overview.pins.filter((pin) => unlisted(pin));
+  const [first] = pins;
+  if (!first) return [];
+  return [
+    {
+      level: 'note',
+      title: pins.length === 1 ? `It is not known yet whether pin ${first.name} holds blocks` : `It is not known yet whether ${plural(pins.length, 'pin')} hold blocks`,
+      detail: `${pins.length === 1 ? '' : `${first.name}: `}${unlisted(first)}`,
+      panel: 'pins',
+    },
+  ];
+}
+
+/** Nodes on which pins leave no room for further ones. If a pin is degraded, its finding replaces this one. */
+function fullPinBudgets(overview: Overview): Finding[] {
+  if (overview.pins.some((pin) => pinState(pin) === 'degraded')) return [];
+  const full = overview.nodes.filter((node) => node.state !== 'lost' && node.stats && share(node.stats.pool.pinned_bytes, node.stats.pool.pin_budget_bytes) > FULL_BUDGET_SHARE);
+  const [first] = full;
+  if (!first?.stats) return [];
+  const largest = [...overview.pins].sort((a, b) => b.bytes - a.bytes).slice(0, 3);
+  const holders = largest.map((pin) => `${pin.name} of ${named(pin.tenant)} (${bytes(pin.bytes)})`).join(', ');
+  return [
+    {
+      level: 'warn',
+      title: full.length === 1 ? `Pins fill their budget on ${first.name}` : `Pins fill their budget on ${plural(full.length, 'node')}`,
+      detail: `${bytes(first.stats.pool.pinned_bytes)} of ${bytes(first.stats.pool.pin_budget_bytes)}${holders ? `; the largest: ${holders}` : ''}. Blocks of further pins are evicted like others.`,
+      panel: 'pins',
+    },
+  ];
+}
+
 function gpuFindings(node: Node): Finding[] {
   return troubled(node).map((pool) => ({
     level: 'warn',
     title: `GPU copies on a GPU of ${node.name} have a problem`,
     detail: `${pool.name} ${pool.device}: ${pool.problem}`,
+    panel: 'nodes',
+  }));
+}
+
+function tierFindings(node: Node): Finding[] {
+  return outOfService(node).map((tier) => ({
+    level: 'warn',
+    title: `Tier ${tier.name} of ${node.name} is out of service`,
+    detail: tier.reason,
     panel: 'nodes',
   }));
 }
@@ -163,11 +237,29 @@ function gatewayFindings(node: Node): Finding[] {
   return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, panel: 'nodes' }];
 }
 
-function refusals(lastMinute: Record<string, number>): Finding[] {
+/** Data planes that exit again and again are mostly in sync when one looks. */
+function exits(events: LarderEvent[], now: number): Finding[] {
+  const recent = events.filter((event) => event.name === 'dataplane.exited' && event.fields.code !== 0 && event.at > now - EXITS_S);
+  const [last] = recent;
+  if (!last || recent.length < 2) return [];
+  return [
+    {
+      level: 'bad',
+      title: `The data plane exited ${plural(recent.length, 'time')} in ${duration(EXITS_S)}`,
+      detail: `Last ${ago(now - last.at)}: ${eventSentence(last)}.`,
+      panel: 'nodes',
+    },
+  ];
+}
+
+function refusals(lastMinute: Record<string, number>, overview: Overview): Finding[] {
   const codes = Object.entries(lastMinute).sort((a, b) => b[1] - a[1]);
   if (codes.length === 0) return [];
   const total = codes.reduce((sum, [, n]) => sum + n, 0);
-  const detail = codes.map(([code, n]) => `${whole(n)} ${codeWords(code)}`).join(', ');
+  const counts = codes.map(([code, n]) => `${whole(n)} ${codeWords(code)}`).join(', ');
+  const refused = overview.recent.filter((event) => event.name === 'blocks.refused').map((event) => String(event.fields.tenant));
+  const tenants = [...new Set(refused)].slice(0, 3);
+  const detail = tenants.length ? `${counts}; lately of ${tenants.map(named).join(', ')}: larder why ${named(tenants[0] ?? '')}` : counts;
   return [{ level: 'warn', title: `${plural(total, 'block')} refused in the last minute`, detail, panel: 'refusals' }];
 }
 
@@ -181,7 +273,7 @@ function overLimit(overview: Overview): Finding[] {
       {
         level: 'warn',
         title: `Tenant ${named(first.tenant)} is over its limit${excess}`,
-        detail: 'What engines still hold goes as soon as they let go.',
+        detail: 'Leased blocks are evicted as soon as engines release them.',
         panel: 'tenants',
       },
     ];
@@ -208,7 +300,7 @@ function degradedPins(overview: Overview): Finding[] {
   ];
 }
 
-/** Nothing is lost without GPU copies; but somebody asked for them. */
+/** Pins of the tier `gpu` without GPU copies. Blocks are still served from the pool. */
 function pinsWithoutGpuCopies(overview: Overview): Finding[] {
   const nowhere = overview.pins.filter((pin) => !pin.expired && gpuCopyState(pin) === 'nowhere');
   if (nowhere.length === 0) return [];
@@ -224,10 +316,10 @@ function pinsWithoutGpuCopies(overview: Overview): Finding[] {
   ];
 }
 
-/** Records that do not hold everywhere, as far as no node's state says so already. */
+/** Records that are not applied on every node, except where the state of a node already explains it. */
 function unapplied(overview: Overview): Finding[] {
-  const told = new Set(overview.nodes.filter((node) => !['in_sync', 'lost'].includes(node.state)).map((node) => node.name));
-  const open = (status: Pin['status']) => !status.applied && !Object.keys(status.nodes).some((name) => told.has(name));
+  const reportedStates = new Set(overview.nodes.filter((node) => !['in_sync', 'lost'].includes(node.state)).map((node) => node.name));
+  const open = (status: Pin['status']) => !status.applied && !Object.keys(status.nodes).some((name) => reportedStates.has(name));
   const pins = overview.pins.filter((pin) => !pin.expired && open(pin.status));
   const names = pins.slice(0, 3).map((pin) => pin.name).join(', ');
   const rest = pins.length > 3 ? ` and ${whole(pins.length - 3)} more` : '';
@@ -238,12 +330,12 @@ function unapplied(overview: Overview): Finding[] {
     found.push({
       level: 'warn',
       title: pins.length === 1 ? `Pin ${names} is not applied` : `${plural(pins.length, 'pin')} are not applied`,
-      detail: pins.length > 1 ? names + rest : why || 'No living node that it is for has it.',
+      detail: pins.length > 1 ? names + rest : why || 'No connected node that its labels select has confirmed it yet.',
       panel: 'pins',
     });
   }
-  if (overview.policy && overview.nodes.length > 0 && told.size === 0 && !overview.policy.status.applied) {
-    found.push({ level: 'warn', title: 'The policy is not applied', detail: 'No living node has it in force.', panel: 'nodes' });
+  if (overview.policy && overview.nodes.length > 0 && reportedStates.size === 0 && !overview.policy.status.applied) {
+    found.push({ level: 'warn', title: 'The policy is not applied', detail: 'No connected node has confirmed it yet.', panel: 'nodes' });
   }
   return found;
 }
@@ -255,7 +347,7 @@ function quarantine(overview: Overview): Finding[] {
     {
       level: 'note',
       title: `${bytes(held)} are quarantined`,
-      detail: 'They come back when the engines that may still write there are proven gone.',
+      detail: 'They are released when the engines that may still write to them are proven gone.',
       panel: 'pool',
     },
   ];

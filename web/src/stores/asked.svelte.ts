@@ -1,11 +1,11 @@
-/** What was asked for last: an answer to an older question does not replace that to a newer one. */
+/** Result of the latest request: the response to an older request never replaces that to a newer one. */
 
 import { ApiError } from '../api/client';
 import type { Problem } from '../api/types';
 
 export class Asked<T> {
   value = $state.raw<T | null>(null);
-  /** Why the last question was not answered; null when it was. The value before stays. */
+  /** Problem of the last request; null if it succeeded. The previous value stays. */
   problem = $state.raw<Problem | null>(null);
   busy = $state(false);
   #questions = 0;

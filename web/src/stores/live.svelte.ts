@@ -3,23 +3,24 @@
  * stream, and while the stream is broken asks the API directly: that keeps the numbers as fresh as can be and tells why.
  */
 
-import { ApiError, getHistory, getOverview } from '../api/client';
+import { ApiError, getEvents, getHistory, getOverview } from '../api/client';
 import { Stream, type StreamHandlers } from '../api/stream';
-import type { LarderEvent, History, Overview, Problem } from '../api/types';
-import { merged } from '../model/events';
+import type { EventList, LarderEvent, History, Overview, Problem } from '../api/types';
+import { MAX_EVENTS, kept, merged } from '../model/events';
 import { HISTORY_S, NO_HISTORY, continued } from '../model/history';
 import { RefusalWindow } from '../model/refusals';
 
 export type Connection = 'connecting' | 'live' | 'reconnecting';
 
-/** The server sends at least every 5 s: older numbers than this are shown as old. */
+/** The server sends at least every 5 s; older data is shown as stale. */
 export const STALE_S = 10;
-/** A tab that wakes up with numbers older than this does not wait for the watchdog. */
+/** A tab that wakes up with older data reconnects without waiting for the watchdog. */
 const ASLEEP_S = 6;
 
 export interface LiveDeps {
   getOverview(): Promise<Overview>;
   getHistory(seconds: number): Promise<History>;
+  getEvents(limit: number): Promise<EventList>;
   stream(handlers: StreamHandlers): Pick<Stream, 'close' | 'now'>;
   nowMs(): number;
 }
@@ -27,6 +28,7 @@ export interface LiveDeps {
 const BROWSER: LiveDeps = {
   getOverview,
   getHistory,
+  getEvents,
   stream: (handlers) => new Stream(handlers),
   nowMs: Date.now,
 };
@@ -35,12 +37,12 @@ export class Live {
   overview = $state.raw<Overview | null>(null);
   history = $state.raw<History>(NO_HISTORY);
   events = $state.raw<LarderEvent[]>([]);
-  /** Refused blocks of the last minute by code, as far as is known. */
+  /** Known refused blocks of the last minute, by code. */
   refusedLastMinute = $state.raw<Record<string, number>>({});
-  /** A whole minute was watched. */
+  /** Whether a whole minute was observed. */
   minuteWatched = $state(false);
   connection = $state<Connection>('connecting');
-  /** Why the API did not answer the last time; null when it did. */
+  /** Problem of the last request to the API; null if it succeeded. */
   problem = $state.raw<Problem | null>(null);
   historyProblem = $state.raw<Problem | null>(null);
   #nowMs = $state(0);
@@ -55,16 +57,16 @@ export class Live {
   readonly ageS = $derived(Math.max(0, (this.#nowMs - this.#receivedMs) / 1000));
   /** Unix seconds by the server's clock, so that a wrong clock here does not move expiries. */
   readonly now = $derived(this.#nowMs / 1000 + this.#aheadS);
-  /** The same when the last overview came: how far the charts reach. */
+  /** Server time of the last overview, which is the end of the charts. */
   readonly receivedAt = $derived(this.#receivedMs / 1000 + this.#aheadS);
-  /** The API wants to know who asks. */
+  /** Whether the API requires a login. */
   readonly locked = $derived(this.problem?.status === 401);
   readonly stale = $derived(this.connection === 'reconnecting' || (this.overview !== null && this.ageS > STALE_S));
 
   readonly #deps: LiveDeps;
   readonly #stream: Pick<Stream, 'close' | 'now'>;
   readonly #refusals = new RefusalWindow();
-  /** The last hour is kept of all tenants together: it is not for everybody. */
+  /** Whether the history is hidden: it covers all tenants, so limited users may not see it. */
   #withHistory = true;
   #started = false;
   #arrivals = 0;
@@ -92,7 +94,7 @@ export class Live {
     });
   }
 
-  /** From now on it follows. Without a history the charts begin now. */
+  /** Start to follow the stream. Without a history, the charts begin now. */
   start(withHistory = true): void {
     this.#withHistory = withHistory;
     this.#started = true;
@@ -103,7 +105,7 @@ export class Live {
     this.#stream.close();
   }
 
-  /** Somebody else may sit here now: nothing of what was known stays on the page. `start` begins anew. */
+  /** Clear all data, because another user may log in. Call `start` to begin again. */
   forget(): void {
     this.#started = false;
     this.#stream.close();
@@ -119,7 +121,7 @@ export class Live {
     this.#nowMs = this.#deps.nowMs();
   }
 
-  /** The tab was shown again or the network came back: catch up at once when something was missed. */
+  /** Catch up at once if data was missed, after the tab was shown again or the network came back. */
   wake(): void {
     this.tick();
     if (!this.#started || this.locked) return;
@@ -128,11 +130,22 @@ export class Live {
     this.retry();
   }
 
-  /** Tries again without waiting for the back-off. */
+  /** Retry without waiting for the back-off. */
   retry(): void {
     this.#stream.now();
     void this.#load();
     void this.#loadHistory();
+    void this.#loadEvents();
+  }
+
+  /** What happened before the page was opened. Without it the list begins now. */
+  async #loadEvents(): Promise<void> {
+    if (!this.#withHistory) return;
+    try {
+      this.events = merged(this.events, kept(await this.#deps.getEvents(MAX_EVENTS)));
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+    }
   }
 
   async #load(): Promise<void> {
@@ -140,13 +153,13 @@ export class Live {
     try {
       const overview = await this.#deps.getOverview();
       this.problem = null;
-      // What the stream sent meanwhile is newer.
+      // Data that the stream sent meanwhile is newer.
       if (arrivals === this.#arrivals) this.#take(overview);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       if (arrivals !== this.#arrivals) return;
       this.problem = error.problem;
-      // Asking again and again does not help: `retry` is called after a login.
+      // Retrying does not help: `retry` is called after a login.
       if (this.locked) this.#stream.close();
     }
   }

@@ -2,7 +2,7 @@ import { flushSync } from 'svelte';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { ApiError } from '../api/client';
 import type { StreamHandlers } from '../api/stream';
-import type { History, Overview } from '../api/types';
+import type { EventList, History, Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { Live, STALE_S } from './live.svelte';
 
@@ -10,16 +10,21 @@ const DOWN = new ApiError({ type: 'about:blank', title: 'The API is unreachable'
 const { overview: recorded, history } = state('busy');
 const at = (later: number): Overview => ({ ...recorded, at: recorded.at + later });
 
+const LOST = { id: 7, at: recorded.at - 600, name: 'node.lost', node: 'gpu-1', actor: '', fields: {} };
+const EVENTS: EventList = { items: [LOST], total: 1, next_cursor: '', not_kept: { before: 0, names: [], dropped: 0, lost: 0 } };
+
 let clockMs: number;
 let handlers: StreamHandlers;
 let answer: () => Promise<Overview>;
 const stream = { close: vi.fn(), now: vi.fn() };
+const getEvents = vi.fn<() => Promise<EventList>>();
 const getHistory = vi.fn<() => Promise<History>>();
 
 function make(): Live {
   return new Live({
     getOverview: () => answer(),
     getHistory,
+    getEvents,
     stream: (given) => {
       handlers = given;
       return stream;
@@ -30,7 +35,7 @@ function make(): Live {
 
 const settled = () => new Promise((resolve) => setTimeout(resolve, 0));
 
-/** Time goes on by so many seconds, a tick a second, as in the page. */
+/** Advance the time by this many seconds, with one tick per second as in the page. */
 function pass(live: Live, seconds: number): void {
   for (let i = 0; i < seconds; i += 1) {
     clockMs += 1_000;
@@ -45,6 +50,7 @@ beforeEach(() => {
   clockMs = (recorded.at - 3_600) * 1000;
   answer = () => Promise.resolve(at(0));
   getHistory.mockResolvedValue(history);
+  getEvents.mockResolvedValue(EVENTS);
 });
 
 describe('starting', () => {
@@ -57,6 +63,16 @@ describe('starting', () => {
     expect(live.history.at.length).toBeGreaterThan(100);
     expect(live.connection).toBe('connecting');
     expect(live.stale).toBe(false);
+  });
+
+  it('shows what happened before, each event once', async () => {
+    const live = make();
+    live.start();
+    await settled();
+    const lost = () => live.events.filter((event) => event.at === LOST.at);
+    expect(lost()).toHaveLength(1);
+    handlers.event({ ...LOST, seq: 3 });
+    expect(lost()).toMatchObject([{ seq: 3 }]);
   });
 
   it('says why there is nothing to show', async () => {

@@ -1,4 +1,4 @@
-/** Who is logged in at this browser. One instance, made by App. */
+/** The login of this browser. App creates the only instance. */
 
 import { ApiError, getSession, logIn, logOut } from '../api/client';
 import type { Session } from '../api/types';
@@ -12,9 +12,9 @@ export interface LoginDeps {
 const BROWSER: LoginDeps = { getSession, logIn, logOut };
 
 export class Login {
-  /** Null when nobody is known. */
+  /** Null without a login. */
   who = $state.raw<Session | null>(null);
-  /** The API wants to know who asks, and does not. */
+  /** Whether the API requires a login and there is none. */
   needed = $state(false);
   readonly #deps: LoginDeps;
 
@@ -22,7 +22,7 @@ export class Login {
     this.#deps = deps;
   }
 
-  /** Asks who the cookie is; nobody is not a failure, and neither is an API that does not answer now. */
+  /** Read the identity of the session. Neither a missing session nor an unavailable API is an error. */
   async load(): Promise<void> {
     try {
       this.who = await this.#deps.getSession();
@@ -40,7 +40,7 @@ export class Login {
     this.needed = false;
   }
 
-  /** Ends the session here and on the server; a server that is away ends it by its time. */
+  /** End the session here and on the server. If the server is unavailable, the session expires later. */
   async leave(): Promise<void> {
     const csrf = this.who?.csrf_token ?? '';
     this.who = null;

@@ -1,4 +1,4 @@
-/** The hot prefixes as they were asked for last: nodes are asked anew each time, so the stream does not carry them. */
+/** The hot prefixes of the latest request. Each request queries the nodes, so the stream does not include them. */
 
 import { ApiError, getPrefixes } from '../api/client';
 import type { PrefixList, Problem } from '../api/types';
@@ -7,7 +7,7 @@ const MOST = 50;
 
 export class Prefixes {
   list = $state.raw<PrefixList | null>(null);
-  /** Why the last question was not answered; null when it was. The list before stays. */
+  /** Problem of the last request; null if it succeeded. The previous list stays. */
   problem = $state.raw<Problem | null>(null);
   #asking = false;
 

@@ -1,9 +1,17 @@
-/** Which page is shown: the part of the address behind `#/`. Other anchors are panels of the live page. */
+/** The shown page, from the part of the URL after `#/`. Other anchors are panels of the live page. */
 
-export type PageName = 'live' | 'usage' | 'audit';
+export type PageName = 'live' | 'usage' | 'records' | 'audit';
+
+const PAGES = ['usage', 'records', 'audit'] as const;
 
 export function pageOf(hash: string): PageName {
-  return hash === '#/usage' ? 'usage' : hash === '#/audit' ? 'audit' : 'live';
+  const path = hash.split('?', 1)[0];
+  return PAGES.find((page) => path === `#/${page}`) ?? 'live';
+}
+
+/** Parameters of the page in the URL, as in `#/audit?kind=quota`. */
+export function askedIn(hash: string): URLSearchParams {
+  return new URLSearchParams(hash.includes('?') ? hash.slice(hash.indexOf('?') + 1) : '');
 }
 
 export class Route {

@@ -6,16 +6,19 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, every, json_option, print_json, stream, url_option
+from app.cli.support.client import call, every, stream, url_option
 from app.cli.support.keys import seconds
-from app.cli.support.lists import title
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column
 from app.cli.support.terminal import exact, say
+from app.cli.support.watch import watch_option
 from dataplane.base.settings import SettingsError
 
 BROKEN = 3
@@ -23,23 +26,49 @@ BROKEN = 3
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-@click.group()
+def _at(entry: Mapping[str, Any]) -> str:
+    """Return the time of an entry as text. A tampered database may contain any number."""
+    at = entry["at"]
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at else "-"
+    except (OverflowError, ValueError, OSError):
+        return str(at)
+
+
+def _decision(entry: Mapping[str, Any]) -> str:
+    decision = str(entry["decision"])
+    return decision if decision == "allowed" else f"{decision}: {entry['reason']}"
+
+
+_COLUMNS = (
+    Column("id", lambda entry: str(entry["id"]), right=True),
+    Column("at", _at, drop=2),
+    Column("actor", lambda entry: entry["actor"] or "-"),
+    Column("from", lambda entry: entry["source"] or "-", drop=3),
+    Column("action", lambda entry: f"{entry['action']} {entry['kind']}".strip() or "-"),
+    Column("name", lambda entry: entry["name"], drop=1),
+    Column("decision", _decision, text=True),
+)
+
+
+@click.group(cls=Noun)
 def audit() -> None:
     """Show, export and verify the audit log."""
 
 
 @audit.command("list")
-@click.option("--actor", help="Only of this actor.")
-@click.option("--action", help="Only this action, such as create, update, delete.")
-@click.option("--kind", help="Only about this: quota, pin, policy, token, …")
-@click.option("--name", help="Only about the record of this name.")
-@click.option("--denied", is_flag=True, help="Only what was refused.")
-@click.option("--since", metavar="TIME", help="Only of the last 90s, 30m, 12h or 7d.")
+@click.option("--actor", help="Show only this actor.")
+@click.option("--action", help="Show only this action, such as create, update, delete.")
+@click.option("--kind", help="Show only this kind: quota, pin, policy, tier, token, …")
+@click.option("--name", help="Show only records of this name.")
+@click.option("--denied", is_flag=True, help="Show only refusals.")
+@click.option("--since", metavar="TIME", help="Show only the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
 @url_option
-@json_option
+@output_option
+@watch_option
 def list_audit(
     actor: str | None,
     action: str | None,
@@ -49,10 +78,10 @@ def list_audit(
     since: str | None,
     limit: int,
     url: str | None,
-    as_json: bool,
+    output: Output,
 ) -> None:
-    """Show the newest audit entries."""
-    asked = {
+    """List audit entries, newest first."""
+    filters = {
         "actor": actor,
         "action": action,
         "kind": kind,
@@ -60,33 +89,7 @@ def list_audit(
         "decision": "denied" if denied else None,
         "since": None if since is None else str(time.time() - seconds("--since", since)),
     }
-    answer = every(url, "/api/v1/audit", asked, limit)
-    if as_json:
-        print_json(answer)
-        return
-    rows = [
-        [
-            str(entry["id"]),
-            _at(entry["at"]),
-            entry["actor"] or "-",
-            entry["source"] or "-",
-            f"{entry['action']} {entry['kind']}".strip() or "-",
-            entry["name"],
-            entry["decision"]
-            if entry["decision"] == "allowed"
-            else f"{entry['decision']}: {entry['reason']}",
-        ]
-        for entry in answer["items"]
-    ]
-    show.table(title("Audit", answer), ["id ", "at", "actor", "from", "did", "name", "decision"], rows)
-
-
-def _at(seconds_: float) -> str:
-    """Return the time of an entry as text. A changed database may contain any number."""
-    try:
-        return datetime.fromtimestamp(seconds_, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds_ else "-"
-    except (OverflowError, ValueError, OSError):
-        return str(seconds_)
+    output.listing("Audit", every(url, "/api/v1/audit", filters, limit), _COLUMNS, "id")
 
 
 @audit.command("export")
@@ -103,13 +106,18 @@ def export(url: str | None) -> None:
     default="",
     help="The newest hash of an earlier verification: the log must still contain it.",
 )
-@click.option("--database", metavar="URL", help="Look into this database instead of asking a Larder.")
 @click.option(
-    "--file", "file", type=click.Path(dir_okay=False), help="Check an export instead; `-` for standard input."
+    "--database", metavar="URL", help="Verify this database instead of the log of a running Larder."
+)
+@click.option(
+    "--file",
+    "file",
+    type=click.Path(dir_okay=False),
+    help="Verify an export instead; `-` for standard input.",
 )
 @url_option
-@json_option
-def verify(expect: str, database: str | None, file: str | None, url: str | None, as_json: bool) -> None:
+@output_option
+def verify(expect: str, database: str | None, file: str | None, url: str | None, output: Output) -> None:
     """Check that no audit entry was changed, removed, moved or added. The exit code is 3 if one was."""
     expect = expect.strip().lower()
     if expect and _HASH.fullmatch(expect) is None:
@@ -122,15 +130,15 @@ def verify(expect: str, database: str | None, file: str | None, url: str | None,
         result = _of_file(file, expect)
     else:
         result = call(url, "GET", "/api/v1/audit/verify", None, {"expect": expect})
-    if as_json:
-        print_json(result)
+    if output.data(result, result["head_hash"]):
+        pass
     elif result["intact"]:
         entries = "1 entry" if result["entries"] == 1 else f"{result['entries']} entries"
         say(f"intact: {entries}; the newest is {result['head_id']}, {result['head_hash']}")
         if result["entries"]:
             say(
-                "keep this hash on another machine: who rewrites the whole log cannot pass the next verification, "
-                f"larder audit verify --expect {result['head_hash']}"
+                "keep this hash on another machine: a log that was rewritten as a whole does not pass the next "
+                f"verification, larder audit verify --expect {result['head_hash']}"
             )
     else:
         say(f"not intact: {result['fault']}", err=True)
@@ -181,9 +189,11 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
                     walk.take([msgspec.convert(json.loads(line), AuditEntry)])
                 except (ValueError, RecursionError) as error:
                     why = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
-                    walk.fault = f"line {number} is no entry of the audit{why}"
+                    walk.fault = f"line {number} is not an audit entry{why}"
                     if not walk.entries and not any(map(_is_entry, lines)):
-                        raise click.ClickException(f"{_named(file)} is no export of the audit") from None
+                        raise click.ClickException(
+                            f"{_named(file)} is not an export of the audit log"
+                        ) from None
                 if walk.fault:
                     break
     except OSError as error:
@@ -196,12 +206,12 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
 
 
 def _is_entry(line: bytes) -> bool:
-    """Return whether a line has the fields of an entry, altered or not."""
+    """Return whether a line has the fields of an entry, whether altered or not."""
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and {"id", "at", "actor", "action", "hash"} <= told.keys()
+    return isinstance(entry, dict) and {"id", "at", "actor", "action", "hash"} <= entry.keys()
 
 
 def _named(file: str) -> str:

@@ -29,8 +29,8 @@ ASK = "-"
     metavar="[TOKEN]",
     is_flag=False,
     flag_value=ASK,
-    help="Make the first token, an admin's, with the one-time setup token: of LARDER_SETUP_TOKEN, else asked for, or "
-    "read from standard input. As an argument it could be seen by others on this machine.",
+    help="Create the first token, with the role admin, by the one-time setup token: from LARDER_SETUP_TOKEN, a prompt, "
+    "or standard input. Others on this machine can see an argument.",
 )
 @click.option(
     "--setup-file",
@@ -51,16 +51,15 @@ def login(setup: str | None, setup_file: str | None, name: str | None, url: str 
     setup = _setup_token(base, setup, setup_file)
     if setup is not None:
         body = {"name": name or _user(), "role": "admin"}
-        token = _first(base, setup, body)
+        token = _first(url, base, setup, body)
         say("made the first token, an admin's; it is shown this once:")
         say(token)
     else:
-        token = _asked(base, "Token")
-    who = call(base, "GET", "/api/v1/whoami", headers=as_token(token))
-    named = contexts.chosen()
-    if named:  # the token of a context is kept with it
-        kept = contexts.load()
-        contexts.save(replace(kept, contexts={**kept.contexts, named: Context(base, token)}))
+        token = _prompted(base, "Token")
+    who = call(url, "GET", "/api/v1/whoami", headers=as_token(token))
+    named = _context_of(base)
+    if named:  # its token would win over a stored one
+        _keep(named, Context(base, token))
         file = contexts.path()
     else:
         file = stored_tokens.put(base, token)
@@ -72,7 +71,12 @@ def login(setup: str | None, setup_file: str | None, name: str | None, url: str 
 def logout(url: str | None) -> None:
     """Delete the stored token of a Larder server. The token stays valid; 'larder tokens revoke' revokes it."""
     base = base_url(url)
-    say(f"logged out at {base}" if stored_tokens.drop(base) else f"no token was kept for {base}")
+    dropped = stored_tokens.drop(base)
+    named = _context_of(base)
+    if named and contexts.load().get(named).token:
+        _keep(named, Context(base))
+        dropped = True
+    say(f"logged out at {base}" if dropped else f"no token was kept for {base}")
 
 
 @click.command()
@@ -85,6 +89,20 @@ def whoami(url: str | None, output: Output) -> None:
         say(_described(who))
 
 
+def _context_of(base: str) -> str:
+    """Return the name of the context that `--context` names, or of the current one if it is of this server; else an
+    empty text."""
+    current = contexts.current()
+    return contexts.chosen() or (
+        contexts.load().current if current is not None and current.url == base else ""
+    )
+
+
+def _keep(name: str, context: Context) -> None:
+    kept = contexts.load()
+    contexts.save(replace(kept, contexts={**kept.contexts, name: context}))
+
+
 def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
     """Return the setup token; None if the options do not ask for one. Raises ClickException."""
     if file is not None:
@@ -95,7 +113,7 @@ def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
         except (SecretFileExposed, UnicodeDecodeError) as error:
             raise click.ClickException(f"--setup-file: {error}") from None
     if given == ASK:
-        return os.environ.get(SETUP_VARIABLE, "").strip() or _asked(base, "Setup token")
+        return os.environ.get(SETUP_VARIABLE, "").strip() or _prompted(base, "Setup token")
     if given is not None:
         say(
             "warning: a token on the command line can be seen by others on this machine and stays in the shell's "
@@ -105,10 +123,10 @@ def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
     return given
 
 
-def _first(base: str, setup: str, body: dict[str, Any]) -> str:
+def _first(url: str | None, base: str, setup: str, body: dict[str, Any]) -> str:
     """Create the first token with the setup token, and return its secret. Raises ClickException."""
     try:
-        token: str = call(base, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
+        token: str = call(url, "POST", "/api/v1/tokens", body, headers=as_token(setup))["token"]
     except ApiError as refused:
         if refused.status == 401:
             raise worded(
@@ -128,7 +146,7 @@ def _described(who: dict[str, Any]) -> str:
     return f"{who['actor']} ({who['role']}{tenants})"
 
 
-def _asked(base: str, what: str) -> str:
+def _prompted(base: str, what: str) -> str:
     if sys.stdin.isatty():
         text: str = click.prompt(f"{what} for {base}", hide_input=True)
     else:

@@ -83,13 +83,15 @@ def _found(url: str | None, token: str) -> dict[str, Any]:
 @click.argument("name")
 @click.option(
     "--role",
-    type=click.Choice(["viewer", "operator", "admin"]),
+    type=click.Choice(["viewer", "operator", "admin", "alerts"]),
     default="viewer",
     show_default=True,
-    help="What the token permits.",
+    help="Role of the token.",
 )
 @click.option("--tenant", "tenants", multiple=True, help="Limit the token to this tenant; may be repeated.")
-@click.option("--ttl", metavar="TIME", help="Time until the end, such as 90d or 12h; default no end.")
+@click.option(
+    "--ttl", metavar="TIME", help="Time until the token expires, such as 90d or 12h; default never."
+)
 @url_option
 @output_option
 def create_token(

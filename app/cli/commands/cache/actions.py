@@ -1,4 +1,4 @@
-"""`larder lookup`, `locate`, `invalidate`, `demote`, `clear` and `verify`: actions on cached blocks."""
+"""`larder lookup`, `locate`, `invalidate`, `demote`, `clear`, `verify` and `move`: actions on cached blocks."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import click
 
 from app.cli.support import show
 from app.cli.support.client import call, segment, url_option
-from app.cli.support.keys import F, key_fields, key_options, text_fields, text_options
+from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.output import Output, output_option
 from app.cli.support.short import whole
 from app.cli.support.terminal import agrees, say
@@ -99,8 +99,8 @@ def locate(**options: Any) -> None:
     )
     if not answer["items"]:
         say("no node holds the start of this prefix for this tenant and model")
-    for silent in answer["silent"]:
-        say(f"{silent['node']}: {silent['error']}")
+    for failed in answer["failed_nodes"]:
+        say(f"{failed['node']}: {failed['error']}")
 
 
 @click.command()
@@ -130,9 +130,9 @@ def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, o
     """Drop all cached blocks. Permanent pins keep their blocks unless --permanent is given."""
     body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
     if not yes:
-        what = "everything, also under permanent pins," if permanent else "everything"
+        what = "everything, including blocks under permanent pins," if permanent else "everything"
         _ask(f"drop {what} on {_where(nodes)}{_about(url, 'clear', body)}?")
-    _told("clear", call(url, "POST", "/api/v1/actions/clear", body), output)
+    _print_result("clear", call(url, "POST", "/api/v1/actions/clear", body), output)
 
 
 @click.command()
@@ -142,7 +142,7 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
     become misses. The command waits for the end."""
     _whole_space(url, options)
     answer = call(url, "POST", "/api/v1/actions/verify", _asked(**options), {"wait": VERIFY_WAIT})
-    items = [_ended(url, item) for item in answer["items"]]
+    items = [_ended(url, item, "verify", "verification", "checked") for item in answer["items"]]
     if not output.data({**answer, "items": items}, [item["node"] for item in items]):
         rows = [
             [
@@ -158,16 +158,154 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
         columns = ["node", "blocks ", "checked ", "corrupt ", "no checksum ", "gone ", "unread ", "error"]
         show.table("Verified", columns, rows, wide=output.wide)
     if any(item["error"] for item in items):
-        raise click.ClickException("not every node did it: verify again when they can")
+        raise click.ClickException("not every node verified its blocks; run the command again later")
 
 
-def _ended(url: str | None, item: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the end of a node's verification, and return it."""
-    while item["verification"] is not None and item["verification"]["ended_at"] is None:
-        state = item["verification"]
-        say(f"{item['node']}: {state['checked']} of {state['blocks']} blocks checked", err=True)
+@click.command()
+@_scope_options
+@click.option("--to", "tier", metavar="TIER", help="Name of a tier, or `memory`. Required without --cancel.")
+@click.option(
+    "--from",
+    "source",
+    default="memory",
+    show_default=True,
+    metavar="TIER",
+    help="Name of the tier to copy from, or `memory`.",
+)
+@click.option(
+    "--release",
+    is_flag=True,
+    help="Remove the blocks from memory, or from the tier of --from, once --to holds them.",
+)
+@click.option(
+    "--deadline",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="Blocks that have not been moved after this time stay where they are.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count the blocks.")
+@click.option(
+    "--cancel",
+    type=click.IntRange(0),
+    metavar="NUMBER",
+    help="Cancel the move with this number on the node of --node instead. What has been moved stays moved.",
+)
+@_yes_option
+def move(
+    tier: str | None,
+    source: str,
+    release: bool,
+    deadline: str,
+    dry_run: bool,
+    cancel: int | None,
+    yes: bool,
+    url: str | None,
+    output: Output,
+    **options: Any,
+) -> None:
+    """Copy the blocks that match all given options to a tier, from memory or from another tier (`--from`), or load them
+    from tiers into memory (`--to memory`). A prefix includes everything stored after it. The command waits until the
+    move has ended; meanwhile, it shows the number of the move, for `--cancel`."""
+    if cancel is not None:
+        _cancel_move(cancel, tier, url, options, output)
+        return
+    if tier is None:
+        raise click.UsageError("expected --to TIER, or --cancel NUMBER")
+    _whole_space(url, options)
+    nodes = options["nodes"]
+    body = {
+        **_asked(**options),
+        "tier": tier,
+        "source": source,
+        "release": release,
+        "deadline_s": seconds("--deadline", deadline),
+    }
+    _check_narrow(body)
+    if not yes and not dry_run:
+        route = f"to {tier}" if source == "memory" else f"from {source} to {tier}"
+        _ask(
+            f"move all blocks of {_about_scope(body)} {route} on {_where(nodes)}{_about(url, 'move', body)}?"
+        )
+    _run_move("move", "moved", url, {**body, "dry_run": dry_run}, output)
+
+
+def _cancel_move(
+    number: int, tier: str | None, url: str | None, options: dict[str, Any], output: Output
+) -> None:
+    """Cancel a move, wait for its end, and print the result."""
+    nodes = options.pop("nodes")
+    if len(nodes) != 1 or tier is not None or any(options.values()):
+        raise click.UsageError("--cancel: expected one --node, and no option that selects blocks")
+    path = f"/api/v1/actions/move/{segment(nodes[0])}/{number}"
+    item = _ended(url, call(url, "DELETE", path, None, {"wait": VERIFY_WAIT}), "move", "move", "moved_blocks")
+    if output.data(item, item["node"]):
+        return
+    state = item["move"]
+    say(f"{item['node']}: {_moved(state, 'moved')}")
+    if not state["cancelled"]:
+        say(f"move {number} had ended before")
+
+
+@click.command()
+@click.argument("tier")
+@_scope_options
+@click.option(
+    "--deadline",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
+    help="Blocks that have not been encoded after this time stay as they are.",
+)
+@click.option("--dry-run", is_flag=True, help="Only count the blocks.")
+@_yes_option
+def compress(
+    tier: str, deadline: str, dry_run: bool, yes: bool, url: str | None, output: Output, **options: Any
+) -> None:
+    """Encode the blocks of TIER again, with the current `compress` of its record. If options select blocks,
+    only blocks that match all of them are encoded. The command waits until all nodes have ended."""
+    _whole_space(url, options)
+    nodes = options["nodes"]
+    body = {**_asked(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}
+    if not yes and not dry_run:
+        scope = _about_scope(body)
+        what = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
+        _ask(f"encode {what} again on {_where(nodes)}{_about(url, 'compress', body)}?")
+    _run_move("compress", "encoded", url, {**body, "dry_run": dry_run}, output)
+
+
+def _run_move(verb: str, done: str, url: str | None, body: dict[str, Any], output: Output) -> None:
+    """Start an action that nodes carry out as a move, wait for its end, and print the results."""
+    answer = call(url, "POST", f"/api/v1/actions/{verb}", body, {"wait": VERIFY_WAIT})
+    items = [_ended(url, item, "move", "move", "moved_blocks") for item in answer["items"]]
+    if not output.data({**answer, "items": items}, [item["node"] for item in items]):
+        for item in items:
+            prefix = f"{item['node']}: "  # most errors begin with it
+            say(prefix + ((item["error"] or "").removeprefix(prefix) or _moved(item["move"], done)))
+    if any(item["error"] for item in items):
+        raise click.ClickException(f"not every node {done} its blocks; run the command again later")
+
+
+def _moved(state: dict[str, Any], done: str) -> str:
+    """Return the result of a move on one node as text."""
+    words = ["cancelled"] if state.get("cancelled") else []  # an older server does not say it
+    words.append(_matched(state))
+    if not state["dry_run"]:
+        words.append(f"{state['moved_blocks']:,} {done} ({show.size(state['moved_bytes'])})")
+        words += [f"{state['present_blocks']:,} already there"] if state["present_blocks"] else []
+        words += [f"{state['released_blocks']:,} released"] if state["released_blocks"] else []
+        words += [f"{count:,} refused ({reason})" for reason, count in state["refused"].items()]
+    return ", ".join(words)
+
+
+def _ended(url: str | None, item: dict[str, Any], verb: str, field: str, counted: str) -> dict[str, Any]:
+    """Wait for the end of a node's verification or move, and return it."""
+    while item[field] is not None and item[field]["ended_at"] is None:
+        state = item[field]
+        progress = f"{state[counted]} of {state['blocks']} blocks"
+        say(f"{item['node']}: {progress}, {field} {state['number']}", err=True)
         time.sleep(1.0)
-        item = call(url, "GET", f"/api/v1/actions/verify/{segment(item['node'])}/{state['number']}")
+        item = call(url, "GET", f"/api/v1/actions/{verb}/{segment(item['node'])}/{state['number']}")
     return item
 
 
@@ -178,7 +316,7 @@ def _ask(question: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise click.UsageError("nobody said yes: without a terminal, --yes is needed") from None
+        raise click.UsageError("not confirmed: without a terminal, pass --yes") from None
     if not agreed:
         raise click.Abort
 
@@ -217,19 +355,22 @@ def _aimed(nodes: tuple[str, ...]) -> dict[str, Any]:
 def _matched(node: dict[str, Any]) -> str:
     """Return the number and the size of the matching blocks as text."""
     if node["blocks"] is None:
-        return "blocks not told"
+        return "unknown number of blocks"
     return f"{node['blocks']:,} block{'' if node['blocks'] == 1 else 's'} ({show.size(node['bytes'])})"
 
 
 def _about(url: str | None, verb: str, body: dict[str, Any]) -> str:
     """Return the number of blocks that the action would affect now, for the confirmation prompt. Nodes that do not
-    report it are counted separately."""
+    report this number are counted separately."""
     answer = call(url, "POST", f"/api/v1/actions/{verb}", {**body, "dry_run": True})
-    told = [node for node in answer["items"] if node["blocks"] is not None]
-    if not told:
+    found = [node.get("move", node) for node in answer["items"]]
+    counted = [node for node in found if node is not None and node["blocks"] is not None]
+    if not counted:
         return ""
-    silent = len(answer["items"]) - len(told)
-    more = f", and what {silent} node{'' if silent == 1 else 's'} did not tell" if silent else ""
+    silent = len(answer["items"]) - len(counted)
+    more = (
+        f", and those of {silent} node{'' if silent == 1 else 's'} that did not report them" if silent else ""
+    )
     return f": {_matched(answer)} now{more}"
 
 
@@ -242,15 +383,24 @@ def _act(
 ) -> None:
     _whole_space(url, options)
     body = _asked(nodes=nodes, **options)
-    named = [f"{name} {body[name]}" for name in ("tenant", "model", "space") if name in body]
-    given = [name for name in _SOURCES if name in body]
-    if not named and not given:
-        raise click.UsageError("expected at least one of --tenant, --model, --space and a prefix")
+    _check_narrow(body)
     if not yes:
-        words = [*named, *(f"a prefix of {len(body[name])} {name}" for name in given if name != "text")]
-        words += ["a text"] if "text" in given else []
-        _ask(f"{verb} all blocks of {', '.join(words)} on {_where(nodes)}{_about(url, verb, body)}?")
-    _told(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), output)
+        _ask(f"{verb} all blocks of {_about_scope(body)} on {_where(nodes)}{_about(url, verb, body)}?")
+    _print_result(verb, call(url, "POST", f"/api/v1/actions/{verb}", body), output)
+
+
+def _check_narrow(body: dict[str, Any]) -> None:
+    """Raise UsageError if no field narrows the scope of a request."""
+    if not any(name in body for name in ("tenant", "model", "space", *_SOURCES)):
+        raise click.UsageError("expected at least one of --tenant, --model, --space and a prefix")
+
+
+def _about_scope(body: dict[str, Any]) -> str:
+    """Return the scope of a request as text."""
+    words = [f"{name} {body[name]}" for name in ("tenant", "model", "space") if name in body]
+    words += [f"a prefix of {len(body[name])} {name}" for name in _SOURCES if name in body and name != "text"]
+    words += ["a text"] if "text" in body else []
+    return ", ".join(words)
 
 
 def _whole_space(url: str | None, options: dict[str, Any]) -> None:
@@ -258,14 +408,14 @@ def _whole_space(url: str | None, options: dict[str, Any]) -> None:
         options["space"] = whole(url, "space", options["space"])
 
 
-def _told(verb: str, answer: dict[str, Any], output: Output) -> None:
+def _print_result(verb: str, answer: dict[str, Any], output: Output) -> None:
     if not output.data(answer, [node["node"] for node in answer["items"]]):
         for node in answer["items"]:
             say(f"{node['node']}: {node['error'] or _matched(node) + ', sweep ' + str(node['sweep'])}")
         if not answer["blocks"] and all(node["blocks"] == 0 for node in answer["items"]):
             say(f"0 blocks match: there is nothing to {verb}")
     if any(node["error"] for node in answer["items"]):
-        raise click.ClickException(f"not every node did it: {verb} again when they can")
+        raise click.ClickException(f"not every node responded: run {verb} again later")
 
 
 def _title(answer: dict[str, Any]) -> str:

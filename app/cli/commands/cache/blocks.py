@@ -99,20 +99,22 @@ def list_blocks(
 def _print(title: str, answer: dict[str, Any], output: Output) -> None:
     columns = _columns(64, 32) if output.wide else _columns(16, 8)
     table(title, columns, answer["items"], wide=output.wide)
-    for silent in answer["silent"]:
-        say(f"{silent['node']}: {silent['error']}")
+    for failed in answer["failed_nodes"]:
+        say(f"{failed['node']}: {failed['error']}")
 
 
 def _listed(url: str | None, filters: dict[str, str | None], limit: int) -> tuple[dict[str, Any], bool]:
     """Return the items of all pages up to `limit`, and whether there are more."""
     items: list[dict[str, Any]] = []
-    silent: dict[str, dict[str, Any]] = {}
+    failed: dict[str, dict[str, Any]] = {}
     cursor = ""
     while True:
         query = {**filters, "limit": str(min(PAGE, limit - len(items))), "cursor": cursor or None}
         page = call(url, "GET", "/api/v1/blocks", None, query)
         items += page["items"]
-        silent |= {each["node"]: each for each in page["silent"]}
+        failed |= {each["node"]: each for each in page["failed_nodes"]}
         cursor = page["next_cursor"]
         if not cursor or len(items) >= limit:
-            return {"items": items, "next_cursor": cursor, "silent": list(silent.values())}, bool(cursor)
+            return {"items": items, "next_cursor": cursor, "failed_nodes": list(failed.values())}, bool(
+                cursor
+            )

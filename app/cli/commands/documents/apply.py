@@ -32,15 +32,15 @@ def apply(
 ) -> None:
     """Change records to match the files, all of them or none. Asks first on a terminal, and before it deletes
     records. With --dry-run, the exit code is 3 if there are changes."""
-    asked: dict[str, Any] = {"prune": prune, "managed_by": managed_by, "take_over": take_over}
+    options: dict[str, Any] = {"prune": prune, "managed_by": managed_by, "take_over": take_over}
     texts = read_files(files)
     may_ask = sys.stdin.isatty() and "-" not in files
     if not dry_run and not yes and (may_ask or prune):
-        seen = send(url, files, texts, dry_run=True, **asked)
+        seen = send(url, files, texts, dry_run=True, **options)
         if is_drift(seen):
             _ask(seen, may_ask)
-        asked["expect"] = seen["generations"]
-    answer = send(url, files, texts, None if dry_run else wait, dry_run=dry_run, **asked)
+        options["expect"] = seen["generations"]
+    answer = send(url, files, texts, None if dry_run else wait, dry_run=dry_run, **options)
     if not output.data(
         answer, [record["name"] for record in answer["records"] if record["action"] != "unchanged"]
     ):
@@ -59,7 +59,7 @@ def _ask(seen: dict[str, Any], may_ask: bool) -> None:
     say(counted(seen), err=not may_ask)
     if not may_ask:
         raise click.UsageError(
-            f"{show.plural(seen['deleted'], 'record')} would be deleted, and nobody said yes: "
+            f"{show.plural(seen['deleted'], 'record')} would be deleted, and this was not confirmed: "
             "without a terminal, --yes is needed"
         )
     click.confirm("apply?", abort=True)

@@ -13,7 +13,7 @@ from app.services.documents.document_text import write
 @click.command()
 @click.option("--managed-by", metavar="NAME", help="Print only records of this owner.")
 @click.option(
-    "--type", "types", multiple=True, type=click.Choice(["quotas", "pins", "policies"]),
+    "--type", "types", multiple=True, type=click.Choice(["quotas", "pins", "policies", "tiers"]),
     help="Print only this type; may be repeated.",
 )  # fmt: skip
 @click.option(

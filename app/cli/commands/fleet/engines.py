@@ -28,6 +28,12 @@ _COLUMNS = (
     Column("pid", lambda e: str(e["pid"] or "-"), right=True),
     Column("group", lambda e: e["group"], drop=1),
     Column("state", _state),
+    # A server of an older release does not report what an engine has read and stored.
+    Column("read", lambda e: show.size(e.get("read_bytes")), drop=3, right=True),
+    Column(
+        "read tokens", lambda e: f"{e['read_tokens']:,}" if "read_tokens" in e else "-", right=True, wide=True
+    ),
+    Column("stored", lambda e: show.size(e.get("stored_bytes")), drop=3, right=True),
     Column("leased", lambda e: str(e["leased_blocks"]), right=True),
     Column("writing", lambda e: show.size(e["reserved_bytes"]), drop=3, right=True),
     Column("quarantined", lambda e: show.size(e["quarantined_bytes"]), drop=2, right=True),
@@ -51,15 +57,15 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
         nodes = call(url, "GET", "/api/v1/nodes")["items"]
     else:
         nodes = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
-    told = [
+    rows = [
         {"node": each["name"], **engine}
         for each in nodes
         if each["stats"]
         for engine in each["stats"]["engines"]
     ]
-    told.sort(key=lambda engine: -engine["leased_blocks"])
-    if not output.data(told, [f"{engine['node']} {engine['client']}" for engine in told]):
-        table(f"Engines ({len(told)})", _COLUMNS, told, wide=output.wide)
+    rows.sort(key=lambda engine: -engine["leased_blocks"])
+    if not output.data(rows, [f"{engine['node']} {engine['client']}" for engine in rows]):
+        table(f"Engines ({len(rows)})", _COLUMNS, rows, wide=output.wide)
 
 
 @engines.command("expel")

@@ -63,7 +63,7 @@ def make_next() -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Switch although nodes do not know the key; those must join again by a token.",
+    help="Switch even if nodes do not know the key; those must join again with a token.",
 )
 @url_option
 def switch(url: str | None, force: bool) -> None:
@@ -74,8 +74,8 @@ def switch(url: str | None, force: bool) -> None:
         raise click.ClickException("no change is planned: 'larder manager-key next' plans one")
     if not force and (missing := _missing(url, coming)):
         raise click.ClickException(
-            f"not known yet to: {', '.join(missing)}; wait until they are connected and were told, forget them, "
-            "or use --force: they must then join again by a new token"
+            f"not known yet to: {', '.join(missing)}; wait until they have connected and received it, forget them, "
+            "or use --force: they must then join again with a new token"
         )
     try:
         old = keys.switch(path)
@@ -83,7 +83,7 @@ def switch(url: str | None, force: bool) -> None:
         raise click.ClickException(f"{path} cannot be replaced: {error.strerror}") from None
     say(f"{path}: {coming}; start the management plane again now")
     say(
-        f"The key before is in {old}: remove it when all nodes are in sync. Join tokens made before are worthless.",
+        f"The previous key is in {old}: remove it when all nodes are in sync. Older join tokens no longer work.",
         err=True,
     )
 

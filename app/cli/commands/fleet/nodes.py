@@ -32,6 +32,8 @@ def _state(node: dict[str, Any]) -> str:
         notes.append("cache cold")
     if any(pool["problem"] for pool in show.gpu_copy_pools(node)):
         notes.append("GPU copies: a problem")
+    if show.tier_faults(node):
+        notes.append("tier out of service")
     return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -55,6 +57,15 @@ def _policy(node: dict[str, Any]) -> str:
 
 def _labels(labels: dict[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items())) or "-"
+
+
+def _load_rate(tier: dict[str, Any]) -> str:
+    """Return the measured bandwidth of loads; none was measured before the first load."""
+    return f"{show.size(int(tier['load_bytes_per_s']))}/s" if tier["loaded_blocks"] else "-"
 
 
 _COLUMNS = (
@@ -82,6 +93,27 @@ _GPU_COLUMNS = (
     ),
     Column("engines", lambda g: str(g["readers"]), drop=3, right=True),
     Column("state", show.pool_state),
+)
+_TIER_COLUMNS = (
+    Column("node", lambda t: t["node"]),
+    Column("tier", lambda t: t["name"]),
+    Column("type", lambda t: t["type"], wide=True),
+    Column("stored", lambda t: show.size(t["stored_bytes"]), right=True),
+    Column("budget", lambda t: show.size(t["budget_bytes"]), right=True),
+    Column("blocks", lambda t: f"{t['blocks']:,}", right=True, drop=2),
+    Column(
+        "waiting", lambda t: f"{t['waiting_blocks']:,}" if t["waiting_blocks"] else "-", right=True, drop=3
+    ),
+    Column("spilled", lambda t: show.size(t["spilled_bytes"]), right=True, drop=4),
+    Column("loaded", lambda t: show.size(t["loaded_bytes"]), right=True, drop=1),
+    Column("evicted", lambda t: f"{t['evicted_blocks']:,}", right=True, wide=True),
+    Column("refused", lambda t: _reasons(t["refused"]), wide=True),
+    Column("not loaded", lambda t: _reasons(t["lost"]), wide=True),
+    Column("load rate", _load_rate, right=True, wide=True),
+    Column("ratio", show.ratio, right=True, wide=True),
+    Column("encodings", lambda t: show.encodings(t) or "-", wide=True),
+    Column("not compressed", lambda t: _reasons(t.get("not_compressed", {})), wide=True),
+    Column("state", show.tier_state, text=True),
 )
 _TOKEN_COLUMNS = (
     Column("id", lambda t: t["id"]),
@@ -135,21 +167,49 @@ def describe_node(url: str | None, node: str) -> None:
 @watch_option
 def gpus(url: str | None, node: str | None, output: Output) -> None:
     """Show the GPU copies of pins of the tier gpu, on one node or on all."""
-    if node is None:
-        answer = call(url, "GET", "/api/v1/nodes")["items"]
-    else:
-        answer = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
+    answer = _asked(url, node)
     rows = [{"node": each["name"], **pool} for each in answer for pool in show.gpu_copy_pools(each)]
     if output.data(rows, [row["device"] for row in rows]):
         return
     table(f"GPU copies ({len(rows)})", _GPU_COLUMNS, rows, wide=output.wide)
     if not rows and all(each["stats"] is None for each in answer):
-        say("no node has told, or its numbers are not for this token")
+        say("no node has reported GPU copies, or this token may not see them")
     elif not rows:
         given = any((each["stats"] or {}).get("gpu_copy_pool_bytes") for each in answer)
         say(
-            f"no GPU keeps GPU copies: {'no engine of a GPU has asked yet' if given else 'gpu_pool_bytes is 0'}"
+            f"no GPU keeps GPU copies: {'no engine on a GPU has requested any' if given else 'gpu_pool_bytes is 0'}"
         )
+
+
+@nodes.command("tiers")
+@click.argument("node", required=False)
+@url_option
+@output_option
+@watch_option
+def tiers(url: str | None, node: str | None, output: Output) -> None:
+    """Show the tiers behind memory, on one node or on all."""
+    answer = _asked(url, node)
+    rows = [{"node": each["name"], **tier} for each in answer for tier in show.tiers(each)]
+    if output.data(rows, [f"{row['node']}/{row['name']}" for row in rows]):
+        return
+    table(f"Tiers ({len(rows)})", _TIER_COLUMNS, rows, wide=output.wide)
+    if not output.wide:  # the table shortens reasons
+        for row in rows:
+            if not row["serves"] and row["reason"]:
+                say(f"  {row['node']} {row['name']}: {show.tier_state(row)}")
+    if not rows and all(each["stats"] is None for each in answer):
+        say("no node has reported tiers, or this token may not see them")
+    elif not rows:
+        say(
+            "no node has a tier behind memory: create one with larder tiers set, or set disk_tier_directories"
+        )
+
+
+def _asked(url: str | None, node: str | None) -> list[dict[str, Any]]:
+    """Return one node, or all of them if none is named."""
+    if node is None:
+        return list(call(url, "GET", "/api/v1/nodes")["items"])
+    return [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
 
 
 @nodes.command("resize")
@@ -161,12 +221,12 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
 def resize(url: str | None, node: str, size: str | None, forget: bool, output: Output) -> None:
     """Grow a node's pool to SIZE, such as 4GiB. The size also applies after restarts, until --forget."""
     if forget == (size is not None):
-        raise click.UsageError("expected either a SIZE or --forget")
+        raise click.UsageError("expected either SIZE or --forget")
     path = f"/api/v1/nodes/{segment(node, 'node')}/resize"
     if forget:
         call(url, "DELETE", path)
         if not output.for_programs:
-            say(f"{node}: no size is asked for any more; the pool stays as it is until the node stops")
+            say(f"{node}: the requested size is forgotten; the pool keeps its size until the node stops")
         return
     answer = call(url, "POST", path, {"pool_bytes": size})
     if output.data(answer, node):
@@ -192,13 +252,15 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, output: O
 def drain(url: str | None, node: str, off: bool, wait: str | None) -> None:
     """Drain a node: it accepts no new engines and no stores; reads continue."""
     if off and wait is not None:
-        raise click.UsageError("--wait waits for engines to leave, and goes without --off")
+        raise click.UsageError("--wait waits for engines to leave and cannot be combined with --off")
     within_s = None if wait is None else seconds("--wait", wait)
     path = f"/api/v1/nodes/{segment(node, 'node')}"
     answer = call(url, "POST", f"{path}/drain", {"on": not off}, {"wait": ACKNOWLEDGED_WITHIN})
     stats = answer["stats"]
-    told = "" if stats is not None and stats["draining"] != off else "; it is told once it is connected"
-    say(f"{node} {'takes engines and stores again' if off else 'drains'}{told}")
+    pending = (
+        "" if stats is not None and stats["draining"] != off else "; it gets the request when it connects"
+    )
+    say(f"{node} {'accepts engines and stores again' if off else 'drains'}{pending}")
     if within_s is not None:
         _until_drained(url, node, path, within_s)
 
@@ -217,7 +279,7 @@ def _until_drained(url: str | None, node: str, path: str, within_s: float) -> No
             shown = left
             say(f"{show.plural(left, 'engine')} left")
         if not answer["draining"]:
-            raise click.ClickException(f"{node} does not drain any more: somebody ended it")
+            raise click.ClickException(f"{node} no longer drains")
         if not left and answer["stats"]["draining"]:
             return
         if time.monotonic() >= deadline:
@@ -250,7 +312,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 
 @nodes.command("delete")
 @click.argument("node")
-@click.option("--force", is_flag=True, help="Delete it even while it is connected and not drained.")
+@click.option("--force", is_flag=True, help="Delete the node even if it is connected and not drained.")
 @unasked_option
 @url_option
 def delete(url: str | None, node: str, force: bool) -> None:
@@ -283,7 +345,11 @@ def token() -> None:
 )
 @click.option("--uses", type=int, default=1, show_default=True, help="Nodes that may join; 0 for any number.")
 @click.option(
-    "--ttl", metavar="TIME", default="24h", show_default=True, help="Time until the end; 0 for no end."
+    "--ttl",
+    metavar="TIME",
+    default="24h",
+    show_default=True,
+    help="Time until the token expires; 0 for never.",
 )
 @click.option(
     "--address",

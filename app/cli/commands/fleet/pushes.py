@@ -32,7 +32,7 @@ def pushes() -> None:
 
 @pushes.command("list")
 @click.option(
-    "--type", "kind", type=click.Choice(["quotas", "pins", "policies"]), help="Show only this type."
+    "--type", "kind", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Show only this type."
 )
 @click.option("--node", help="Show only this node.")
 @click.option(
@@ -50,6 +50,6 @@ def list_pushes(
     kind: str | None, node: str | None, state: str | None, limit: int, url: str | None, output: Output
 ) -> None:
     """List the pushes to nodes and their answers, newest first."""
-    asked = {"type": kind, "node": node, "state": state, "limit": str(limit)}
-    answer = call(url, "GET", "/api/v1/pushes", None, asked)
+    query = {"type": kind, "node": node, "state": state, "limit": str(limit)}
+    answer = call(url, "GET", "/api/v1/pushes", None, query)
     output.listing("Pushes", answer, _COLUMNS, "id")

@@ -60,7 +60,7 @@ def check() -> None:
 
 @db.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Replace the file when it is there.")
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
 def backup(file: Path, force: bool) -> None:
     """Copy the database and the manager key to FILE while they are in use.
 
@@ -84,9 +84,13 @@ def backup(file: Path, force: bool) -> None:
 
 @db.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--force", is_flag=True, help="Replace the database and the manager key, and keep them beside.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace an existing database and manager key; the old ones are kept beside.",
+)
 def restore(file: Path, force: bool) -> None:
-    """Put the database and the manager key of a backup in place, while no Larder runs.
+    """Restore the database and the manager key from a backup, while no Larder runs.
 
     The backup is checked, and migrated if an older release made it. Works on SQLite; for Postgres, the command says
     what to run instead."""
@@ -122,7 +126,7 @@ def restore(file: Path, force: bool) -> None:
         raise click.ClickException(str(error)) from None
     migrated = "" if done.from_revision == done.revision else f", migrated from {done.from_revision}"
     say(f"{done.database}: restored, at revision {done.revision}{migrated}")
-    stays = f"{key} stays as it is" if key.exists() else "nodes of other machines must join again"
+    stays = f"{key} is unchanged" if key.exists() else "nodes of other machines must join again"
     say(f"manager key: {done.key}" if done.key else f"{file} has no manager key; {stays}")
     for kept in done.kept:
         say(f"kept: {kept}")

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +26,11 @@ CLOCKS_APART_S = 2.0
 KEEPER_MODULE = "dataplane.recovery.keeper"
 ASK_S = 5.0
 """Seconds to wait for the answer of the Larder that runs on this machine."""
+_NOT_LOADED_FIXES = {
+    "budget": "raise pin_budget_ratio or the tenant's pin_budget_bytes, or delete a pin",
+    "failed": "see the tier in larder tiers list, and 'A tier is out of service' in docs/operate/runbook.md",
+}
+"""How to fix that blocks of a pin are not loaded from tiers, by reason."""
 _MARKS = {"ok": "ok", "warning": "warning", "failure": "FAILURE"}
 _COLUMNS = (
     Column("", lambda each: _MARKS[each.state]),
@@ -67,11 +72,59 @@ def _look(config: str | None) -> list[CheckResult]:
     pool_bytes = int(plane.get("pool_bytes") or settings.common.pool_bytes or 0)
     table = plane.get("dataplane")
     table = table if isinstance(table, dict) else {}
+    node = _running_node(settings) if runs else None
+    if node is None:
+        runs_too = "; the running server was not reached, and may have other settings" if runs else ""
+        found = replace(found, message=f"in this shell: {found.message}{runs_too}")
+    else:
+        found = _of_server(node, found, pool_bytes)
+        pool = node["stats"]["pool"]
+        pool_bytes = int(pool["capacity_bytes"])
+        table = {
+            **table,
+            "huge_pages": pool.get("huge_pages", False),
+            "mlock": pool.get("locked", False),
+            "gpu_pool_bytes": node["stats"].get("gpu_copy_pool_bytes", 0),
+        }
     checked = list(checkup.checks(settings, table, pool_bytes, runs=runs))
     tried = gpus.look(checked)
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
     cached = _cache(settings) if runs else _kept_memory(settings)
     return [found, *checked, *tried, *on_gpus, *_database(settings), *cached]
+
+
+def _running_node(settings: Settings) -> dict[str, Any] | None:
+    """Return the node of this machine as the running server reports it; None if the server is not reached, or if the
+    token may not see the node."""
+    if settings.common.http_port == 0:
+        return None
+    try:
+        nodes: list[dict[str, Any]] = call(default_url(), "GET", "/api/v1/nodes", timeout_s=ASK_S)["items"]
+        here = [
+            node for node in nodes if node["stats"] and not node["public_key"] and node["state"] != "lost"
+        ]
+        return here[0] if here and here[0]["stats"]["pool"]["capacity_bytes"] else None
+    except (click.ClickException, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> CheckResult:
+    """Return the line about the settings in force on the running server, and what this shell has instead."""
+    if found.state != "ok":
+        return replace(found, message=f"in this shell: {found.message}")
+    pool = node["stats"]["pool"]
+    in_force = [f"pool {format_size(pool['capacity_bytes'])}"]
+    in_force += [
+        words for words, name in (("huge pages", "huge_pages"), ("locked memory", "locked")) if pool.get(name)
+    ]
+    if gpu_bytes := node["stats"].get("gpu_copy_pool_bytes", 0):
+        in_force.append(f"GPU copies {format_size(gpu_bytes)}")
+    message = f"on the running server at {default_url()}, node {node['name']}: {', '.join(in_force)}"
+    if shell_bytes != pool["capacity_bytes"]:
+        message += (
+            f"; this shell has a pool of {format_size(shell_bytes)} ({found.message}), which is not in use"
+        )
+    return replace(found, message=message)
 
 
 def _kept_memory(settings: Settings) -> list[CheckResult]:
@@ -102,15 +155,15 @@ def _data_plane() -> tuple[dict[str, Any], CheckResult]:
     """Return the effective settings of the data plane, and the result of checking them. The data plane reads and checks
     them in a subprocess."""
     command = [sys.executable, "-m", "dataplane", "--print-config"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    if told.returncode:
-        lines = told.stderr.strip().splitlines() or [f"exit code {told.returncode}"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        lines = completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"]
         return {}, CheckResult("settings", "failure", lines[-1][:400], "see docs/reference/settings.md")
     try:
-        plane = msgspec.json.decode(told.stdout, type=dict[str, Any])
+        plane = msgspec.json.decode(completed.stdout, type=dict[str, Any])
     except msgspec.DecodeError:
         return {}, CheckResult(
-            "settings", "failure", "the data plane does not tell its settings", "install Larder again"
+            "settings", "failure", "the data plane did not print its settings", "install Larder again"
         )
     file = os.environ.get("LARDER_CONFIG") or ("larder.toml" if os.path.isfile("larder.toml") else "")
     return plane, CheckResult(
@@ -121,18 +174,19 @@ def _data_plane() -> tuple[dict[str, Any], CheckResult]:
 def _cache(settings: Settings) -> list[CheckResult]:
     """Report the caches and pins of the Larder that runs on this machine."""
     if settings.common.http_port == 0:
-        return [CheckResult("cache", "ok", "not asked: the port of the Larder that runs here is not known")]
+        return [CheckResult("cache", "ok", "not checked: the port of the Larder on this machine is unknown")]
     try:
         overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
-        told = [node for node in overview["nodes"] if node["stats"] is not None]
-        found = [_node_cache(node) for node in told] + _empty_pins(overview["pins"])
+        reporting = [node for node in overview["nodes"] if node["stats"] is not None]
+        found = [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
+        found += [each for node in reporting for each in _tiers(node)]
         return found or [
             CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")
         ]
     except click.ClickException as error:
-        return [CheckResult("cache", "ok", f"not asked: {error.message}")]
+        return [CheckResult("cache", "ok", f"not checked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return [CheckResult("cache", "ok", f"not asked: what answers at {default_url()} is not a Larder")]
+        return [CheckResult("cache", "ok", f"not checked: the server at {default_url()} is not a Larder")]
 
 
 def _node_cache(node: dict[str, Any]) -> CheckResult:
@@ -145,6 +199,26 @@ def _node_cache(node: dict[str, Any]) -> CheckResult:
     return CheckResult("cache", "ok", caches.began(node) or holds)
 
 
+def _tiers(node: dict[str, Any]) -> list[CheckResult]:
+    """Report tiers of a node that are out of service, and a directory that is too small; nothing without tiers."""
+    lines = show.tier_faults(node)
+    fix = "see A tier is out of service in docs/operate/runbook.md"
+    found = [CheckResult("tiers", "warning", line, fix) for line in lines]
+    if line := show.unlisted_blocks(node):
+        found.append(
+            CheckResult(
+                "tiers", "warning", line, "raise dataplane.tier_directory_blocks and restart the node"
+            )
+        )
+    if found or not show.tiers(node):
+        return found
+    serve = ", ".join(
+        tier["name"] + (f" ({listing})" if (listing := show.listing(tier)) else "")
+        for tier in show.tiers(node)
+    )
+    return [CheckResult("tiers", "ok", f"tiers of {node['name']} in service: {serve}")]
+
+
 def _empty_pins(pins: list[dict[str, Any]]) -> list[CheckResult]:
     fix = "send a request that begins with the prefix of the pin to an engine, or larder pins delete NAME"
     found = caches.empty(pins)
@@ -154,6 +228,10 @@ def _empty_pins(pins: list[dict[str, Any]]) -> list[CheckResult]:
     ]
     if more := len(found) - len(named):
         named.append(CheckResult("pins", "warning", f"{more} more pins hold nothing", "larder pins list"))
+    for pin in caches.waiting(pins)[: caches.MAX_PINS]:
+        line = f"{pin['name']} ({pin['tenant']}): {caches.only_in_tiers(pin)}"
+        fix = _NOT_LOADED_FIXES.get(pin["not_loaded"], "")
+        named.append(CheckResult("pins", "warning" if fix else "ok", line, fix))
     return named
 
 

@@ -11,8 +11,8 @@ from struct import calcsize, unpack
 
 import click
 
-from app.cli.support.client import json_option, print_json
 from app.cli.support.exit_watchdog import BEYOND_GRACE_S
+from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say
 from app.settings import Settings, load
 from dataplane.base.settings import SettingsError
@@ -28,8 +28,8 @@ _CREDENTIALS = "iII"
 @click.option(
     "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
 )
-@json_option
-def down(config: str | None, as_json: bool) -> None:
+@output_option
+def down(config: str | None, output: Output) -> None:
     """Stop the Larder of this state directory and release its cache.
 
     Ctrl-C and SIGTERM keep the cache in memory for dataplane.keep_memory_s; this command does not.
@@ -40,9 +40,8 @@ def down(config: str | None, as_json: bool) -> None:
         raise click.ClickException(str(error)) from None
     stopped = _stop(settings)
     held = release_memory(settings, "released by `larder down`", quiet=True)
-    if as_json:
-        blocks, nbytes = held or (0, 0)
-        print_json({"stopped": stopped, "blocks": blocks, "bytes": nbytes})
+    blocks, nbytes = held or (0, 0)
+    if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes}):
         return
     if not stopped and held is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
@@ -90,7 +89,7 @@ def _stop(settings: Settings) -> bool:
             "stop that process with SIGTERM and run `larder down` again"
         ) from None
     try:
-        if _is_locked(path):  # otherwise another process may have the pid by now
+        if _is_locked(path):  # otherwise another process may have reused the pid
             _signal(pidfd, signal.SIGTERM, f"larder up (process {pid})")
         within_s = 2 * settings.app.shutdown_grace_s + BEYOND_GRACE_S + DATA_PLANE_ENDS_S
         if not _ends(pidfd, within_s) or not _unlocked(path, POLL_S * 20):

@@ -10,8 +10,8 @@ import click
 from app.cli.support.terminal import exact, say
 
 DIRECTORY_MODE = 0o755
-_HIDDEN = ("/home", "/root", "/run/user")
-"""Folders that `ProtectHome=yes` hides from the services."""
+_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+"""Folders that `ProtectHome=yes` and `PrivateTmp=yes` hide from the services."""
 
 
 @click.group()
@@ -37,7 +37,7 @@ def install() -> None:
 def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool, force: bool) -> None:
     """Write systemd units for the management plane and the data plane, and show the next commands.
 
-    Each of the two services restarts alone. Unit files that were changed are kept unless --force is given; the
+    The two services restart independently. Unit files that were changed are kept unless --force is given; the
     environment file is never overwritten.
     """
     larder = executable or str(Path(sys.executable).with_name("larder"))
@@ -69,7 +69,7 @@ def _check(larder: str, system: bool) -> None:
         )
     if system and any(Path(larder).is_relative_to(folder) for folder in _HIDDEN):
         raise click.ClickException(
-            f"{larder} is in a home directory, which the user of the services cannot read; install Larder in "
+            f"{larder} is in a home or temporary directory, which the services cannot read; install Larder in "
             "/opt/larder (docs/install.md) and name it with --executable, or use --user"
         )
 

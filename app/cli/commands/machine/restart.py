@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 import click
-import httpx
 
-from app.cli.support.client import ApiError, call, json_option, print_json, url_option
+from app.cli.support.client import call, url_option
+from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say
 from dataplane.base.units import format_size
 
@@ -17,37 +17,37 @@ BACK_S = 120.0
 
 @click.command()
 @click.option("--fresh", is_flag=True, help="Release the cache: the new data plane starts with an empty one.")
-@click.option("--dry-run", is_flag=True, help="Only say whether the new processes would keep the cache.")
+@click.option("--dry-run", is_flag=True, help="Only show whether the new processes would keep the cache.")
 @url_option
-@json_option
-def restart(fresh: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
+@output_option
+def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None:
     """Replace the processes of a running Larder with the code and the settings that are on disk now.
 
     The new data plane takes over the memory: engines keep reading, and every block stays cached. If the new release
     cannot take it over, the command reports what would be lost and stops nothing.
     """
     answer = call(url, "POST", "/api/v1/actions/restart", {"fresh": fresh, "dry_run": dry_run})
-    if not as_json:
+    quiet = output.format not in ("table", "wide")
+    if not quiet:
         _data_plane(answer, dry_run=dry_run)
     if not dry_run:
         began = time.monotonic()
         answer["restarted"] = _back(url, answer["instance"])
-        if not as_json:
+        if not quiet:
             say(
                 f"management plane: release {answer['restarted']['release']} answers, after "
                 f"{time.monotonic() - began:.1f} s"
             )
-    if as_json:
-        print_json(answer)
+    output.data(answer)
 
 
 def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
     held = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
+    if not answer.get("starts_data_plane", True):
+        say("data plane: not restarted; it is a service of its own, and keeps its cache")
+        return
     if dry_run:
         say(f"{held} would be kept" if answer["kept"] else f"{held} would be lost: {answer['reason']}")
-        return
-    if answer["seconds"] is None:
-        say("data plane: this management plane does not start one")
         return
     became = f"{held} kept" if answer["kept"] else f"{held} released: {answer['reason']}"
     say(
@@ -59,15 +59,15 @@ def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
 def _back(url: str | None, before: str) -> dict[str, Any]:
     """Wait for the new process and return its health. Raises ClickException."""
     deadline = time.monotonic() + BACK_S
-    said = "nothing"
+    last = "nothing"
     while time.monotonic() < deadline:
         try:
             health: dict[str, Any] = call(url, "GET", "/healthz")
-        except (click.ClickException, ApiError, httpx.HTTPError) as error:
-            said = str(error)
+        except click.ClickException as error:
+            last = str(error)
         else:
             if health.get("instance", before) != before:
                 return health
-            said = "the previous process still answers"
+            last = "the previous process still answers"
         time.sleep(POLL_S)
-    raise click.ClickException(f"the new management plane did not answer within {BACK_S:g} s: {said}")
+    raise click.ClickException(f"the new management plane did not answer within {BACK_S:g} s: {last}")

@@ -34,7 +34,7 @@ the data plane starts."""
 EARLY_ENDS_S = 10.0
 """Longest wait in seconds for the exit code of a data plane that has closed its connection."""
 STALLED_S = 300.0
-"""Seconds after which a connection is closed whose client takes nothing of an answer."""
+"""Seconds after which a connection is closed if its client reads nothing of an answer."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LISTENER_VARIABLE = "_LARDER_UP_LISTENER"
 """Environment variable for the descriptor of the HTTP socket: a process that replaces itself passes the socket on, so
@@ -48,7 +48,7 @@ lock on, so that no other process can take it meanwhile."""
 @click.option(
     "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
 )
-@click.option("--print-config", is_flag=True, help="Print the settings in force as JSON and stop.")
+@click.option("--print-config", is_flag=True, help="Print the settings in force as JSON and exit.")
 @click.option(
     "--fresh",
     is_flag=True,
@@ -270,7 +270,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted sockets inherit these options: an answer in two writes must not wait 40 ms for the client's delayed
-        # ACK, and a client that reads nothing must not hold its connection for ever.
+        # ACK, and a client that reads nothing must not hold its connection forever.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(STALLED_S * 1000))
         listener.bind((host, port))
@@ -298,12 +298,14 @@ def _serve(
     from app import __version__
     from app.asgi import create_app
     from app.observe.log import configure
+    from dataplane.base import otlp
 
     try:
         app = create_app(settings)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     log = configure(settings.app.log_level, settings.app.log_format)
+    telemetry = otlp.start("management-plane", __version__, os.environ, socket.gethostname())
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     app.parts.managers.url = url
@@ -317,6 +319,8 @@ def _serve(
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, app, listener, url, handed_on))
     finally:
+        if telemetry is not None:
+            telemetry.close()
         log.close()
 
 

@@ -1,1 +1,1 @@
-"""Commands for records: quotas, pins, policies, ceilings, tokenizers, and for the tenants that have them."""
+"""Commands for records: quotas, pins, policies, tiers, ceilings, tokenizers, and for the tenants that have them."""

@@ -77,13 +77,13 @@ add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
 @click.option("--weight", "max_weight", help="Largest weight; `none`: no bound.")
 @click.option("--pin-budget", "max_pin_budget_bytes", help="Largest pin budget; `none`: no bound.")
 @click.option(
-    "--store-rate", "max_store_rate_bytes", help="Largest store rate in bytes a second; `none`: no bound."
+    "--store-rate", "max_store_rate_bytes", help="Largest store rate in bytes per second; `none`: no bound."
 )
 @click.option(
     "--ttl",
     "max_ttl_s",
     metavar="TIME",
-    help="Longest life of a pin, such as 7d; `none`, the default: no bound.",
+    help="Longest TTL of a pin, such as 7d; `none`, the default: no bound.",
 )
 @click.option(
     "--strength", "strengths", multiple=True, type=click.Choice(["soft", "guaranteed", "permanent"]),

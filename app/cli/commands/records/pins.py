@@ -18,7 +18,7 @@ from app.cli.support.table import Column
 from app.cli.support.terminal import say
 from app.cli.support.watch import watch_option
 from app.schemas.records.pins import STORED, PinPut
-from dataplane.protocol.control import TIERS
+from dataplane.protocol.control.records import TIERS
 
 _SOURCE = (
     *("model", "tenant", "prefix", "tokens", "tokens_file", "keys_file", "chunk_tokens"),
@@ -40,10 +40,11 @@ _COLUMNS = (
     Column("degraded", lambda p: str(p["degraded"] or "-"), drop=6, right=True),
     Column("tier", show.tier, drop=3),
     Column("bytes", lambda p: show.size(p["bytes"]), drop=5, right=True),
+    Column("in tiers", show.pin_tiers, drop=5),
     Column(
         "ends", lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""), drop=2
     ),
-    Column("state", lambda p: "holds nothing" if p.get("holds_nothing") else show.applied(p)),
+    Column("state", caches.pin_state),
     Column("nodes", lambda p: reach(p["selector"]), drop=7),
     Column("owner", lambda p: p["managed_by"] or "-", drop=9),
     Column("note", lambda p: p["note"], drop=8, text=True),
@@ -89,14 +90,15 @@ def _pin_options(command: F) -> F:
         output_option,
         wait_option,
         url_option,
-        click.option("--ttl", help="Time until the end, such as 90s, 30m, 12h, 7d; `none`: no end."),
+        click.option("--ttl", help="Time until the pin expires, such as 90s, 30m, 12h, 7d; `none`: never."),
         field_options(PinPut, _OPTIONS),
         text_options,
         key_options,
         click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
-        click.option("--tenant", help="Tenant as shown; default `_default`. A prefix brings its own."),
+        click.option("--tenant", help="Tenant; default `_default`. Implied by --prefix."),
         click.option(
-            "--model", help="Model name; the pin holds in every space of it. A prefix brings its own."
+            "--model",
+            help="Model name; the pin applies to every space of it. Implied by --prefix.",
         ),
         click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
         click.argument("name"),
@@ -122,7 +124,7 @@ def set_pin(
     elif any(options[field] is not None for field in ("model", "tenant")):
         raise click.UsageError(f"--model and --tenant go with a prefix: {_ONE_SOURCE}")
     elif not intent:
-        raise click.UsageError("expected at least one option that says what to set")
+        raise click.UsageError("expected at least one option to set")
     else:
         kept = {}
         if intent.get("strength") == "permanent" and "ttl_s" not in intent:
@@ -166,8 +168,8 @@ def _source(
         if chunk_tokens is not None or generation_prompt:
             raise click.UsageError(f"--chunk-tokens and --generation-prompt go with a prefix: {_ONE_SOURCE}")
         return {}
-    asked = {"model": model, "tenant": tenant, "prefix": prefix}
-    body: dict[str, Any] = {field: value for field, value in asked.items() if value is not None}
+    fields = {"model": model, "tenant": tenant, "prefix": prefix}
+    body: dict[str, Any] = {field: value for field, value in fields.items() if value is not None}
     body |= key_fields(tokens, tokens_file, keys_file, chunk_tokens)
     return body | text_fields(text, text_file, messages, generation_prompt)
 
@@ -201,14 +203,14 @@ def _kept(held: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[st
 
 def _words(kept: Mapping[str, Any]) -> str:
     """Describe the kept fields for the output."""
-    said: dict[str, Callable[[Any], str]] = {
+    texts: dict[str, Callable[[Any], str]] = {
         "expires_at": lambda at: f"ends {show.ends(at)}",
         "ttl_s": lambda ttl: f"ttl {ttl:g} s",
         "refresh_on_hit": lambda _: "refresh on hit",
         "selector": lambda labels: f"nodes {reach(labels)}",
     }
     words = [
-        said[field](value) if field in said else f"{field.replace('_', ' ')} {value}"
+        texts[field](value) if field in texts else f"{field.replace('_', ' ')} {value}"
         for field, value in kept.items()
     ]
     return f" (kept: {', '.join(words)})" if words else ""
@@ -231,6 +233,10 @@ def _say(name: str, answer: dict[str, Any], output: Output, kept: str) -> None:
     say(answer["summary"])
     if answer.get("holds_nothing"):
         say(f"note: {caches.holds_nothing(answer)}")
+    elif answer.get("only_in_tiers"):
+        say(f"note: {caches.only_in_tiers(answer)}")
+    elif answer.get("unlisted_tiers"):
+        say(f"note: {caches.unlisted(answer)}")
     if answer.get("tier") == "gpu" and not _is_said(answer) and (why := show.ineffective(answer)):
         say(why)
 
@@ -243,7 +249,7 @@ def _is_said(answer: Mapping[str, Any]) -> bool:
 
 @pins.command("extend")
 @click.argument("name")
-@click.option("--ttl", required=True, help="Least time until the end, such as 30m, 12h, 7d.")
+@click.option("--ttl", required=True, help="Minimum time until the pin expires, such as 30m, 12h, 7d.")
 @url_option
 @wait_option
 @output_option

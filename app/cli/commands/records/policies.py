@@ -11,13 +11,21 @@ from app.cli.support.fields import field_options, given_fields, kept_fields, req
 from app.cli.support.lists import listed
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
-from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
+from app.cli.support.resources import (
+    Resource,
+    add_delete,
+    add_describe,
+    add_edit,
+    add_get,
+    add_set,
+    show_dry_run,
+)
 from app.cli.support.selectors import reach
 from app.cli.support.table import Column, table
 from app.cli.support.terminal import say
 from app.cli.support.watch import watch_option
 from app.schemas.records.policies import PolicyPut
-from dataplane.protocol.control import POLICY_IN_FORCE
+from dataplane.protocol.control.records import POLICY_IN_FORCE
 
 _FIELDS = [name for name in PolicyPut.__struct_fields__ if name != "managed_by"]
 _rules = field_options(PolicyPut, _FIELDS)
@@ -97,7 +105,7 @@ def set_policy(name: str, url: str | None, wait: str | None, output: Output, **o
     kept = kept_fields(PolicyPut, held or {})
     answer = call(url, "PUT", _POLICIES.of(name), {**kept, **changed}, {"wait": wait}, held_state(held))
     if not output.data(answer, name):
-        say(f"{name}: {', '.join(said(answer) for said in _RULES.values())}; {show.applied(answer)}")
+        say(f"{name}: {', '.join(rule(answer) for rule in _RULES.values())}; {show.applied(answer)}")
 
 
 add_set(
@@ -122,14 +130,9 @@ add_describe(policies, _POLICIES)
 @url_option
 @output_option
 def check_policy(name: str, url: str | None, output: Output, **options: Any) -> None:
-    """Show what every node would answer to a policy, without setting it. Omitted options are treated as in `set`."""
+    """Show how every node would respond to a policy, without setting it. Omitted options are treated as in `set`."""
     changed = required(given_fields(PolicyPut, options))
     held = find(url, _POLICIES.of(name))
-    kept = kept_fields(PolicyPut, held or {})
-    answer = call(url, "POST", "/api/v1/actions/dry-run", {"policies": {name: {**kept, **changed}}})
-    if not output.data(answer, [node["node"] for node in answer["items"]]):
-        for node in answer["items"]:
-            faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in node["faults"])
-            say(f"{node['node']}: {'accepted' if node['accepted'] else faults or node['error']}")
-    if not answer["accepted"]:
-        raise click.ClickException("not every node would take it")
+    body = {**kept_fields(PolicyPut, held or {}), **changed}
+    answer = call(url, "POST", "/api/v1/actions/dry-run", {"policies": {name: body}})
+    show_dry_run(answer, "policy", body.get("selector"), output)

@@ -46,5 +46,5 @@ def list_prefixes(by: str, tenant: str | None, limit: int, url: str | None, outp
     """List the most served prefixes, the most served first."""
     answer = call(url, "GET", "/api/v1/prefixes", None, {"by": by, "tenant": tenant, "limit": str(limit)})
     if output.listing("Hot prefixes", answer, _COLUMNS, "label"):
-        for silent in answer["silent"]:
-            say(f"  missing: {silent['error']}")
+        for failed in answer["failed_nodes"]:
+            say(f"  missing: {failed['error']}")

@@ -1,5 +1,6 @@
 """`larder quotas …`."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,13 +12,14 @@ from app.cli.support.lists import listed, owner_option, paged
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
-from app.cli.support.selectors import reach
+from app.cli.support.selectors import NONE, reach
 from app.cli.support.table import Column
 from app.cli.support.terminal import say
 from app.cli.support.watch import watch_option
 from app.schemas.records.quotas import QuotaPut
 
-_OPTIONS = [name for name in QuotaPut.__struct_fields__ if name != "managed_by"]
+_OPTIONS = [name for name in QuotaPut.__struct_fields__ if name not in ("managed_by", "tiers")]
+_EDITABLE = [name for name in QuotaPut.__struct_fields__ if name != "managed_by"]
 
 
 _COLUMNS = (
@@ -31,14 +33,15 @@ _COLUMNS = (
     Column("pins", lambda q: show.size(q["pin_budget_bytes"]), drop=4, right=True),
     Column("rate", lambda q: show.rate(q["store_rate_bytes"]), drop=5, right=True),
     Column("exceed", lambda q: q["on_exceed"], drop=6),
+    Column("tiers", lambda q: show.tier_shares(q.get("tiers") or {}), drop=7),
     Column("mode", lambda q: q["mode"], drop=2),
     Column("refused", show.refused, drop=1, right=True),
     Column("state", show.applied),
-    Column("nodes", lambda q: reach(q["selector"]), drop=7),
-    Column("owner", lambda q: q["managed_by"] or "-", drop=9),
-    Column("note", lambda q: q["note"], drop=8, text=True),
+    Column("nodes", lambda q: reach(q["selector"]), drop=8),
+    Column("owner", lambda q: q["managed_by"] or "-", drop=10),
+    Column("note", lambda q: q["note"], drop=9, text=True),
 )
-_QUOTAS = Resource("/api/v1/quotas", "quota", _COLUMNS, key="tenant", editable=_OPTIONS)
+_QUOTAS = Resource("/api/v1/quotas", "quota", _COLUMNS, key="tenant", editable=_EDITABLE)
 
 
 @click.group(cls=Noun)
@@ -64,6 +67,20 @@ add_get(quotas, _QUOTAS, "Show one tenant's quota.")
 @click.argument("tenant")
 @click.argument("limit_", metavar="[LIMIT]", required=False)
 @field_options(QuotaPut, _OPTIONS)
+@click.option(
+    "--tier-limit",
+    "tier_limits",
+    metavar="TIER=SIZE",
+    multiple=True,
+    help="Most bytes that the tenant may hold in this tier of each node; `none` for no limit. May be repeated.",
+)
+@click.option(
+    "--tier-floor",
+    "tier_floors",
+    metavar="TIER=SIZE",
+    multiple=True,
+    help="Bytes of this tier that no other tenant's blocks may take; `0` for none. May be repeated.",
+)
 @url_option
 @wait_option
 @output_option
@@ -73,25 +90,32 @@ def set_quota(
     url: str | None,
     wait: str | None,
     output: Output,
+    tier_limits: Sequence[str],
+    tier_floors: Sequence[str],
     **options: Any,
 ) -> None:
     if limit_ is not None:
         if options["limit_bytes"] is not None:
             raise click.UsageError("expected the limit once, as LIMIT or as --limit")
         options["limit_bytes"] = limit_
-    changed = required(given_fields(QuotaPut, options))
+    shares = _shares(tier_limits, tier_floors)
+    changed = given_fields(QuotaPut, options)
+    required({**changed, **shares})
     path = _QUOTAS.of(tenant)
     held = _QUOTAS.held(url, tenant)
+    if shares:
+        changed["tiers"] = _merged({} if held is None else held.get("tiers") or {}, shares)
     kept = {"limit_bytes": None} if held is None else kept_fields(QuotaPut, held)
     answer = call(url, "PUT", path, {**kept, **changed}, {"wait": wait}, held_state(held))
     if output.data(answer, tenant):
         return
     left = [_kept(name, value) for name, value in kept.items() if name not in changed and value]
-    said = f" (kept: {', '.join(left)})" if left else ""
+    tiers = f", {show.tier_shares(answer['tiers'])}" if "tiers" in changed else ""
+    suffix = f" (kept: {', '.join(left)})" if left else ""
     say(
         f"{answer['tenant']}: limit {show.size(answer['limit_bytes'])},"
         f" floor {show.floor(answer['floor_bytes'], answer['effective_floor_bytes'])},"
-        f" weight {answer['weight']:g}, {answer['on_exceed']}, {answer['mode']}; {show.applied(answer)}{said}"
+        f" weight {answer['weight']:g}, {answer['on_exceed']}, {answer['mode']}{tiers}; {show.applied(answer)}{suffix}"
     )
 
 
@@ -106,10 +130,41 @@ add_delete(quotas, _QUOTAS, "Delete a tenant's quota.", waits=True)
 add_describe(quotas, _QUOTAS)
 
 
+def _shares(limits: Sequence[str], floors: Sequence[str]) -> dict[str, dict[str, str | None]]:
+    """Return the options as fields of shares, by the name of the tier. Raises UsageError."""
+    found: dict[str, dict[str, str | None]] = {}
+    for option, given, field in (
+        ("--tier-limit", limits, "limit_bytes"),
+        ("--tier-floor", floors, "floor_bytes"),
+    ):
+        for text in given:
+            name, equals, size = text.rpartition("=")
+            if not equals or not name or not size:
+                raise click.UsageError(f"{option}: expected TIER=SIZE, such as disk=100GiB, got {text!r}")
+            if field in found.setdefault(name, {}):
+                raise click.UsageError(f"{option}: expected the tier {name!r} once")
+            found[name][field] = None if size.lower() == NONE else size
+    return found
+
+
+def _merged(
+    held: Mapping[str, Mapping[str, Any]], given: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the shares with these changes; a share without a limit and a floor is left out."""
+    merged = {name: {**held.get(name, {}), **given.get(name, {})} for name in (*held, *given)}
+    stated = {
+        name: {field: value for field, value in share.items() if value not in (None, 0, "0")}
+        for name, share in merged.items()
+    }
+    return {name: share for name, share in stated.items() if share}
+
+
 def _kept(name: str, value: Any) -> str:
     """Describe a kept field for the output."""
     if name == "selector":
         return f"nodes {reach(value)}"
+    if name == "tiers":
+        return show.tier_shares(value)
     if name.endswith("_bytes"):
         return f"{name.removesuffix('_bytes').replace('_', ' ')} {show.size(value)}"
     return (

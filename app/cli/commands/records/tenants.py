@@ -66,5 +66,5 @@ def adopt_tenant(tenant: str, floor: str, note: str, url: str | None, wait: str 
     body = {"floor_bytes": floor, "note": note}
     answer = call(url, "POST", f"{_TENANTS.of(tenant)}/adopt", body, {"wait": wait})
     say(
-        f"{answer['tenant']}: quota made, no cap, floor {show.size(answer['floor_bytes'])}; {show.applied(answer)}"
+        f"{answer['tenant']}: quota created, no limit, floor {show.size(answer['floor_bytes'])}; {show.applied(answer)}"
     )

@@ -62,7 +62,7 @@ add_describe(tokenizers, _TOKENIZERS)
 @click.option(
     "--chat-template",
     type=click.File(encoding="utf-8"),
-    help="A Jinja template, or a tokenizer_config.json, which has the special tokens too.",
+    help="A Jinja template, or a tokenizer_config.json, which also has the special tokens.",
 )
 @click.option("--no-special-tokens", is_flag=True, help="Add no special tokens around a text.")
 @click.option("--note", default="", help="Free-form note.")

@@ -31,6 +31,7 @@ _COLUMNS = {
     "GiB hours": 0, "tokens": 1, "served": 2, "ratio": 0, "spared": 0, "stored": 4, "evicted": 5, "refused": 3
 }  # fmt: skip
 """Columns, and the order in which a narrow terminal leaves them out, highest first."""
+_TIER_COLUMNS = {"tier": 0, "GiB hours": 0, "served": 0, "share": 1, "bytes served": 2}
 
 
 @click.command()
@@ -39,7 +40,7 @@ _COLUMNS = {
     "group_by",
     type=click.Choice(["tenant", "model", "node"]),
     default="tenant",
-    help="Group by this.",
+    help="Group usage by this field.",
 )
 @click.option(
     "--step", type=click.Choice(["1h", "1d"]), default="1d", show_default=True, help="Length of a step."
@@ -47,8 +48,9 @@ _COLUMNS = {
 @click.option(
     "--from", "start", metavar="TIME", help="Start: Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z."
 )
-@click.option("--to", "end", metavar="TIME", help="End of the time, in the same form; default now.")
+@click.option("--to", "end", metavar="TIME", help="End, in the same form; default now.")
 @click.option("--tenant", help="Show only this tenant.")
+@click.option("--tiers", "by_tier", is_flag=True, help="Show the usage of memory and of each tier.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @url_option
 @output_option
@@ -58,6 +60,7 @@ def usage(
     start: str | None,
     end: str | None,
     tenant: str | None,
+    by_tier: bool,
     as_csv: bool,
     url: str | None,
     output: Output,
@@ -73,15 +76,18 @@ def usage(
     report = call(url, "GET", "/api/v1/usage", None, query)
     if output.data(report, sorted({item["group"] for item in report["items"]})):
         return
-    form = "%Y-%m-%d" if step == "1d" else "%Y-%m-%d %H:%M"
+    time_format = "%Y-%m-%d" if step == "1d" else "%Y-%m-%d %H:%M"
+    lines, more = (_tier_rows, _TIER_COLUMNS) if by_tier else (_rows, _COLUMNS)
     rows = [
-        [time.strftime(form, time.gmtime(item["start"])), item["group"], *_row(item)]
+        [time.strftime(time_format, time.gmtime(item["start"])), item["group"], *line]
         for item in report["items"]
+        for line in lines(item)
     ]
-    rows.append(["total", "", *_row(report["totals"])])
+    rows += [["total", "", *line] for line in lines(report["totals"])]
+    names = {"from (UTC)": 0, group_by: 0, **more}
     columns = [
-        Column(name, itemgetter(at), drop=drop, right=at > 1)
-        for at, (name, drop) in enumerate({"from (UTC)": 0, group_by: 0, **_COLUMNS}.items())
+        Column(name, itemgetter(at), drop=drop, right=at > 1 and name != "tier")
+        for at, (name, drop) in enumerate(names.items())
     ]
     table("Usage", columns, rows, wide=output.wide)
     if not report["items"]:
@@ -94,6 +100,25 @@ def usage(
 def _moment(text: str | None) -> str | None:
     """Return a time for the query. A date without a time means its start in UTC."""
     return f"{text}T00:00:00Z" if text is not None and _DAY.fullmatch(text) else text
+
+
+def _rows(used: dict[str, Any]) -> list[list[str]]:
+    return [_row(used)]
+
+
+def _tier_rows(used: dict[str, Any]) -> list[list[str]]:
+    """Return a line for memory and for each tier, with its share of the served tokens."""
+    served = used["served_tokens"]
+    return [
+        [
+            name,
+            f"{tier['byte_hours'] / (1 << 30):,.3f}",
+            f"{tier['served_tokens']:,}",
+            show.percent(tier["served_tokens"] / served if served else None),
+            show.size(tier["served_bytes"]),
+        ]
+        for name, tier in used["tiers"].items()
+    ]
 
 
 def _row(used: dict[str, Any]) -> list[str]:
@@ -142,7 +167,9 @@ add_describe(rates, _RATES)
 
 @click.argument("name")
 @click.option("--model", required=True, help="The model's name, as engines attach with it.")
-@click.option("--tokens-per-s", type=FINITE, required=True, help="Prefill tokens a second of a whole engine.")
+@click.option(
+    "--tokens-per-s", type=FINITE, required=True, help="Tokens per second that a whole engine prefills."
+)
 @click.option("--space", default="", help="One space of the model, 32 hex digits; default: all.")
 @click.option("--note", default="", help="Free-form note.")
 @url_option

@@ -49,26 +49,27 @@ def list_events(
 ) -> None:
     """List events, newest first."""
     first = None if since is None else str(max(time.time() - seconds("--since", since), 0))
-    asked = {"name": name, "node": node, "actor": actor}
-    answer = every(url, "/api/v1/events/history", {**asked, "since": first}, limit)
+    filters = {"name": name, "node": node, "actor": actor}
+    answer = every(url, "/api/v1/events/history", {**filters, "since": first}, limit)
     if follow:
         with suppress(KeyboardInterrupt):
-            _follow(url, asked, answer["items"], output)
+            _follow(url, filters, answer["items"], output)
     else:
         output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
         if output.format in ("table", "wide"):
-            say(_not_kept(answer["not_kept"]))
+            for line in _not_kept(answer["not_kept"]):
+                say(line)
 
 
 def _follow(
-    url: str | None, asked: dict[str, str | None], newest: list[dict[str, object]], output: Output
+    url: str | None, filters: dict[str, str | None], newest: list[dict[str, object]], output: Output
 ) -> None:
     """Print the events, oldest first, and those that happen from now on. Does not return."""
     last = max((event["id"] for event in newest), default=0)  # type: ignore[type-var]
     _print(list(reversed(newest)), output, header=True)
     while True:
         time.sleep(POLL_S)
-        page = every(url, "/api/v1/events/history", {**asked, "sort": "-id"}, MAX_AT_ONCE)["items"]
+        page = every(url, "/api/v1/events/history", {**filters, "sort": "-id"}, MAX_AT_ONCE)["items"]
         new = [event for event in page if event["id"] > last]
         if new:
             last = new[0]["id"]
@@ -83,8 +84,10 @@ def _print(items: list[dict[str, object]], output: Output, *, header: bool) -> N
         table("", EVENT_COLUMNS, items, wide=output.wide, header=header)
 
 
-def _not_kept(missing: dict[str, Any]) -> str:
-    """Return a sentence about the events that the history lacks."""
+def _not_kept(missing: dict[str, Any]) -> list[str]:
+    """Return lines about events that are missing from the history."""
     before = datetime.fromtimestamp(missing["before"], UTC).strftime("%Y-%m-%d %H:%MZ")
-    gaps = f"{missing['dropped']} dropped and {missing['lost']} lost since this manager started"
-    return f"not kept: events before {before}, {len(missing['names'])} kinds of normal operation (--json); {gaps}"
+    return [
+        f"Not stored: events before {before}, and {len(missing['names'])} kinds of events of normal operation.",
+        f"Since this manager started: {missing['dropped']} dropped, {missing['lost']} lost. Names: -o json",
+    ]

@@ -71,13 +71,13 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     wrapped(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}{but}")
     for line in caches.lines(overview):
         wrapped(line)
-    told = [node for node in overview["nodes"] if node["stats"] is not None]
-    for node in told:
+    reporting = [node for node in overview["nodes"] if node["stats"] is not None]
+    for node in reporting:
         policy = node["stats"]["policy"]
         gate = ", admission gate closed" if policy["gate_closed"] else ""
         say(f"policy of {node['name']}: {policy['algorithm']}{gate}")
-    if overview["nodes"] and not told and not is_limited:
-        say("pool: no node has reported its numbers yet")
+    if overview["nodes"] and not reporting and not is_limited:
+        say("pool: no node has reported its statistics yet")
         return
     whose = "your tenants: " if is_limited else ""
     ratio = "hit ratio (last minute)", rates["hit_ratio"]
@@ -124,9 +124,9 @@ _TENANT_COLUMNS = (
     Column("tenant", lambda t: t["tenant"]),
     Column("used", lambda t: show.size(t["bytes"]), right=True),
     Column("limit", lambda t: show.size(t["limit_bytes"]), right=True),
-    Column("blocks", lambda t: str(t["blocks"]), drop=1, right=True),
+    Column("blocks", lambda t: str(t["blocks"]), drop=3, right=True),
     Column("floor", lambda t: show.floor(t["floor_bytes"], t["effective_floor_bytes"]), right=True),
-    Column("refused", show.refused, drop=3, right=True),
+    Column("refused", show.refused, drop=1, right=True),
     Column("", lambda t: "over" if t["over_limit"] else ""),
     Column("note", lambda t: t["note"], drop=2, text=True),
 )

@@ -17,7 +17,12 @@ _COLUMNS = (
 
 
 @click.command()
-@click.option("--client", "client_only", is_flag=True, help="Only of this command; the server is not asked.")
+@click.option(
+    "--client",
+    "client_only",
+    is_flag=True,
+    help="Show only the version of this command, without asking the server.",
+)
 @url_option
 @output_option
 def version(client_only: bool, url: str | None, output: Output) -> None:
@@ -29,7 +34,7 @@ def version(client_only: bool, url: str | None, output: Output) -> None:
             found["server"] = call(url, "GET", "/healthz")["release"]
             nodes = call(url, "GET", "/api/v1/nodes")["items"]
             found["nodes"] = {node["name"]: node["release"] for node in nodes}
-        except click.ClickException as error:  # the version of the client is known all the same
+        except click.ClickException as error:  # without a server, show the version of the client
             refused = error
     rows = [{"what": "client", "version": __version__, "where": "this command"}]
     if found["server"] is not None:

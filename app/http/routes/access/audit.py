@@ -9,6 +9,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit
 from app.http.problems import declared
 from app.schemas.access.audit import AuditEntry, AuditFilters, AuditList, AuditVerified
@@ -24,6 +25,7 @@ _Text = Annotated[str | None, QueryParameter(max_length=256, description="Only e
     operation_id="listAudit",
     summary="List audit entries, newest first: changes, actions and denied requests",
     opt={"role": "admin"},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_audit(

@@ -7,6 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit, Sort
 from app.http.principals import caller
 from app.http.problems import declared
@@ -23,6 +24,7 @@ _WRITES = ("malformed", "invalid", "conflict", "unsupported-media-type", "too-la
     operation_id="listTokens",
     summary="List tokens, without their secrets",
     opt={"role": "admin"},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_tokens(

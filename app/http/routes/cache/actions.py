@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from litestar import Router, get, post
+from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, PathParameter
 
@@ -15,11 +15,15 @@ from app.observe.trace import span
 from app.schemas.cache.actions import (
     ActionAnswer,
     ClearPost,
+    CompressPost,
     DryRunAnswer,
     DryRunPost,
     LocateAnswer,
     LookupAnswer,
     LookupPost,
+    MoveAnswer,
+    MovePost,
+    NodeMove,
     NodeVerification,
     SweepPost,
     VerifyAnswer,
@@ -134,6 +138,67 @@ async def get_verification(
 
 
 @post(
+    "/move",
+    operation_id="moveBlocks",
+    summary="Copy blocks to a tier, with or without removing them from memory, or load them into memory",
+    status_code=200,
+    opt={"body": MovePost, "role": "operator", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def move(actions: NamedDependency[Actions], data: JSONBody[MovePost], wait: Wait = "") -> MoveAnswer:
+    with span("actions.move"):
+        return await actions.move(data, caller(), wait_seconds(wait))
+
+
+@post(
+    "/compress",
+    operation_id="compressBlocks",
+    summary="Encode the blocks of a tier again, with the current `compress` of its record",
+    status_code=200,
+    opt={"body": CompressPost, "role": "operator", "scoped": True},
+    responses=_PROBLEMS,
+)
+async def compress(
+    actions: NamedDependency[Actions], data: JSONBody[CompressPost], wait: Wait = ""
+) -> MoveAnswer:
+    with span("actions.compress"):
+        return await actions.compress(data, caller(), wait_seconds(wait))
+
+
+@get(
+    "/move/{node:str}/{number:int}",
+    operation_id="getMove",
+    summary="Get the progress of a move",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
+)
+async def get_move(
+    actions: NamedDependency[Actions],
+    node: FromPath[str],
+    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
+) -> NodeMove:
+    return await actions.move_progress(node, number, caller())
+
+
+@delete(
+    "/move/{node:str}/{number:int}",
+    operation_id="cancelMove",
+    summary="Cancel a move; blocks that have been moved stay moved",
+    status_code=200,
+    opt={"role": "operator", "scoped": True},
+    responses=declared("not-found", "invalid", "node-refused", "node-unreachable"),
+)
+async def cancel_move(
+    actions: NamedDependency[Actions],
+    node: FromPath[str],
+    number: Annotated[int, PathParameter(ge=0, le=(1 << 62) - 1)],
+    wait: Wait = "",
+) -> NodeMove:
+    with span("actions.cancel_move"):
+        return await actions.cancel_move(node, number, caller(), wait_seconds(wait))
+
+
+@post(
     "/restart",
     operation_id="restart",
     summary="Restart Larder with its cache; refused if the cache would be lost",
@@ -163,6 +228,20 @@ async def dry_run(
 
 router = Router(
     "/actions",
-    route_handlers=[lookup, locate, invalidate, demote, clear, verify, get_verification, restart, dry_run],
+    route_handlers=[
+        lookup,
+        locate,
+        invalidate,
+        demote,
+        clear,
+        verify,
+        get_verification,
+        move,
+        get_move,
+        cancel_move,
+        compress,
+        restart,
+        dry_run,
+    ],
     tags=["actions"],
 )

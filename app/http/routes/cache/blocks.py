@@ -6,6 +6,7 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit
 from app.http.principals import caller
 from app.http.problems import declared
@@ -19,6 +20,7 @@ from app.services.cache.blocks import BlockFilters, BlockService
     operation_id="listBlocks",
     summary="List cached blocks of each node",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("not-found", "invalid", "node-unreachable"),
 )
 async def list_blocks(

@@ -11,6 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from app.http.body import StrictRequest
 from app.http.middleware.disconnect import while_there
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Wait, wait_seconds
 from app.http.principals import caller
 from app.http.problems import declared
@@ -52,6 +53,7 @@ async def apply_document(
     operation_id="exportDocument",
     summary="Export records as a document that can be applied",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def export_document(

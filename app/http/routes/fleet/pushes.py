@@ -6,6 +6,7 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Limit
 from app.http.problems import declared
 from app.schemas.fleet.pushes import PushList, PushStateName, TypeName
@@ -17,6 +18,7 @@ from app.services.fleet.pushes import Pushes
     operation_id="listPushes",
     summary="List pushes to nodes, newest first",
     opt={"role": "viewer"},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_pushes(

@@ -1,1 +1,1 @@
-"""Routes for records: quotas, pins, policies, ceilings, rates, tokenizers, and for tenants and prefixes."""
+"""Routes for records: quotas, pins, policies, tiers, ceilings, rates, tokenizers, and for tenants and prefixes."""

@@ -8,7 +8,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
-from app.http.parameters import Cursor, Limit
+from app.http.middleware.turns import in_turn
+from app.http.parameters import Cursor, DryRun, Limit
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
@@ -31,6 +32,7 @@ _WRITES = (
     operation_id="listCeilings",
     summary="List ceilings; callers that are limited to tenants see only those of their tenants",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_ceilings(
@@ -67,8 +69,10 @@ async def put_ceiling(
     data: JSONBody[CeilingPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
+    dry_run: DryRun = False,
 ) -> Response[CeilingAnswer]:
-    answer, created = await ceilings.put(tenant, data, caller(), expected(if_match, if_none_match))
+    state = expected(if_match, if_none_match)
+    answer, created = await ceilings.put(tenant, data, caller(), state, dry_run=dry_run)
     return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
 
 
@@ -86,8 +90,9 @@ async def patch_ceiling(
     tenant: FromPath[str],
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
+    dry_run: DryRun = False,
 ) -> Response[CeilingAnswer]:
-    answer = await ceilings.patch(tenant, data, caller(), expected(if_match))
+    answer = await ceilings.patch(tenant, data, caller(), expected(if_match), dry_run=dry_run)
     return Response(answer, headers={"ETag": answer.etag})
 
 

@@ -8,7 +8,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
-from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.middleware.turns import in_turn
+from app.http.parameters import Cursor, DryRun, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
@@ -17,7 +18,7 @@ from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinList, PinPut, PinSource
 from app.services.base.checks import tenant_in_path
 from app.services.records.pins import Pins
-from dataplane.protocol.control import Strength, Tier
+from dataplane.protocol.control.records import Strength, Tier
 
 EXTEND = ":extend"
 _PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
@@ -29,6 +30,7 @@ _WRITES = (*_PRECONDITIONS, "conflict", "unsupported-media-type", "too-large")
     operation_id="listPins",
     summary="List pins",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_pins(
@@ -98,9 +100,11 @@ async def patch_pin(
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     wait: Wait = "",
+    dry_run: DryRun = False,
 ) -> Response[PinAnswer]:
+    state, seconds = expected(if_match), wait_seconds(wait)
     with span("pins.patch"):
-        answer = await pins.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
+        answer = await pins.patch(name, data, caller(), state, seconds, dry_run=dry_run)
     return Response(answer, headers={"ETag": answer.etag})
 
 

@@ -8,6 +8,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
@@ -16,7 +17,7 @@ from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList, PolicyPut
 from app.services.records.policies import Policies
-from dataplane.protocol.control import Algorithm
+from dataplane.protocol.control.records import Algorithm
 
 _WRITES = (
     "malformed",
@@ -34,6 +35,7 @@ _WRITES = (
     operation_id="listPolicies",
     summary="List policies, and those that nodes have in force",
     opt={"role": "viewer"},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_policies(

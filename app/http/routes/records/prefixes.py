@@ -6,6 +6,7 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Limit
 from app.http.principals import caller
 from app.http.problems import declared
@@ -18,6 +19,7 @@ from app.services.records.prefixes import PrefixService
     operation_id="listPrefixes",
     summary="List the most served prefixes of the last hour over all connected nodes",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid", "node-unreachable"),
 )
 async def list_prefixes(

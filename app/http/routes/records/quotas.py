@@ -8,6 +8,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
@@ -16,7 +17,7 @@ from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
 from app.services.records.quotas import Quotas
-from dataplane.protocol.control import Mode
+from dataplane.protocol.control.records import Mode
 
 _WRITES = (
     "malformed",
@@ -35,6 +36,7 @@ _WRITES = (
     operation_id="listQuotas",
     summary="List quotas",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_quotas(

@@ -1,13 +1,15 @@
 """/api/v1/rates"""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import Response, Router, delete, get, put
+from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
-from app.http.parameters import Cursor, Limit, Sort
+from app.http.body import MERGE_PATCH
+from app.http.middleware.turns import in_turn
+from app.http.parameters import Cursor, DryRun, Limit, Sort
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
@@ -23,6 +25,7 @@ _STATES = ("malformed", "invalid", "precondition-failed", "precondition-required
     operation_id="listRates",
     summary="List prefill rates",
     opt={"role": "viewer"},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_rates(
@@ -63,9 +66,29 @@ async def put_rate(
     data: JSONBody[RatePut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
+    dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
-    answer, created = await rates.put(name, data, caller(), expected(if_match, if_none_match))
+    state = expected(if_match, if_none_match)
+    answer, created = await rates.put(name, data, caller(), state, dry_run=dry_run)
     return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchRate",
+    summary="Change some fields of a prefill rate (JSON merge patch: null resets a field to its default)",
+    opt={"body": dict[str, Any], "role": "operator"},
+    responses=declared("not-found", *_STATES, "conflict", "unsupported-media-type", "too-large"),
+)
+async def patch_rate(
+    rates: NamedDependency[PrefillRates],
+    name: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    dry_run: DryRun = False,
+) -> Response[RateAnswer]:
+    answer = await rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
+    return Response(answer, headers={"ETag": answer.etag})
 
 
 @delete(
@@ -81,4 +104,6 @@ async def delete_rate(
     await rates.delete(name, caller(), expected(if_match))
 
 
-router = Router("/rates", route_handlers=[list_rates, get_rate, put_rate, delete_rate], tags=["usage"])
+router = Router(
+    "/rates", route_handlers=[list_rates, get_rate, put_rate, patch_rate, delete_rate], tags=["usage"]
+)

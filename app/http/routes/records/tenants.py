@@ -7,6 +7,7 @@ from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.principals import caller
 from app.http.problems import declared
@@ -22,6 +23,7 @@ from app.services.records.tenants import Tenants
     operation_id="listTenants",
     summary="List tenants that hold blocks or have a quota or a pin",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_tenants(

@@ -1,11 +1,15 @@
 """/api/v1/tokenizers"""
 
-from litestar import Response, Router, delete, get, put
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, JSONBody
+from litestar.params import Body, FromPath, JSONBody
 
-from app.http.parameters import Cursor, Limit, Sort
+from app.http.body import MERGE_PATCH
+from app.http.middleware.turns import in_turn
+from app.http.parameters import Cursor, DryRun, Limit, Sort
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
@@ -23,6 +27,7 @@ MAX_BODY_BYTES = 2 * MAX_FILE_BYTES
     operation_id="listTokenizers",
     summary="List tokenizers, without their files",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared("invalid"),
 )
 async def list_tokenizers(
@@ -70,10 +75,44 @@ async def put_tokenizer(
     data: JSONBody[TokenizerPut],
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
+    dry_run: DryRun = False,
 ) -> Response[TokenizerAnswer]:
+    state = expected(if_match, if_none_match)
     with span("tokenizers.put"):
-        answer, created = await tokenizers.put(name, data, caller(), expected(if_match, if_none_match))
+        answer, created = await tokenizers.put(name, data, caller(), state, dry_run=dry_run)
     return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchTokenizer",
+    summary=(
+        "Change some fields of a tokenizer (JSON merge patch: null resets a field to its default); "
+        "its file stays unless the patch has one"
+    ),
+    opt={"body": dict[str, Any], "role": "operator"},
+    request_max_body_size=MAX_BODY_BYTES,
+    responses=declared(
+        "not-found",
+        "malformed",
+        "invalid",
+        "conflict",
+        "precondition-failed",
+        "precondition-required",
+        "unsupported-media-type",
+        "too-large",
+    ),
+)
+async def patch_tokenizer(
+    tokenizers: NamedDependency[Tokenizers],
+    name: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    dry_run: DryRun = False,
+) -> Response[TokenizerAnswer]:
+    with span("tokenizers.patch"):
+        answer = await tokenizers.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
+    return Response(answer, headers={"ETag": answer.etag})
 
 
 @delete(
@@ -92,6 +131,6 @@ async def delete_tokenizer(
 
 router = Router(
     "/tokenizers",
-    route_handlers=[list_tokenizers, get_tokenizer, put_tokenizer, delete_tokenizer],
+    route_handlers=[list_tokenizers, get_tokenizer, put_tokenizer, patch_tokenizer, delete_tokenizer],
     tags=["tokenizers"],
 )

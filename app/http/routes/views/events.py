@@ -6,6 +6,7 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.http.middleware.turns import in_turn
 from app.http.parameters import Cursor, Limit, Sort
 from app.http.problems import declared
 from app.schemas.base.listing import PageRequest
@@ -18,6 +19,7 @@ from app.services.views.events import Events
     operation_id="listEvents",
     summary="List stored events, newest first",
     opt={"role": "viewer"},
+    middleware=[in_turn],
     tags=["events"],
     responses=declared("invalid"),
 )

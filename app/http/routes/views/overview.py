@@ -6,6 +6,7 @@ from litestar import Router, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from app.http.middleware.turns import in_turn
 from app.http.principals import caller
 from app.http.problems import declared
 from app.schemas.views.overview import Overview, Series
@@ -17,6 +18,7 @@ from app.services.views.overview import OverviewService
     operation_id="getOverview",
     summary="Get the current state that the dashboard shows",
     opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
     responses=declared(),
 )
 async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:

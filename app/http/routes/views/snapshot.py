@@ -33,7 +33,7 @@ INDEX_HEADER = "X-Larder-Index"
 async def get_snapshot(
     request: StrictRequest,
     snapshots: NamedDependency[Snapshots],
-    places: NamedDependency[ConcurrencyLimiter],
+    stream_slots: NamedDependency[ConcurrencyLimiter],
     index: Annotated[
         int,
         QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer state."),
@@ -47,6 +47,6 @@ async def get_snapshot(
     ] = "60s",
 ) -> Response[bytes]:
     if index:
-        until_answered(places.taken(caller()))
+        until_answered(stream_slots.taken(caller()))
     number, body = await while_there(request, snapshots.after(index, wait_seconds(wait, MAX_WAIT_S)))
     return Response(body, media_type="application/json", headers={INDEX_HEADER: str(number)})

@@ -124,7 +124,7 @@ def message(name: str, data: bytes, number: str = "") -> bytes:
 )
 async def stream_events(
     messages: NamedDependency[EventMessages],
-    places: NamedDependency[ConcurrencyLimiter],
+    stream_slots: NamedDependency[ConcurrencyLimiter],
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
@@ -133,6 +133,6 @@ async def stream_events(
         ),
     ] = None,
 ) -> Stream:
-    until_answered(places.taken(caller()))
+    until_answered(stream_slots.taken(caller()))
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return Stream(messages.stream(last_event_id, caller()), media_type=MEDIA_TYPE, headers=headers)

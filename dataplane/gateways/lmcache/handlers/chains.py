@@ -8,6 +8,7 @@ by requests and by bytes, and drops the least recently used requests.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +76,8 @@ class RequestChains:
         self.nbytes = 0
         self.hashed_chunks = 0
         """Number of chunks hashed since the start."""
+        self.on_hashed: Callable[[bytes, bytes], None] | None = None
+        """Callback for each key that is computed, with the tokens of its chunk as u32 little-endian."""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -122,8 +125,11 @@ class RequestChains:
         key = chain.packed[-KEY_BYTES:] or root_key(chain.salt)
         keys = [chain.packed]
         for at in range(0, full * CHUNK_BYTES, CHUNK_BYTES):
-            key = next_key(key, data[at : at + CHUNK_BYTES])
+            chunk = data[at : at + CHUNK_BYTES]
+            key = next_key(key, chunk)
             keys.append(key)
+            if self.on_hashed is not None:
+                self.on_hashed(key, chunk)
         self.hashed_chunks += full
         hashed_bytes = _UNKNOWN
         if chain.hashed_bytes + _shortest(data) == len(body):  # else the end of the last chunk is unknown

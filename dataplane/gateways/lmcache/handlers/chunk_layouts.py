@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataplane.base.dtypes import ITEM_BYTES, canonical
 from dataplane.copies.devices import Devices
-from dataplane.devices.dtypes import ITEM_BYTES, canonical
 from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
 from dataplane.gateways.lmcache.handlers.copies import MAX_CHUNK_BYTES, Copier
 from dataplane.gateways.lmcache.handlers.device_copies import copier_of
@@ -60,12 +60,12 @@ def chunk_layout_of(registered: RegisteredWorker, devices: Devices) -> ChunkLayo
             f"world_size: expected 1 to {MAX_WORLD_SIZE}, got {registered.world_size}",
         )
     if registered.engine is not None:
-        return _engine_form(registered.engine)
+        return _engine_layout(registered.engine)
     assert registered.device is not None
-    return _device_form(registered.device, devices)
+    return _device_layout(registered.device, devices)
 
 
-def _engine_form(context: EngineContext) -> ChunkLayout:
+def _engine_layout(context: EngineContext) -> ChunkLayout:
     slots = CHUNK_TOKENS if context.num_physical_slots is None else context.num_physical_slots
     dtype = canonical(context.dtype_str)
     if dtype is None:
@@ -92,7 +92,7 @@ def _engine_form(context: EngineContext) -> ChunkLayout:
     return ChunkLayout(f"lmcache:{'x'.join(map(str, shape))}", dtype, chunk_bytes, shape)
 
 
-def _device_form(context: DeviceContext, devices: Devices) -> ChunkLayout:
+def _device_layout(context: DeviceContext, devices: Devices) -> ChunkLayout:
     try:
         tensors = decode(context.wrappers)
         copier = copier_of(tensors, context.groups, context.hints, context.engine_type, devices)

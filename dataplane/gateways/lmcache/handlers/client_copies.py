@@ -36,19 +36,21 @@ class ClientCopyHandlers:
         self._resolve = resolve
         self._moved = moved
 
-    def prepare_store(self, asked: GatewayRequest, key: Key, number: int) -> Result:
-        chunks = self._resolve(asked, key, number)
+    def prepare_store(self, request: GatewayRequest, key: Key, number: int) -> Result:
+        chunks = self._resolve(request, key, number)
         if not chunks.keys:
             return NOTHING_TO_STORE
-        if asked.peer.perhaps_answered:
+        if request.peer.perhaps_answered:
             # The client uses the first answer it gets. If the previous data plane answered, the client would write to
             # the room granted there, which is gone, and commit this one.
             raise OperationFailed(Reason.REFUSED, "a data plane before this one may have granted it already")
-        return self._readiness.when_ready(asked, chunks, lambda: self._prepare(asked, chunks))
+        return self._readiness.when_ready(request, chunks, lambda: self._prepare(request, chunks))
 
-    def _prepare(self, asked: GatewayRequest, chunks: Chunks) -> Result:
+    def _prepare(self, request: GatewayRequest, chunks: Chunks) -> Result:
         transfers = chunks.instance.transfers
-        store = transfers.prepare_store(chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, asked.now)
+        store = transfers.prepare_store(
+            chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, request.now
+        )
         if not store.places:
             if store.refused:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
@@ -56,32 +58,34 @@ class ClientCopyHandlers:
         slots = self._slots(chunks.instance, store.places)
         return encode(StorePrepared(SlotsAnswer(slots, [place.chunk for place in store.places])))
 
-    def commit_store(self, asked: GatewayRequest, key: Key, number: int, data: bytes) -> Result:
-        chunks = self._resolve(asked, key, number)
+    def commit_store(self, request: GatewayRequest, key: Key, number: int, data: bytes) -> Result:
+        chunks = self._resolve(request, key, number)
         transfers = chunks.instance.transfers
         if data:
-            transfers.abort_store(chunks.transfer, asked.now)
+            transfers.abort_store(chunks.transfer, request.now)
             raise OperationFailed(
                 Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory"
             )
-        store = transfers.commit_store(chunks.transfer, chunks.keys, asked.now)
+        store = transfers.commit_store(chunks.transfer, chunks.keys, request.now)
         self._moved.stored(len(store.places), chunks.instance.chunk_layout.chunk_bytes)
         return FALSE if store.refused else YES
 
-    def prepare_retrieve(self, asked: GatewayRequest, key: Key, number: int) -> Result:
-        chunks = self._resolve(asked, key, number)
+    def prepare_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
+        chunks = self._resolve(request, key, number)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
-        held = chunks.instance.transfers.prepare_read(chunks.transfer, chunks.tenant, chunks.keys, asked.now)
+        held = chunks.instance.transfers.prepare_read(
+            chunks.transfer, chunks.tenant, chunks.keys, request.now
+        )
         slots = self._slots(chunks.instance, places_of(held))
         return encode(RetrievePrepared(success=True, data=b"", context=SlotsAnswer(slots)))
 
-    def commit_retrieve(self, asked: GatewayRequest, key: Key, number: int) -> Result:
-        chunks = self._resolve(asked, key, number)
+    def commit_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
+        chunks = self._resolve(request, key, number)
         transfer = chunks.transfer
         transfers = chunks.instance.transfers
         was_held = transfers.end_read(transfer) or (
-            bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, asked.now)
+            bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, request.now)
         )
         self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
         if not was_held:

@@ -17,12 +17,12 @@ from hashlib import md5, sha256
 from pathlib import Path
 from typing import Protocol
 
+from dataplane.base.dtypes import canonical
 from dataplane.copies.copying import CopyFailed
-from dataplane.devices.dtypes import canonical
 from dataplane.devices.paged import (
-    GroupForm,
     LayoutRefused,
     Planes,
+    TensorGroup,
     block_axis,
     consecutive,
     planes_of,
@@ -105,7 +105,7 @@ class Copier(Protocol):
 class ChunkLayouts:
     """The tensors of one engine, as groups that share block numbers."""
 
-    groups: list[GroupForm]
+    groups: list[TensorGroup]
     members: list[list[int]]
     """Positions of each group's tensors."""
     layout: str
@@ -138,7 +138,7 @@ class ChunkLayouts:
 
     def own(
         self, blocks: Blocks, chunk: int, skip_tokens: int
-    ) -> Iterator[tuple[GroupForm, list[int], Sequence[int], int]]:
+    ) -> Iterator[tuple[TensorGroup, list[int], Sequence[int], int]]:
         """Yield each group, the positions of its tensors, its blocks of a chunk, and how many leading blocks are left
         out of them because they end within the first `skip_tokens` of all chunks."""
         for numbers, group, positions in zip(blocks, self.groups, self.members, strict=True):
@@ -163,7 +163,7 @@ class ChunkLayouts:
         return tensors
 
 
-def forms_of(
+def chunk_layouts_of(
     metadata: Sequence[Metadata], groups: Sequence[Group], hints: Hints | None, engine_type: str
 ) -> ChunkLayouts:
     """Return the layouts of the tensors that a registration describes. Raise MemoryUnsupported on failure."""
@@ -181,18 +181,18 @@ def forms_of(
     except LayoutRefused as error:
         raise MemoryUnsupported(str(error)) from None
     names = {canonical(each.dtype) or "" for each in metadata}
-    forms = ChunkLayouts(
+    layouts = ChunkLayouts(
         made,
         [group.layer_indices for group in groups],
         f"lmcache-driven:{layout or '-'}:{_digest(made, metadata)}",
         names.pop() if len(names) == 1 else "mixed",
     )
-    if not 0 < forms.chunk_bytes <= MAX_CHUNK_BYTES:
-        raise MemoryUnsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {forms.chunk_bytes}")
-    return forms
+    if not 0 < layouts.chunk_bytes <= MAX_CHUNK_BYTES:
+        raise MemoryUnsupported(f"expected chunks of 1 to {MAX_CHUNK_BYTES} bytes, got {layouts.chunk_bytes}")
+    return layouts
 
 
-def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> GroupForm:
+def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> TensorGroup:
     indices = group.layer_indices
     if (
         not indices
@@ -204,7 +204,7 @@ def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> GroupForm
     tokens = group.tokens_per_block or tokens_per_block(members[0].shape, layout)
     if tokens < 1 or CHUNK_TOKENS % tokens:
         raise MemoryUnsupported(f"expected blocks whose tokens divide {CHUNK_TOKENS}, got {tokens}")
-    return GroupForm(
+    return TensorGroup(
         blocks=min(member.shape[block_axis(member.shape)] for member in members),
         tokens_per_block=tokens,
         blocks_per_chunk=CHUNK_TOKENS // tokens,
@@ -215,7 +215,7 @@ def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> GroupForm
     )
 
 
-def _digest(groups: Sequence[GroupForm], metadata: Sequence[Metadata]) -> str:
+def _digest(groups: Sequence[TensorGroup], metadata: Sequence[Metadata]) -> str:
     """Return a digest of the properties that interchangeable chunks share.
 
     These are the sizes of blocks and planes, the shapes without the number of blocks, and the order of axes where it
@@ -225,7 +225,7 @@ def _digest(groups: Sequence[GroupForm], metadata: Sequence[Metadata]) -> str:
         (each.dtype, *(size for at, size in enumerate(each.shape) if at != block_axis(each.shape)))
         for each in metadata
     ]
-    forms = [
+    layouts = [
         (
             group.tokens_per_block,
             [
@@ -235,7 +235,7 @@ def _digest(groups: Sequence[GroupForm], metadata: Sequence[Metadata]) -> str:
         )
         for group in groups
     ]
-    return sha256(repr((shapes, forms)).encode()).hexdigest()[:24]
+    return sha256(repr((shapes, layouts)).encode()).hexdigest()[:24]
 
 
 class CpuShmCopier:
@@ -248,9 +248,9 @@ class CpuShmCopier:
         self, tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str
     ) -> None:
         """Open the segments. Raise MemoryUnsupported on failure."""
-        self._forms = forms_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
-        self.layout, self.dtype = self._forms.layout, self._forms.dtype
-        self.chunk_bytes = self._forms.chunk_bytes
+        self._layouts = chunk_layouts_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
+        self.layout, self.dtype = self._layouts.layout, self._layouts.dtype
+        self.chunk_bytes = self._layouts.chunk_bytes
         self._fds: dict[str, int] = {}
         try:
             self._files = [self._open(at, tensor) for at, tensor in enumerate(tensors)]
@@ -284,7 +284,7 @@ class CpuShmCopier:
         return fd
 
     def chunks(self, blocks: Blocks, wanted: int) -> int:
-        return self._forms.chunks(blocks, wanted)
+        return self._layouts.chunks(blocks, wanted)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         """Do nothing: an engine with its cache in host memory finishes its work before it sends the request."""
@@ -306,7 +306,7 @@ class CpuShmCopier:
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (file, offset in the file, offset in the chunk, bytes) of each run of a chunk."""
         at = 0
-        for group, positions, own, skip in self._forms.own(blocks, chunk, skip_tokens):
+        for group, positions, own, skip in self._layouts.own(blocks, chunk, skip_tokens):
             for position, tensor in zip(positions, group.tensors, strict=True):
                 runs = consecutive(own, merge=tensor.step == tensor.nbytes)
                 for start in tensor.starts:
@@ -317,7 +317,7 @@ class CpuShmCopier:
                         at += size
 
     def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
-        tensors = [(self._files[position], planes) for position, planes in self._forms.digested(chunks)]
+        tensors = [(self._files[position], planes) for position, planes in self._layouts.digested(chunks)]
         buffer = memoryview(bytearray(max(planes.nbytes for _, planes in tensors)))
         layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
         return [[_digest_of(chunk, layer, buffer) for chunk in chunks] for layer in layers]

@@ -68,7 +68,7 @@ class Counters:
         self.moved = BytesMoved()
         self.unanswered = 0
         """Number of answers that could not be delivered because the peer was gone."""
-        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
         """Time of the last log line about a kind of failure, and the number of such failures since."""
 
     def of(self, operation: str) -> OperationCounts:
@@ -80,15 +80,15 @@ class Counters:
     def failed(self, operation: str, reason: Reason, message: str, now: float) -> None:
         """Count a failure, and log it at most once per LOG_INTERVAL_S."""
         self.of(operation).failures[reason.value] += 1
-        at, untold = self._told.get((operation, reason), (float("-inf"), 0))
+        at, suppressed = self._logged.get((operation, reason), (float("-inf"), 0))
         if now - at < LOG_INTERVAL_S:
-            self._told[operation, reason] = at, untold + 1
+            self._logged[operation, reason] = at, suppressed + 1
             return
-        self._told[operation, reason] = now, 0
+        self._logged[operation, reason] = now, 0
         log.warning(
             "lmcache.failed",
             operation=operation,
             reason=reason.value,
             message=message[:300],
-            untold_before=untold,
+            suppressed_before=suppressed,
         )

@@ -12,9 +12,9 @@ import numpy as np
 from dataplane.copies.copying import CopyFailed
 from dataplane.copies.device_memory import DeviceMemory
 from dataplane.copies.devices import Devices
-from dataplane.devices.paged import GroupForm, Planes, Runs
+from dataplane.devices.paged import Planes, Runs, TensorGroup
 from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, OpenedMemory, plain_uuid
-from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, CpuShmCopier, Source, forms_of
+from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, CpuShmCopier, Source, chunk_layouts_of
 from dataplane.gateways.lmcache.wire.ipc import CpuShm, DeviceTensor, MemoryUnsupported, Tensor
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
 
@@ -49,9 +49,9 @@ class DeviceCopier:
         devices: Devices,
     ) -> None:
         """Check the tensors without opening their memory. Raise MemoryUnsupported on failure."""
-        self._forms = forms_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
-        self.layout, self.dtype = self._forms.layout, self._forms.dtype
-        self.chunk_bytes = self._forms.chunk_bytes
+        self._layouts = chunk_layouts_of([tensor.metadata for tensor in tensors], groups, hints, engine_type)
+        self.layout, self.dtype = self._layouts.layout, self._layouts.dtype
+        self.chunk_bytes = self._layouts.chunk_bytes
         self._devices = devices
         self.device_uuid = _uuid_of(tensors)
         self._tensors: list[DeviceTensor] = []
@@ -93,7 +93,7 @@ class DeviceCopier:
     # ---- copies
 
     def chunks(self, blocks: Blocks, wanted: int) -> int:
-        return self._forms.chunks(blocks, wanted)
+        return self._layouts.chunks(blocks, wanted)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         self.open()
@@ -120,7 +120,7 @@ class DeviceCopier:
     def _runs(self, blocks: Blocks, chunk: int, skip_tokens: int) -> list[tuple[Runs, int]]:
         """Return the runs of each group with the group's byte offset in the chunk."""
         found, at = [], 0
-        for group, positions, own, skip in self._forms.own(blocks, chunk, skip_tokens):
+        for group, positions, own, skip in self._layouts.own(blocks, chunk, skip_tokens):
             bases = [self._bases[position] for position in positions]
             found.append((group.runs(own, first=skip, bases=bases), at))
             at += group.chunk_bytes
@@ -142,7 +142,7 @@ class DeviceCopier:
 
     def digests(self, chunks: Blocks, *, layerwise: bool) -> list[list[str]]:
         self.open()
-        tensors = [(self._bases[at], planes) for at, planes in self._forms.digested(chunks)]
+        tensors = [(self._bases[at], planes) for at, planes in self._layouts.digested(chunks)]
         layers = [[tensor] for tensor in tensors] if layerwise else [tensors]
         with self._lock:
             return [[self._digest_of(chunk, layer) for chunk in chunks] for layer in layers]
@@ -151,9 +151,11 @@ class DeviceCopier:
         """Return the MD5 digest of blocks, tensor by tensor and plane by plane. Raise CopyFailed on failure."""
         digest = md5(usedforsecurity=False)
         for base, planes in tensors:
-            form = GroupForm(0, 0, len(numbers), (planes,))
-            content = np.empty(form.chunk_bytes, np.uint8)
-            self._memory.copy_staged(form.runs(numbers, base=base), int(content.ctypes.data), to_device=False)
+            group = TensorGroup(0, 0, len(numbers), (planes,))
+            content = np.empty(group.chunk_bytes, np.uint8)
+            self._memory.copy_staged(
+                group.runs(numbers, base=base), int(content.ctypes.data), to_device=False
+            )
             digest.update(content.data)
         return digest.hexdigest()
 

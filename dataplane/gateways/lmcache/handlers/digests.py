@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.control import ControlRefused, ControlReply, DigestEngine, EngineDigests
+from dataplane.protocol.control.messages import ControlRefused, ControlReply
+from dataplane.protocol.control.verification import DigestEngine, EngineDigests
 from dataplane.protocol.spaces import LMCACHE
 
 MAX_BLOCKS = 65_536

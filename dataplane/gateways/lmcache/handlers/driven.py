@@ -53,20 +53,24 @@ class DrivenCopyHandlers:
         self._readiness = readiness
 
     def store(
-        self, asked: GatewayRequest, key: Key, number: int, blocks: list[list[int]], event: bytes
+        self, request: GatewayRequest, key: Key, number: int, blocks: list[list[int]], event: bytes
     ) -> Result:
-        chunks = self._resolve(asked, key, number)
+        chunks = self._resolve(request, key, number)
         instance, copier = chunks.instance, _copier(chunks.instance)
         chunks = chunks.first(_real(copier, blocks, len(chunks)))
         if not chunks.keys:
             return COPIED
         self._reads(instance, copier, chunks.transfer.space)
-        return self._readiness.when_ready(asked, chunks, lambda: self._store(asked, chunks, blocks, event))
+        return self._readiness.when_ready(
+            request, chunks, lambda: self._store(request, chunks, blocks, event)
+        )
 
-    def _store(self, asked: GatewayRequest, chunks: Chunks, blocks: list[list[int]], event: bytes) -> Result:
+    def _store(
+        self, request: GatewayRequest, chunks: Chunks, blocks: list[list[int]], event: bytes
+    ) -> Result:
         instance, copier = chunks.instance, _copier(chunks.instance)
         transfers = instance.transfers
-        store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, asked.now)
+        store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, request.now)
         if not store.places:
             if store.refused:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
@@ -86,24 +90,24 @@ class DrivenCopyHandlers:
             self._moved.stored(len(store.places), copier.chunk_bytes)
             return NOT_COPIED if store.refused else COPIED
 
-        return self._copy(asked, instance, event, copy, done)
+        return self._copy(request, instance, event, copy, done)
 
     def retrieve(
         self,
-        asked: GatewayRequest,
+        request: GatewayRequest,
         key: Key,
         number: int,
         blocks: list[list[int]],
         event: bytes,
         skip_tokens: int = 0,
     ) -> Result:
-        chunks = self._resolve(asked, key, number)
+        chunks = self._resolve(request, key, number)
         instance, copier = chunks.instance, _copier(chunks.instance)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
         _real(copier, blocks, len(chunks))
         transfers, transfer, request_id = instance.transfers, chunks.transfer, key.request_id
-        held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, asked.now)
+        held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, request.now)
         self._reads(instance, copier, transfer.space)
         sources = self._sources(instance, copier, held)
 
@@ -119,11 +123,11 @@ class DrivenCopyHandlers:
             self._moved.read(len(chunks), copier.chunk_bytes)
             return COPIED
 
-        return self._copy(asked, instance, event, copy, done)
+        return self._copy(request, instance, event, copy, done)
 
     def _copy(
         self,
-        asked: GatewayRequest,
+        request: GatewayRequest,
         instance: Instance,
         event: bytes,
         copy: Callable[[], None],
@@ -146,11 +150,11 @@ class DrivenCopyHandlers:
             try:
                 result = done(failed)
             except (OperationFailed, ProtocolError) as error:
-                self._failed(asked.operation, as_failed(error))
+                self._failed(request.operation, as_failed(error))
                 result = NOT_COPIED
             finally:
                 self._instances.copy_ended(instance)
-            asked.reply(result)
+            request.reply(result)
 
         instance.copying += 1
         if not self._copying.submit(work, ended, copier if copier.own_thread else None):

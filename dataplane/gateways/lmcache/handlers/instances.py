@@ -36,7 +36,7 @@ MAX_INSTANCES = 4096
 LOST_TTL_S = 300.0
 """Time after which a peer without a pid whose connection is gone counts as gone, because there can be no proof."""
 WORKER = "LMCache worker"
-MAX_TOLD = 64
+MAX_REGISTRATION_REQUESTS = 64
 """Maximum number of workers per connection that are asked to register."""
 
 log = structlog.stdlib.get_logger()
@@ -314,9 +314,13 @@ class Instances:
             instance.pinged = True
             self._heard(instance, connection, now)
             return True
-        if not usable or number in connection.told or len(connection.told) >= MAX_TOLD:
+        if (
+            not usable
+            or number in connection.asked_to_register
+            or len(connection.asked_to_register) >= MAX_REGISTRATION_REQUESTS
+        ):
             return True
-        connection.told.add(number)
+        connection.asked_to_register.add(number)
         return False
 
     def _find(self, number: int, connection: ZmtpConnection) -> Instance | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from dataplane.core.inprocess import InProcess
@@ -10,14 +11,17 @@ from dataplane.gateways.lmcache.handlers.counters import BytesMoved
 from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.instances import Instances
 from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.tier_waits import Later, LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
-from dataplane.gateways.lmcache.wire.requests import GatewayRequest, Result, check_key, whole
+from dataplane.gateways.lmcache.wire.requests import LATER, GatewayRequest, Result, check_key, whole
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.spaces import LMCACHE, LMCACHE_SCHEDULERS
 
 SCHEDULER = "LMCache scheduler"
+PENDING = encode(None)
+"""Result of a look-up that waits for tiers."""
 
 
 class LookupHandlers:
@@ -30,8 +34,13 @@ class LookupHandlers:
         sessions: LookupSessions,
         chains: RequestChains,
         moved: BytesMoved,
+        clock: Callable[[], float],
+        later: Later,
     ) -> None:
+        """`later` calls a function on the loop after so many seconds."""
         self._cache = cache
+        self._clock = clock
+        self._tiers = LookupTierWaits(cache, clock, later)
         self._moved = moved
         self._instances = instances
         self._sessions = sessions
@@ -39,48 +48,56 @@ class LookupHandlers:
         self._common = 0
         """Client number of the engine that schedulers without an engine of their own share."""
 
-    def lookup(self, asked: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
+    def lookup(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)
         layouts = self._instances.layouts(key.model_name, key.world_size)
         keys = b""
         if layouts:
-            chain, count = self._chains.of(key, asked.same)
+            chain, count = self._chains.of(key, request.same)
             keys = chain.keys(0, whole(min(key.end, count)))
         keys = keys[: MAX_KEYS_PER_REQUEST * KEY_BYTES]
         if not keys:  # end an earlier look-up of this request, because it now asks for something else
-            self._sessions.end(asked.peer.identity, key.request_id)
+            self._sessions.end(request.peer.identity, key.request_id)
         if not layouts:
             raise OperationFailed(
                 Reason.UNKNOWN_INSTANCE,
                 f"no worker of model {key.model_name[:64]!r} and world size {key.world_size} is registered",
             )
-        if not keys or not asked.peer.open:
+        if not keys or not request.peer.open:
             return None
-        client = self._scheduler(asked)
-        # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
-        hits, held = self._hold(client, layouts, keys, key.cache_salt, asked.now)
+        client = self._scheduler(request)
         readers = max(1, key.num_kv_readers or tensor_parallel)
-        locks = {space: SpaceLock(each, [readers] * len(each)) for space, each in held.items() if each}
-        deadline = asked.now + LEASE_TTL_S
+        wait = self._tiers.ask(client, layouts, keys, key.cache_salt, readers, request.now)
+        # A request has one set of leases. Take the new one before releasing that of an earlier look-up.
+        hits, locks = self._hold(client, layouts, keys, key.cache_salt, readers, request.now)
+        deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
-            HeldLookup(asked.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks)
+            HeldLookup(
+                request.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks, tiers=wait
+            )
         )
-        self._moved.looked_up(len(keys) // KEY_BYTES, hits)
-        self._cache.looked_up(key.cache_salt, layouts[0][0], len(keys) // KEY_BYTES, hits, asked.now)
+        if wait is None:
+            self._count(key.cache_salt, layouts[0][0], keys, hits, request.now)
         return None
 
-    def _hold(
-        self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, now: float
-    ) -> tuple[int, dict[int, list[int]]]:
-        """Hold the leading chunks that every rank has in every layout.
+    def _count(self, tenant: str, space: int, keys: bytes, hits: int, now: float) -> None:
+        self._moved.looked_up(len(keys) // KEY_BYTES, hits)
+        self._cache.looked_up(tenant, space, len(keys) // KEY_BYTES, hits, now)
 
-        Return the number of chunks, and the held descriptors by space.
+    def _hold(
+        self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, readers: int, now: float
+    ) -> tuple[int, dict[int, SpaceLock]]:
+        """Hold the leading chunks that every rank has in every layout, for so many readers each.
+
+        Return the number of chunks, and the leases by space.
         """
         hits = len(keys) // KEY_BYTES
         held: dict[int, list[int]] = {}
         try:
             for space in (space for ranks in layouts for space in ranks):
-                found = self._cache.hold(client, space, keys, tenant, now, asked=False, used=False, most=hits)
+                found = self._cache.hold(
+                    client, space, keys, tenant, now, is_lookup=False, used=False, most=hits
+                )
                 held[space] = found.descriptors
                 hits = len(found.descriptors)
                 if not hits:
@@ -94,24 +111,25 @@ class LookupHandlers:
                 if len(descriptors) > hits:
                     self._cache.release(client, descriptors[hits:])
                     held[space] = descriptors[:hits]
-        return hits, held
+        locks = {space: SpaceLock(each, [readers] * len(each)) for space, each in held.items() if each}
+        return hits, locks
 
-    def _scheduler(self, asked: GatewayRequest) -> int:
+    def _scheduler(self, request: GatewayRequest) -> int:
         """Return the client number of the engine that holds the look-ups of this connection.
 
         A shared engine is used when there are too many engines, and until the process of the peer is known, because
         the leases of an engine end with its process.
         """
-        peer = asked.peer
+        peer = request.peer
         if peer.known and not peer.client and peer.found is not None:
             pid, started = peer.found
             group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
             with suppress(ProtocolError):
-                peer.client = self._attach(group, pid, started, asked.now)
+                peer.client = self._attach(group, pid, started, request.now)
         if peer.client:
             return peer.client
         if self._common not in self._cache.node.engines:
-            self.attach_common(asked.now)
+            self.attach_common(request.now)
         return self._common
 
     def attach_common(self, now: float) -> None:
@@ -122,16 +140,46 @@ class LookupHandlers:
         message = Attach(0, VERSION, group, [], engine=SCHEDULER)
         return self._cache.node.attach(message, pid, now, started, gateway=LMCACHE)[0].client
 
-    def query_prefetch_status(self, asked: GatewayRequest, request_id: str) -> Result:
-        return encode(self._sessions.take_result(asked.peer.identity, request_id))
+    def query_prefetch_status(self, request: GatewayRequest, request_id: str) -> Result:
+        """Return the result of a look-up once; null while it waits for tiers."""
+        return self._result(request.peer.identity, request_id, request.now)
 
-    def wait_prefetch_status(self, asked: GatewayRequest, request_id: str, seconds: float) -> Result:
-        """Return the result without waiting, because a look-up has its result at once."""
-        return self.query_prefetch_status(asked, request_id)
+    def wait_prefetch_status(self, request: GatewayRequest, request_id: str, seconds: float) -> Result:
+        """Return the result as soon as it is known, and null if it is not known after so many seconds."""
+        scheduler = request.peer.identity
+        result = self._result(scheduler, request_id, request.now)
+        lookup = self._sessions.find(scheduler, request_id)
+        if lookup is None or lookup.tiers is None or not seconds > 0:
+            return result
 
-    def free_lookup_locks(self, asked: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
+        def answer() -> None:
+            request.reply(self._result(scheduler, request_id, self._clock()))
+
+        return LATER if self._tiers.when_ended(lookup.tiers, seconds, answer) else result
+
+    def _result(self, scheduler: bytes, request_id: str, now: float) -> bytes:
+        lookup = self._sessions.find(scheduler, request_id)
+        if lookup is not None and lookup.tiers is not None:
+            if not self._tiers.ended(lookup.tiers, now):
+                return PENDING
+            self._end_wait(lookup, lookup.tiers, now)
+        return encode(self._sessions.take_result(scheduler, request_id))
+
+    def _end_wait(self, lookup: HeldLookup, wait: LookupTierWait, now: float) -> None:
+        """Hold what is in memory now, and make it the result."""
+        lookup.tiers = None
+        before, lookup.locks, lookup.hits = lookup.locks, {}, 0
+        with suppress(ProtocolError):  # the engine of the scheduler is gone
+            lookup.hits, lookup.locks = self._hold(
+                lookup.client, wait.layouts, lookup.keys, wait.tenant, wait.readers, now
+            )
+        for lock in before.values():
+            self._cache.release(lookup.client, lock.descriptors)
+        self._count(wait.tenant, wait.layouts[0][0], lookup.keys, lookup.hits, now)
+
+    def free_lookup_locks(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)
-        lookup = self._sessions.find(asked.peer.identity, key.request_id)
+        lookup = self._sessions.find(request.peer.identity, key.request_id)
         if lookup is None or key.start >= key.end:
             return None
         lock = next(iter(lookup.locks.values()), None)
@@ -141,10 +189,10 @@ class LookupHandlers:
             pairs = zip(lock.descriptors[chunks], lock.readers[chunks], strict=True)
             used = [descriptor for descriptor, readers in pairs if readers]
             if used:
-                self._cache.use(lookup.client, used, asked.now)
+                self._cache.use(lookup.client, used, request.now)
         self._sessions.free(lookup, key.start, key.end)
         return None
 
-    def end_session(self, asked: GatewayRequest, request_id: str) -> Result:
-        self._sessions.end(asked.peer.identity, request_id)
+    def end_session(self, request: GatewayRequest, request_id: str) -> Result:
+        self._sessions.end(request.peer.identity, request_id)
         return None

@@ -23,6 +23,7 @@ from dataplane.gateways.lmcache.handlers.lookups import LookupHandlers
 from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.registrations import DeviceContext, RegisteredWorker
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.handlers.tier_waits import Later
 from dataplane.gateways.lmcache.readiness import PageReadiness
 from dataplane.gateways.lmcache.wire.messages import UNSERVED, EngineContext, Group, Hints, Wrapper, encode
 from dataplane.gateways.lmcache.wire.messages import PoolReply as PoolAnswer
@@ -46,18 +47,20 @@ class GatewayHandlers:
         moved: BytesMoved,
         clock: Callable[[], float],
         failed: Callable[[str, OperationFailed], None],
+        later: Later,
         *,
         allow_clear: bool,
         gpu_copies: GpuCopyService | None,
     ) -> None:
-        """Create the handlers. `failed` counts failures that occur after the handler of a request has returned."""
+        """Create the handlers. `failed` counts failures that occur after the handler of a request has returned;
+        `later` calls a function on the loop after so many seconds."""
         self._cache = cache
         self._pool = pool
         self._instances = instances
         self._allow_clear = allow_clear
         self._failed = failed
         resolve = partial(chunks_of, chains, instances)
-        self.lookups = lookups = LookupHandlers(cache, instances, sessions, chains, moved)
+        self.lookups = lookups = LookupHandlers(cache, instances, sessions, chains, moved, clock, later)
         readiness = PageReadiness(cache, pool, copying, clock, failed)
         slots = ClientCopyHandlers(pool, sessions, resolve, moved, readiness)
         driven = DrivenCopyHandlers(
@@ -91,51 +94,54 @@ class GatewayHandlers:
             **dict.fromkeys(UNSERVED, self._unserved),
         }
 
-    def _get_chunk_size(self, asked: GatewayRequest) -> Result:
+    def _get_chunk_size(self, request: GatewayRequest) -> Result:
         return encode(CHUNK_TOKENS)
 
-    def _noop(self, asked: GatewayRequest) -> Result:
+    def _noop(self, request: GatewayRequest) -> Result:
         return encode("OK")
 
-    def _get_experimental(self, asked: GatewayRequest) -> Result:
+    def _get_experimental(self, request: GatewayRequest) -> Result:
         return encode([])
 
-    def _ping(self, asked: GatewayRequest, instance: int | None = None) -> Result:
+    def _ping(self, request: GatewayRequest, instance: int | None = None) -> Result:
         # A worker that failed to open the memory is asked to register again once the memory can be opened.
         usable = not self._pool.problem
-        if instance is not None and not self._instances.ping(instance, asked.peer, asked.now, usable=usable):
+        if instance is not None and not self._instances.ping(
+            instance, request.peer, request.now, usable=usable
+        ):
             return FALSE
         return YES
 
-    def _nothing(self, asked: GatewayRequest, *arguments: object) -> Result:
+    def _nothing(self, request: GatewayRequest, *arguments: object) -> Result:
         return None
 
-    def _hidden_states(self, asked: GatewayRequest, *arguments: object) -> Result:
+    def _hidden_states(self, request: GatewayRequest, *arguments: object) -> Result:
         raise OperationFailed(Reason.UNSUPPORTED, "hidden states are not stored")
 
-    def _unserved(self, asked: GatewayRequest, *arguments: object) -> Result:
+    def _unserved(self, request: GatewayRequest, *arguments: object) -> Result:
         raise OperationFailed(Reason.UNSUPPORTED, "this gateway does not serve the operation")
 
-    def _clear(self, asked: GatewayRequest, force: bool = False) -> Result:
+    def _clear(self, request: GatewayRequest, force: bool = False) -> Result:
         if not self._allow_clear:
             raise OperationFailed(Reason.NOT_ALLOWED, "dataplane.lmcache_allow_clear is off")
-        self._cache.node.clear_gateway(LMCACHE, asked.now, force=bool(force))
-        return None
+        self._cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
+        self._cache.node.when_recorded(partial(request.reply, None))
+        return LATER
 
     # ---- registration
 
-    def _register_engine(self, asked: GatewayRequest, context: EngineContext) -> Result:
+    def _register_engine(self, request: GatewayRequest, context: EngineContext) -> Result:
         self._pool.look()
         if self._pool.problem:
             raise OperationFailed(Reason.UNSUPPORTED, self._pool.problem)
         self._pool.expect()
         registered = RegisteredWorker(context.instance_id, 0, 0, 0, 0, engine=context)
-        self._instances.register(registered, asked.peer, asked.now)
+        self._instances.register(registered, request.peer, request.now)
         return encode(PoolAnswer(self._pool.name, self._pool.nbytes))
 
     def _register_device(
         self,
-        asked: GatewayRequest,
+        request: GatewayRequest,
         instance: int,
         wrappers: list[Wrapper],
         model: str,
@@ -149,14 +155,14 @@ class GatewayHandlers:
 
         def ended(failed: OperationFailed | None) -> None:
             if failed is not None:
-                self._failed(asked.operation, failed)
-            asked.reply(None)
+                self._failed(request.operation, failed)
+            request.reply(None)
 
         self._instances.register_device(
-            RegisteredWorker(instance, 0, 0, 0, 0, device=device), asked.peer, ended
+            RegisteredWorker(instance, 0, 0, 0, 0, device=device), request.peer, ended
         )
         return LATER
 
-    def _unregister(self, asked: GatewayRequest, instance: int) -> Result:
-        self._instances.unregister(instance, asked.peer, asked.now)
+    def _unregister(self, request: GatewayRequest, instance: int) -> Result:
+        self._instances.unregister(instance, request.peer, request.now)
         return None

@@ -9,8 +9,8 @@ from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S, Counters
 from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
 from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.protocol.events import GatewayInstance, GatewayOperation, GatewayStats
 from dataplane.protocol.spaces import LMCACHE
+from dataplane.protocol.stats.gateways import GatewayInstance, GatewayOperation, GatewayStats
 
 MAX_INSTANCES_SHOWN = 256
 MAX_CHARACTERS = 64

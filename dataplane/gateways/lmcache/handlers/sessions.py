@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
+from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
 
 LEASE_TTL_S = 300.0
 """Time after which the leases of a look-up end."""
@@ -47,6 +48,8 @@ class HeldLookup:
     """Whether the scheduler has not fetched the result yet."""
     locks: dict[int, SpaceLock] = field(default_factory=dict)
     """Leases by space number."""
+    tiers: LookupTierWait | None = None
+    """The loads that the result waits for."""
 
 
 class LookupSessions:
@@ -107,7 +110,7 @@ class LookupSessions:
             self.end(scheduler, request_id)
         return lookup.hits
 
-    def untold(self) -> dict[tuple[bytes, str], int]:
+    def not_fetched(self) -> dict[tuple[bytes, str], int]:
         """Return the hits of look-ups whose results have not been fetched yet, by scheduler and request."""
         return {key: lookup.hits for key, lookup in self._all.items() if lookup.waiting}
 

@@ -119,7 +119,7 @@ class Transfers:
 
     def hold_all(self, space: int, tenant: str, keys: bytes, now: float) -> LeasedChain:
         """Hold all chunks, or none. Raise OperationFailed or ProtocolError on failure."""
-        held = self.cache.hold(self.client, space, keys, tenant, now, asked=False)
+        held = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False)
         if len(held) * KEY_BYTES < len(keys):
             self.release(held)
             raise OperationFailed(
@@ -206,7 +206,7 @@ class Transfers:
         """End a read that the previous data plane prepared. Return whether all of it was held until now."""
         if not self._inherited:
             return False
-        held = self.cache.hold(self.client, transfer.space, keys, tenant, now, asked=False, used=False)
+        held = self.cache.hold(self.client, transfer.space, keys, tenant, now, is_lookup=False, used=False)
         self.release(held)
         left = Counter(self._inherited)
         left.subtract(held.descriptors)

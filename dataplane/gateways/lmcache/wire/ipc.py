@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dataplane.devices.dtypes import ITEM_BYTES, canonical
+from dataplane.base.dtypes import ITEM_BYTES, canonical
 from dataplane.devices.errors import EXPANDABLE
 from dataplane.devices.runtime import HANDLE_BYTES
 

@@ -156,7 +156,7 @@ def number_or_name(operation: bytes) -> int | str | None:
 
 
 def introduced_by(number: int | str, arguments: int) -> tuple[Dialect, ...]:
-    """Return the possible dialects of a connection that begins with this request; empty if it does not tell."""
+    """Return the dialects that a first request allows; empty if it rules out none."""
     if arguments:
         return ()
     return tuple(dialect for dialect in DIALECTS if dialect.chunk_size_number == number)

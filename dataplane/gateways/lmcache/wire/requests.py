@@ -88,11 +88,11 @@ class Chunks:
 
 
 def chunks_of(
-    chains: RequestChains, instances: Instances, asked: GatewayRequest, key: Key, number: int
+    chains: RequestChains, instances: Instances, request: GatewayRequest, key: Key, number: int
 ) -> Chunks:
     """Return the chunks that a worker's key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
     check_key(key)
-    instance = instances.of(number, asked.peer, asked.now)
+    instance = instances.of(number, request.peer, request.now)
     registered = instance.registered
     if (key.model_name, key.world_size) != (registered.model_name, registered.world_size):
         raise OperationFailed(
@@ -109,7 +109,7 @@ def chunks_of(
         raise OperationFailed(
             Reason.BAD_ARGUMENTS, f"start: expected a multiple of {CHUNK_TOKENS}, got {key.start}"
         )
-    chain, count = chains.of(key, asked.same)
+    chain, count = chains.of(key, request.same)
     end = whole(key.end)
     if end > whole(count):
         raise OperationFailed(Reason.BAD_ARGUMENTS, f"end: expected at most {count}, got {key.end}")

@@ -86,7 +86,7 @@ class ZmtpConnection:
     open: bool = True
     known: bool = False
     """Whether the connection is tracked, so that its look-ups are held by an engine of its own."""
-    told: set[int] = field(default_factory=set)
+    asked_to_register: set[int] = field(default_factory=set)
     """Workers that were asked to register."""
     client: int = 0
     """Client number of the engine of a scheduler that uses this connection; 0 for none."""
@@ -102,7 +102,7 @@ class ZmtpConnection:
     """Bytes of requests that were in the kernel when this data plane took over. The previous data plane may have been
     killed after it answered them and before it removed them."""
     ending: bool = False
-    """Whether the peer sends nothing any more, so that only data in the kernel remains."""
+    """Whether the peer has stopped sending, so that only data in the kernel remains."""
     unread_since: float = 0.0
     """Monotonic time since which the start of a message has been in the kernel; 0 for none."""
     taken_since: float = 0.0
@@ -133,18 +133,18 @@ class ZmtpServer:
         self,
         loop: Loop,
         url: str,
-        asked: Callable[[ZmtpConnection, list[bytes]], None],
+        on_message: Callable[[ZmtpConnection, list[bytes]], None],
         closed: Callable[[ZmtpConnection], None],
         keeper: SocketStore | None = None,
         inherited: Sequence[InheritedSocket] = (),
     ) -> None:
         """Listen at `url`. Raise OSError if that is not possible.
 
-        `asked` receives the frames of each message and may answer at once or later. `inherited` are the sockets of the
-        previous data plane, which the holders behind `keeper` have.
+        `on_message` receives the frames of each message and may answer at once or later. `inherited` are the sockets of
+        the previous data plane, which the holders behind `keeper` have.
         """
         self._loop = loop
-        self._asked = asked
+        self._on_message = on_message
         self._closed = closed
         self._keeper = keeper
         self._by_fd: dict[int, ZmtpConnection] = {}
@@ -211,9 +211,9 @@ class ZmtpServer:
         """Schedule another turn, at most once, if there is work for which the kernel sends no event."""
         if self._waiting and not self._going_on:
             self._going_on = True
-            self._loop.once(0.0, self._go_on)
+            self._loop.once(0.0, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._going_on = False
         if self._waiting:
             self.turn()
@@ -285,7 +285,7 @@ class ZmtpServer:
             while (frames := stream.next()) is not None:
                 if not connection.known:
                     self._remember(connection)
-                self._asked(connection, frames)
+                self._on_message(connection, frames)
                 if time.perf_counter() > until:
                     break
         except ZmtpError as error:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, NOTHING_PREPARED
+from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, NOTHING_PREPARED, ZERO
 
 NAME = "unanswered"
 SLOTS = 4096
@@ -26,7 +26,7 @@ _BYTES = 53
 _SLOT = Struct(f"<QBBB{_BYTES}s")
 """Number of the connection (0: free slot), lengths of the uid and of the operation in bytes, index of the failure
 answer, and the uid followed by the operation."""
-_FAILURES = (None, NOT_COPIED, NOTHING_PREPARED)
+_FAILURES = (None, NOT_COPIED, NOTHING_PREPARED, ZERO)
 
 log = structlog.stdlib.get_logger()
 
@@ -53,7 +53,7 @@ class PendingRequests:
         self._path = folder / NAME
         self._free = list(range(SLOTS - 1, -1, -1))
         self._file: int | None = None
-        self._told = False
+        self._warned = False
         with suppress(OSError):
             self.left = list(_heads(self._path.read_bytes()))
 
@@ -81,7 +81,7 @@ class PendingRequests:
         return slot
 
     def end(self, slot: int) -> None:
-        """Free the slot of a request that was answered or needs no answer any more."""
+        """Free the slot of a request that was answered or no longer needs an answer."""
         if slot >= 0:
             self._write(slot, bytes(_SLOT.size))
             self._free.append(slot)
@@ -93,8 +93,8 @@ class PendingRequests:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.pwrite(self._file, data, slot * _SLOT.size)
         except OSError as error:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 log.warning("lmcache.pending_requests_not_saved", file=str(self._path), reason=error.strerror)
 
     def close(self) -> None:

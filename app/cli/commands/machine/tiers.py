@@ -1,0 +1,138 @@
+"""`larder tiers check`, `repair` and `usage`: they open the directories of a disk tier while no node uses them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from app.cli.support import show
+from app.cli.support.exit_codes import NothingFound
+from app.cli.support.keys import F
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import Column, table
+from app.cli.support.terminal import say
+
+R = TypeVar("R")
+_CHECKED = (
+    Column("directory", lambda each: each.directory),
+    Column("node", lambda each: each.node, drop=2),
+    Column("segments", lambda each: f"{each.segments:,}", right=True, drop=3),
+    Column("size", lambda each: show.size(each.segment_bytes), right=True, drop=3),
+    Column("blocks", lambda each: f"{each.blocks:,}", right=True),
+    Column("stored", lambda each: show.size(each.stored_bytes), right=True, drop=1),
+    Column("faults", lambda each: f"{len(each.faults):,}", right=True),
+    Column("journal", lambda each: each.journal or "ok", text=True, drop=4),
+)
+_FAULTS = (
+    Column("directory", lambda each: each[0], drop=1),
+    Column("segment", lambda each: each[1].segment),
+    Column("slot", lambda each: "all" if each[1].slot is None else str(each[1].slot), right=True),
+    Column("fault", lambda each: each[1].reason, text=True, wraps=True),
+)
+_SUMS = (
+    Column("blocks", lambda each: f"{each['blocks']:,}", right=True),
+    Column("stored", lambda each: show.size(each["stored_bytes"]), right=True),
+)
+_TENANTS = (Column("tenant", lambda each: each["tenant"] or '""'), *_SUMS)
+_SIZES = (Column("slot size", lambda each: show.size(each["slot_bytes"]), right=True), *_SUMS)
+
+
+def _directories(command: F) -> F:
+    return click.argument("directories", metavar="DIRECTORY...", nargs=-1, required=True)(command)
+
+
+@click.command()
+@_directories
+@output_option
+def check(directories: tuple[str, ...], output: Output) -> None:
+    """Read all blocks of directories and compare them with their checksums.
+
+    Nothing is changed. The exit code is 1 if a slot or a segment is bad."""
+    from dataplane.tiers.disk import offline
+
+    found = _each(offline.check, directories)
+    _report(found, output, "faults")
+    if any(each.faults for each in found):
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@_directories
+@output_option
+def repair(directories: tuple[str, ...], output: Output) -> None:
+    """Free bad slots of directories, delete orphaned segments and write the journals again.
+
+    The blocks in them are lost; engines compute them again."""
+    from dataplane.tiers.disk import offline
+
+    _report(_each(offline.repair, directories), output, "repaired")
+
+
+@click.command()
+@_directories
+@output_option
+def usage(directories: tuple[str, ...], output: Output) -> None:
+    """Show how much of directories each tenant and each block size takes."""
+    from dataplane.tiers.disk import offline
+
+    found = _each(offline.usage, directories)
+    tenants = _summed("tenant", [each.tenants for each in found])
+    sizes = _summed("slot_bytes", [each.sizes for each in found])
+    files = sum(each.segment_bytes for each in found)
+    answer = {
+        "segment_bytes": files,
+        "tenants": tenants,
+        "sizes": sizes,
+        "directories": msgspec.to_builtins(found),
+    }
+    if not output.data(answer, [each["tenant"] for each in tenants]):
+        table(f"Tenants ({len(tenants):,})", _TENANTS, tenants, wide=output.wide)
+        say()
+        table(f"Sizes ({len(sizes):,})", _SIZES, sizes, wide=output.wide)
+        say()
+        say(f"{show.size(files)} in segment files")
+
+
+def _each(work: Callable[[str], R], directories: Sequence[str]) -> list[R]:
+    """Return the results. Raises ClickException for the first directory that cannot be used."""
+    from dataplane.tiers.disk.offline import NoTierDirectory
+    from dataplane.tiers.tier import TierError
+
+    results = []
+    for directory in directories:
+        try:
+            results.append(work(directory))
+        except NoTierDirectory as error:
+            raise NothingFound(str(error)) from None
+        except TierError as error:
+            raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(f"{directory}: {error.strerror}") from None
+    return results
+
+
+def _report(found: Sequence[Any], output: Output, noun: str) -> None:
+    faults = [(each.directory, fault) for each in found for fault in each.faults]
+    answer = {"ok": not faults, "directories": msgspec.to_builtins(found)}
+    names = [
+        f"{directory}/{fault.segment}" + ("" if fault.slot is None else f":{fault.slot}")
+        for directory, fault in faults
+    ]
+    if output.data(answer, names):
+        return
+    table("", _CHECKED, found, wide=output.wide)
+    if faults:
+        say()
+        table(f"{noun.capitalize()} ({len(faults):,})", _FAULTS, faults, wide=output.wide)
+
+
+def _summed(key: str, parts: Sequence[dict[Any, Any]]) -> list[dict[str, Any]]:
+    """Add up the directories, the largest first."""
+    sums: dict[Any, dict[str, Any]] = {}
+    for part in parts:
+        for name, each in part.items():
+            total = sums.setdefault(name, {key: name, "blocks": 0, "stored_bytes": 0})
+            total["blocks"] += each.blocks
+            total["stored_bytes"] += each.stored_bytes
+    return sorted(sums.values(), key=lambda each: (-each["stored_bytes"], str(each[key])))

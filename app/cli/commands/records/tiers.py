@@ -1,0 +1,213 @@
+"""`larder tiers …`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from app.cli.commands.machine.tiers import check, repair, usage
+from app.cli.support import show
+from app.cli.support.client import ANY_STATE, call, held_state, url_option, wait_option
+from app.cli.support.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.lists import listed, owner_option, paged, unasked_option
+from app.cli.support.nouns import Noun
+from app.cli.support.output import Output, output_option
+from app.cli.support.resources import Resource, add_describe, add_edit, add_set, show_dry_run
+from app.cli.support.selectors import reach
+from app.cli.support.table import Column, table
+from app.cli.support.terminal import say
+from app.cli.support.watch import watch_option
+from app.schemas.records.tiers import TierPut
+
+_FIELDS = [name for name in TierPut.__struct_fields__ if name != "managed_by"]
+_COLUMNS = (
+    Column("name", lambda tier: tier["name"]),
+    Column("type", lambda tier: tier["type"]),
+    Column("nodes", lambda tier: reach(tier["selector"]), drop=5),
+    Column("budget", lambda tier: show.size(tier["budget_bytes"]), right=True),
+    Column("stored", lambda tier: show.size(tier["stored_bytes"]), right=True),
+    Column("blocks", lambda tier: f"{tier['blocks']:,}", drop=4, right=True),
+    Column("spill", lambda tier: tier["spill"], drop=3),
+    Column("order", lambda tier: str(tier["order"]), drop=6, right=True),
+    Column("deadline", lambda tier: show.span(tier["load_deadline_s"]), drop=8, right=True),
+    Column("in flight", lambda tier: show.size(tier["max_bytes_in_flight"]), drop=9, right=True),
+    Column("compress", lambda tier: tier.get("compress", "none"), drop=10),
+    Column("ratio", lambda tier: show.ratio(tier), drop=11, right=True),
+    Column("state", show.applied),
+    Column("owner", lambda tier: tier["managed_by"] or "-", drop=7),
+    Column("note", lambda tier: tier["note"], drop=2, text=True),
+)
+_ON_NODES = (
+    Column("node", lambda each: each["node"]),
+    Column("state", lambda each: each["state"]),
+    Column("generation", lambda each: each["generation"], drop=2, right=True),
+    Column("stored", lambda each: each["stored"], right=True),
+    Column("blocks", lambda each: each["blocks"], drop=1, right=True),
+    Column("encodings", lambda each: each["encodings"], drop=3),
+    Column("tier", lambda each: each["tier"], text=True),
+)
+_TIERS = Resource("/api/v1/tiers", "tier", _COLUMNS, editable=_FIELDS)
+
+
+@click.group(cls=Noun)
+def tiers() -> None:
+    """Manage tiers, stores behind the memory of nodes. `check`, `repair` and `usage` open directories that no node
+    uses."""
+
+
+@tiers.command("list")
+@click.option("--type", "kind", metavar="TYPE", help="Show only tiers of this type.")
+@owner_option
+@paged
+@url_option
+@output_option
+@watch_option
+def list_tiers(
+    url: str | None, kind: str | None, managed_by: str | None, output: Output, **page: Any
+) -> None:
+    """List all tiers."""
+    answer = listed(url, _TIERS.path, {"type": kind, "managed_by": managed_by}, **page)
+    if output.listing("Tiers", answer, _COLUMNS, "name"):
+        for line in dict.fromkeys(line for tier in answer["items"] for line in _remarks(tier)):
+            say(line)
+
+
+@tiers.command("get")
+@_TIERS.argument
+@output_option
+@url_option
+def get_tier(name: str, url: str | None, output: Output) -> None:
+    """Show one tier, and its state on each node."""
+    tier = call(url, "GET", _TIERS.of(name))
+    output.record(tier, _COLUMNS, name)
+    if output.format in ("table", "wide"):
+        say()
+        table("Nodes", _ON_NODES, list(_on_nodes(tier)), wide=output.wide)
+        for line in (*_remarks(tier), *(() if output.wide else _not_served(tier))):
+            say(line)
+
+
+def _on_nodes(tier: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Yield the cells of each node that the tier selects, or that has it open."""
+    nodes, stats = tier["status"]["nodes"], tier["stats"]
+    for node in sorted({*nodes, *stats}):
+        at, held = nodes.get(node), stats.get(node)
+        generation = None if at is None else at["observed_generation"]
+        yield {
+            "node": node,
+            "state": "not selected" if at is None else at["state"],
+            "generation": "-" if generation is None else str(generation),
+            "stored": "-" if held is None else show.size(held["stored_bytes"]),
+            "blocks": "-" if held is None else f"{held['blocks']:,}",
+            "encodings": "-" if held is None else show.encodings(held) or "-",
+            "tier": _service(held),
+        }
+
+
+def _service(held: Mapping[str, Any] | None) -> str:
+    if held is None:
+        return "not open"
+    return show.tier_state(held)
+
+
+def _remarks(tier: Mapping[str, Any]) -> list[str]:
+    """Return a line if the tier selects no node, and one for each fault of a node that refuses the current tiers."""
+    nowhere = show.selects_no_node(tier)
+    return [
+        *([f"  {tier['name']}: {nowhere}"] if nowhere else []),
+        *(
+            f"  {node} refused tiers: {fault['path']}: {fault['message']}"
+            for node, faults in sorted(tier["faults"].items())
+            for fault in faults
+        ),
+    ]
+
+
+def _not_served(tier: Mapping[str, Any]) -> list[str]:
+    """Return a line for each node on which the tier does not serve, with the whole reason: the table shortens it."""
+    return [
+        f"  {node}: {show.tier_state(held)}"
+        for node, held in sorted(tier["stats"].items())
+        if not held["serves"] and held["reason"]
+    ]
+
+
+def _parameters(text: str | None) -> dict[str, Any] | None:
+    """Return the parameters of the option. Raises UsageError."""
+    if text is None:
+        return None
+    from app.services.documents.document_text import DocumentSyntaxError, read  # YAML takes time to import
+
+    try:
+        found = read(text)
+    except DocumentSyntaxError as error:
+        raise click.UsageError(f"--parameters: {error}") from None
+    if not found:
+        return {}
+    if len(found) > 1 or not isinstance(found[0], dict):
+        raise click.UsageError("--parameters: expected a map, such as 'directories: [/mnt/nvme0/larder]'")
+    return found[0]
+
+
+@_TIERS.argument
+@field_options(TierPut, [name for name in _FIELDS if name != "parameters"])
+@click.option(
+    "--parameters",
+    metavar="YAML",
+    help="Parameters of the type, as a map in YAML or JSON; secrets as references env:NAME or file:/path.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show how every node would respond.")
+@url_option
+@wait_option
+@output_option
+def set_tier(
+    name: str,
+    parameters: str | None,
+    dry_run: bool,
+    url: str | None,
+    wait: str | None,
+    output: Output,
+    **options: Any,
+) -> None:
+    changed = required(given_fields(TierPut, {**options, "parameters": _parameters(parameters)}))
+    held = _TIERS.held(url, name)
+    body = {**kept_fields(TierPut, held or {}), **changed}
+    if dry_run:
+        tried = call(url, "POST", "/api/v1/actions/dry-run", {"tiers": {name: body}})
+        show_dry_run(tried, "tier", body.get("selector"), output)
+        return
+    answer = call(url, "PUT", _TIERS.of(name), body, {"wait": wait}, held_state(held))
+    if not output.data(answer, name):
+        say(
+            f"{name}: {answer['type']}, budget {show.size(answer['budget_bytes'])}, spill {answer['spill']}, "
+            f"order {answer['order']}; {show.applied(answer)}"
+        )
+        for line in _remarks(answer):
+            say(line)
+
+
+add_set(
+    tiers,
+    set_tier,
+    about="Set a tier. Omitted options keep the values of the record; a new record gets the defaults.",
+    create="Create a tier.",
+)
+add_edit(tiers, _TIERS, waits=True)
+
+
+@tiers.command("delete")
+@_TIERS.argument
+@unasked_option
+@url_option
+@wait_option
+@output_option
+def delete_tier(name: str, url: str | None, wait: str | None, output: Output) -> None:
+    """Delete a tier. Its nodes close it; its blocks stay on disks and servers."""
+    answer = call(url, "DELETE", _TIERS.of(name), None, {"wait": wait}, ANY_STATE)
+    if not output.data(answer, name):
+        say(f"{name}: tier deleted; {answer['message']}")
+
+
+add_describe(tiers, _TIERS)
+for offline in (check, repair, usage):
+    tiers.add_command(offline)

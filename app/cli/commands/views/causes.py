@@ -1,0 +1,294 @@
+"""Rules that infer the most likely cause of a problem with a tenant or a node from data of the API.
+
+Each rule returns one sentence, or an empty string. The first sentence is the answer; rules that relate an effect to the
+time of a change come first.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from app.cli.support import show
+
+Json = Mapping[str, Any]
+FLOOD = 10
+"""Number of pin changes by one actor that counts as a flood."""
+CRASHES = 2
+FELL = 0.15
+"""Smallest drop of a hit ratio that counts."""
+BEFORE_S = 300.0
+SLACK_S = 2.0
+"""Seconds by which an effect may be recorded before its cause, because two processes have two clocks."""
+BY_QUOTA = ("over_limit", "rate_limited")
+"""Reasons of refusals that a quota can cause."""
+_RUNS = ("node.stopped", "node.started", "node.joined")
+_SIZES = ("limit_bytes", "store_rate_bytes", "pin_budget_bytes")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Data of the API about one tenant or node."""
+
+    kind: str
+    """`tenant` or `node`."""
+    name: str
+    tenant: Json | None = None
+    nodes: Sequence[Json] = ()
+    """The node, or all nodes for a tenant."""
+    alerts: Sequence[Json] = ()
+    changes: Sequence[Json] = ()
+    """Changes of all tenants and nodes, newest first."""
+    events: Sequence[Json] = ()
+    """Events of all tenants and nodes, newest first."""
+    series: Json = field(default_factory=dict)
+    """Series of the last hour; empty if the caller may not see them."""
+
+
+def cause(evidence: Evidence) -> str:
+    """Return the most likely cause as a sentence; empty if no rule applies."""
+    return next(filter(None, (rule(evidence) for rule in RULES)), "")
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
+
+
+def who(change: Json, *, timed: bool = True) -> str:
+    """Return the actor, time and audit entry of a change: `by alice at 12:00:00Z (audit entry 7)`."""
+    by = f"by {change['actor']}" if change["actor"] else ""
+    when = f"at {at(change['at'])}" if timed else ""
+    entry = "" if change["audit_id"] is None else f"(audit entry {change['audit_id']})"
+    return " ".join(filter(None, (by, when, entry)))
+
+
+def _later(seconds: float) -> str:
+    return f"{seconds:.0f} s later" if seconds >= 1 else "at once"
+
+
+def _lowered(e: Evidence) -> str:
+    """A quota was tightened, and refusals or evictions followed."""
+    for change in e.changes:
+        if change["kind"] != "quota" or (e.kind == "tenant" and change["tenant"] != e.name):
+            continue
+        tightened = _tightened(change)
+        if not tightened:
+            continue
+        runs = [
+            event
+            for event in e.events
+            if event["name"] == "refusals.started"
+            and event["fields"].get("tenant") == change["tenant"]
+            and event["fields"].get("reason") in BY_QUOTA
+            and event["at"] >= change["at"] - SLACK_S
+            and (e.kind == "tenant" or event["node"] == e.name)
+        ]
+        if runs:
+            first = min(runs, key=lambda event: event["at"])
+            if _policy_between(e, change, first):
+                continue
+            reason = str(first["fields"].get("reason", "refused"))
+            return (
+                f"{tightened} of tenant {change['tenant']} {who(change)}, and its blocks are refused ({reason}) on "
+                f"node {first['node']} since {at(first['at'])}, {_later(first['at'] - change['at'])}."
+            )
+    return ""
+
+
+def _policy_between(e: Evidence, quota: Json, refused: Json) -> bool:
+    """Return whether a policy was changed shortly before the refusals. Within a limit, a tenant's own blocks make room
+    as long as the policy evicts; a tenant that rejects at its limit does not depend on it."""
+    if any((each["name"], each["after"]) == ("on_exceed", "reject") for each in quota["fields"]):
+        return False
+    return any(
+        each["kind"] == "policy"
+        and each["at"] > quota["at"]
+        and each["at"] - SLACK_S <= refused["at"] <= each["at"] + BEFORE_S
+        for each in e.changes
+    )
+
+
+def _at_limit(e: Evidence) -> str:
+    """A quota was tightened, and the tenant is at its limit."""
+    tenant = e.tenant
+    if tenant is None or not tenant["limit_bytes"] or tenant["bytes"] < 0.9 * tenant["limit_bytes"]:
+        return ""
+    for change in e.changes:
+        tightened = _tightened(change) if change["kind"] == "quota" and change["tenant"] == e.name else ""
+        if tightened:
+            effect = (
+                "stores beyond it are refused"
+                if tenant["on_exceed"] == "reject"
+                else "its own blocks are evicted"
+            )
+            return f"{tightened} of tenant {e.name} {who(change)}, and the tenant is at its limit: {effect}."
+    return ""
+
+
+def _tightened(change: Json) -> str:
+    for each in change["fields"]:
+        before, after = each["before"], each["after"]
+        if each["name"] in _SIZES and isinstance(after, int) and (before is None or after < before):
+            if before is None and change["action"] == "create":
+                return f"{each['name']} was set to {show.size(after)} for the quota"
+            was = "none" if before is None else show.size(before)
+            return f"{each['name']} was lowered from {was} to {show.size(after)} in the quota"
+    for each in change["fields"]:
+        if (each["name"], each["after"]) == ("on_exceed", "reject") and change["action"] == "update":
+            return f"on_exceed was changed from {each['before']} to reject in the quota"
+    return ""
+
+
+def _crashed(e: Evidence) -> str:
+    """The data plane exits repeatedly."""
+    exits = [
+        event
+        for event in e.events
+        if event["name"] == "dataplane.exited" and event["fields"].get("code") != 0
+    ]
+    if len(exits) < CRASHES:
+        return ""
+    first, last = exits[-1], exits[0]
+    code = last["fields"].get("code")
+    how = f"killed by signal {-code}" if isinstance(code, int) and code < 0 else f"exit code {code}"
+    restarts = [change for change in e.changes if change["kind"] == "plane" and change["at"] <= first["at"]]
+    before = f"; {restarts[0]['summary']} {who(restarts[0])}" if restarts else "; no change preceded it"
+    names = ", ".join(node["name"] for node in e.nodes[:3])
+    return (
+        f"The data plane{f' of node {names}' if names else ''} exited {len(exits)} times from {at(first['at'])} to "
+        f"{at(last['at'])} ({how}){before}."
+    )
+
+
+def _node_lost(e: Evidence) -> str:
+    """The node itself is lost: what happened to its tenants before is not the cause."""
+    gone = e.kind == "node" and any(node["state"] == "lost" for node in e.nodes)
+    return (_crashed(e) or _lost(e)) if gone else ""
+
+
+def _lost(e: Evidence) -> str:
+    """A node is lost, or refused a snapshot, or was drained."""
+    for node in e.nodes:
+        name = node["name"]
+        if node["state"] == "lost":
+            seen = [event for event in e.events if event["name"] == "node.lost" and event["node"] == name]
+            since = f" since {at(seen[0]['at'])}" if seen else ""
+            about = [change for change in e.changes if change["node"] == name]
+            before = f" Before it: {about[0]['summary']} {who(about[0])}." if about else ""
+            last = next((each for each in e.events if each["node"] == name and each["name"] in _RUNS), None)
+            if last is not None and last["name"] == "node.stopped":
+                return (
+                    f"Node {name} is lost{since}: its data plane was stopped at {at(last['at'])} and has not started "
+                    f"again.{before}"
+                )
+            return (
+                f"Node {name} is lost{since}: it neither receives snapshots nor reports. Its process or the network "
+                f"failed; no record change explains this.{before}"
+            )
+        faults = node.get("faults") or []
+        if node["state"] == "nacked" and faults:
+            fault = faults[0]
+            return f"Node {name} refuses the newest snapshot: {fault.get('path', '')}: {fault.get('message', '')}."
+        if node["draining"]:
+            drains = [each for each in e.changes if each["node"] == name and each["action"] == "drain"]
+            return f"Node {name} was drained {who(drains[0])}: it stores nothing more." if drains else ""
+    return ""
+
+
+def _tier_out(e: Evidence) -> str:
+    """A tier is out of service."""
+    for node in e.nodes:
+        for tier in (node.get("stats") or {}).get("tiers", ()):
+            if not tier["serves"]:
+                reason = f": {tier['reason']}" if tier["reason"] else ""
+                return (
+                    f"Tier {tier['name']} of node {node['name']} is out of service{reason}; the node serves only the "
+                    "blocks in its memory."
+                )
+    return ""
+
+
+def _flooded(e: Evidence) -> str:
+    """One actor created or changed many pins."""
+    made = [each for each in e.changes if each["kind"] == "pin" and each["action"] in ("create", "update")]
+    if not made:
+        return ""
+    actor, count = Counter(each["actor"] for each in made).most_common(1)[0]
+    if count < FLOOD:
+        return ""
+    mine = [each for each in made if each["actor"] == actor]
+    tenants = ", ".join(name for name, _ in Counter(each["tenant"] for each in mine).most_common(3))
+    pools = [node["stats"]["pool"] for node in e.nodes if node.get("stats")]
+    kept = ""
+    if pools:
+        pinned = sum(pool["pinned_bytes"] for pool in pools)
+        kept = (
+            f"; pins keep {show.size(pinned)} of {show.size(sum(pool['capacity_bytes'] for pool in pools))}"
+        )
+    entries = [each["audit_id"] for each in mine if each["audit_id"] is not None]
+    where = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
+    return (
+        f"{actor or 'An unknown actor'} created or changed {count} pins for {tenants} from {at(mine[-1]['at'])} to "
+        f"{at(mine[0]['at'])}"
+        f"{where}{kept}."
+    )
+
+
+def _mischosen(e: Evidence) -> str:
+    """A policy was changed, and refusals or a drop of the hit ratio followed."""
+    for change in e.changes:
+        if change["kind"] != "policy":
+            continue
+        runs = [
+            event
+            for event in e.events
+            if event["name"] == "refusals.started"
+            and change["at"] - SLACK_S <= event["at"] <= change["at"] + BEFORE_S
+            and (event["fields"].get("tenant") == e.name if e.kind == "tenant" else event["node"] == e.name)
+        ]
+        if runs:
+            first = min(runs, key=lambda event: event["at"])
+            return (
+                f"{change['summary'].capitalize()} {who(change)}, and blocks of tenant {first['fields'].get('tenant')} "
+                f"are refused ({first['fields'].get('reason')}) on node {first['node']} since {at(first['at'])}, "
+                f"{_later(first['at'] - change['at'])}."
+            )
+        before = _ratio(e.series, change["at"] - BEFORE_S, change["at"])
+        after = _ratio(e.series, change["at"] + SLACK_S, float("inf"))
+        if before is not None and after is not None and before - after >= FELL:
+            return (
+                f"{change['summary'].capitalize()} {who(change)}, and the hit ratio fell from {before:.0%} to "
+                f"{after:.0%} since."
+            )
+    return ""
+
+
+def _ratio(series: Json, start: float, end: float) -> float | None:
+    pairs = zip(series.get("at", ()), series.get("hit_ratio", ()), strict=True)
+    found = [ratio for when, ratio in pairs if start <= when <= end and ratio is not None]
+    return sum(found) / len(found) if len(found) >= 3 else None
+
+
+def _alerted(e: Evidence) -> str:
+    """An alert fires, and a change preceded it."""
+    for alert in e.alerts:
+        for change in alert["preceding_changes"][:1]:
+            return (
+                f"{change['summary']} {who(change)}: the latest change before {alert['alertname']} fired, "
+                f"{_later(alert['starts_at'] - change['at'])}."
+            )
+    return ""
+
+
+RULES: Iterable[Callable[[Evidence], str]] = (
+    _node_lost,
+    _lowered,
+    _crashed,
+    _lost,
+    _tier_out,
+    _flooded,
+    _mischosen,
+    _at_limit,
+    _alerted,
+)

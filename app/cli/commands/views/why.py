@@ -1,0 +1,200 @@
+"""`larder why`: alerts, figures and changes of a tenant or node, and the most likely cause."""
+
+import difflib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from app.cli.commands.views import causes
+from app.cli.commands.views.causes import Evidence, at, who
+from app.cli.support import show
+from app.cli.support.client import ApiError, call, every, find, segment, url_option
+from app.cli.support.events import EVENT_COLUMNS, concerns
+from app.cli.support.exit_codes import NothingFound
+from app.cli.support.keys import seconds
+from app.cli.support.output import Output, output_option
+from app.cli.support.table import table
+from app.cli.support.terminal import say, wrapped
+
+MAX_ALERTS = 200
+MAX_CHANGES = 1000
+MAX_EVENTS = 1000
+SHOWN = 8
+"""Maximum number of alerts, of changes and of events that are shown."""
+
+
+@click.command()
+@click.argument("name", metavar="TENANT|NODE")
+@click.option(
+    "--tenant", "kind", flag_value="tenant", help="NAME is a tenant, even if a node has the same name."
+)
+@click.option("--node", "kind", flag_value="node", help="NAME is a node, even if a tenant has the same name.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    default="1h",
+    show_default=True,
+    help="How far back to look at changes and events.",
+)
+@url_option
+@output_option
+def why(name: str, kind: str | None, since: str, url: str | None, output: Output) -> None:
+    """Show what is wrong with a tenant or node: alerts, figures, recent changes, and the most likely cause."""
+    started = time.time() - seconds("--since", since)
+    nodes: list[dict[str, Any]] = call(url, "GET", "/api/v1/nodes")["items"]
+    node = next((each for each in nodes if each["name"] == name), None) if kind != "tenant" else None
+    tenant = find(url, f"/api/v1/tenants/{segment(name, 'tenant')}") if kind != "node" else None
+    if node is not None and tenant is not None:
+        raise click.UsageError(f"{name!r} is a tenant and a node: add --tenant or --node")
+    if node is None and tenant is None:
+        raise NothingFound(_unknown(url, name, kind, nodes))
+    kind = "tenant" if tenant is not None else "node"
+    alerts = [
+        alert
+        for alert in every(url, "/api/v1/alerts", {"state": "firing"}, MAX_ALERTS)["items"]
+        if alert[kind] == name or not (alert["tenant"] or alert["node"])
+    ]
+    changes = _changes(url, started)
+    events = _events(url, started)
+    evidence = Evidence(
+        kind=kind,
+        name=name,
+        tenant=tenant,
+        nodes=nodes if node is None else [node],
+        alerts=alerts,
+        changes=changes,
+        events=events,
+        series=_unless_forbidden(url, "/api/v1/overview/history", {"seconds": "3600"}) or {},
+    )
+    found = {
+        "name": name,
+        "kind": kind,
+        "alerts": alerts,
+        "figures": tenant if node is None else node,
+        "changes": [change for change in changes if _concerns(change, kind, name)][:SHOWN],
+        "events": [event for event in events if concerns(event, kind, name)][:SHOWN],
+        "cause": causes.cause(evidence),
+    }
+    if not output.data(found, name):
+        _show(found, evidence, output)
+
+
+def _changes(url: str | None, started: float) -> list[dict[str, Any]]:
+    """Return the changes since a time, newest first."""
+    query = {"from": str(int(started * 1000)), "limit": str(MAX_CHANGES)}
+    notes = call(url, "GET", "/api/v1/annotations", None, query)
+    return [note["change"] for note in reversed(notes)]
+
+
+def _events(url: str | None, started: float) -> list[dict[str, Any]]:
+    """Return the events since a time, newest first; none for callers who may not see them."""
+    try:
+        found: list[dict[str, Any]] = every(
+            url, "/api/v1/events/history", {"since": str(max(started, 0))}, MAX_EVENTS
+        )["items"]
+    except ApiError as refused:
+        if refused.status == 403:
+            return []
+        raise
+    return found
+
+
+def _unless_forbidden(url: str | None, path: str, query: Mapping[str, str]) -> Any:
+    try:
+        return call(url, "GET", path, None, query)
+    except ApiError as refused:
+        if refused.status == 403:
+            return None
+        raise
+
+
+def _concerns(change: Mapping[str, Any], kind: str, name: str) -> bool:
+    about = change[kind]
+    other = change["tenant" if kind == "node" else "node"]
+    return bool(about == name if about else not (kind == "tenant" and other))
+
+
+def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mapping[str, Any]]) -> str:
+    known = [] if kind == "tenant" else [str(node["name"]) for node in nodes]
+    if kind != "node":
+        known += [str(each["tenant"]) for each in every(url, "/api/v1/tenants", None, MAX_ALERTS)["items"]]
+    close = difflib.get_close_matches(name, known, 3, 0.5)
+    named = close or sorted(set(known))[:5]
+    what = f"there is no {kind or 'tenant or node'} {name!r}"
+    names = ", ".join(map(repr, named))
+    if close:
+        return f"{what}; did you mean {names}?"
+    return f"{what}; there are {names}" if named else what
+
+
+def _show(found: Mapping[str, Any], evidence: Evidence, output: Output) -> None:
+    say(f"{found['kind']} {found['name']}")
+    say()
+    alerts = found["alerts"]
+    say(f"Alerts ({len(alerts)})" if alerts else "Alerts: none firing")
+    for alert in alerts[:SHOWN]:
+        severity = f" ({alert['severity']})" if alert["severity"] else ""
+        wrapped(f"  {alert['alertname']}{severity} since {at(alert['starts_at'])}: {alert['summary']}")
+        if alert["runbook_url"]:
+            wrapped(f"  {alert['runbook_url']}")
+    say()
+    say("Figures")
+    for line in _tenant(evidence) if evidence.kind == "tenant" else _node(evidence.nodes[0]):
+        wrapped(f"  {line}")
+    say()
+    changes = found["changes"]
+    say("Preceding changes, newest first" if changes else "Preceding changes: none")
+    for change in changes:
+        wrapped(f"  {at(change['at'])}  {change['summary']} {who(change, timed=False)}")
+    if found["events"]:
+        say()
+        table("Events", EVENT_COLUMNS, found["events"], wide=output.wide)
+    say()
+    wrapped(
+        f"Most likely: {found['cause']}"
+        if found["cause"]
+        else "Most likely: no cause was found; --since 1d looks further back."
+    )
+
+
+def _tenant(evidence: Evidence) -> list[str]:
+    tenant = evidence.tenant
+    assert tenant is not None
+    refused = ", ".join(f"{code} {count:,}" for code, count in sorted(tenant["refused"].items())) or "none"
+    states = [f"{node['name']} {node['state']}" for node in evidence.nodes]
+    return [
+        f"used {show.size(tenant['bytes'])} of limit {show.size(tenant['limit_bytes'])}, floor "
+        f"{show.floor(tenant['floor_bytes'], tenant['effective_floor_bytes'])}, pinned "
+        f"{show.size(tenant['pinned_bytes'])}",
+        f"refused blocks by reason: {refused}; evicted {tenant['evicted_blocks']:,}",
+        f"hit ratio {show.percent(tenant['hit_ratio'])} of {tenant['requested_blocks']:,} requested blocks",
+        f"nodes: {', '.join(states[:10]) or 'none'}",
+    ]
+
+
+def _node(node: Mapping[str, Any]) -> list[str]:
+    lag = [
+        f"{kind} {wanted - node['observed'].get(kind, {}).get('generation', 0)} behind"
+        for kind, wanted in sorted(node["desired"].items())
+        if wanted > node["observed"].get(kind, {}).get("generation", 0)
+    ]
+    lines = [
+        f"state {node['state']}{', draining' if node['draining'] else ''}; {', '.join(lag) or 'not behind'}"
+    ]
+    stats = node["stats"]
+    if stats is None:
+        return [*lines, "no statistics: it has not reported yet, or it is lost"]
+    pool, totals = stats["pool"], stats["totals"]
+    requested = totals["requested_blocks"]
+    refused = ", ".join(f"{code} {count:,}" for code, count in sorted(stats["refused"].items())) or "none"
+    return [
+        *lines,
+        f"pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}, pinned "
+        f"{show.size(pool['pinned_bytes'])}; policy {stats['policy']['algorithm']}",
+        f"refused blocks by reason: {refused}; evicted {totals['evicted_blocks']:,}",
+        f"hit ratio {show.percent(totals['hit_blocks'] / requested if requested else None)} of {requested:,} requested "
+        "blocks",
+        *([f"cache start: {stats['start']['kind']}"] if stats.get("start") else []),
+    ]

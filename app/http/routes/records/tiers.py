@@ -1,0 +1,125 @@
+"""/api/v1/tiers"""
+
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, patch, put
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Body, FromPath, JSONBody, QueryParameter
+
+from app.http.body import MERGE_PATCH
+from app.http.middleware.turns import in_turn
+from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
+from app.http.preconditions import IfMatch, IfNoneMatch, expected
+from app.http.principals import caller
+from app.http.problems import declared
+from app.observe.trace import span
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.tiers import TierAnswer, TierDeletion, TierFilters, TierList, TierPut
+from app.services.records.tiers import Tiers
+
+_WRITES = (
+    "malformed",
+    "invalid",
+    "precondition-failed",
+    "precondition-required",
+    "conflict",
+    "unsupported-media-type",
+    "too-large",
+)
+
+
+@get(
+    "/",
+    operation_id="listTiers",
+    summary="List tiers, and their state on nodes",
+    opt={"role": "viewer"},
+    middleware=[in_turn],
+    responses=declared("invalid"),
+)
+async def list_tiers(
+    tiers: NamedDependency[Tiers],
+    kind: Annotated[str | None, QueryParameter(name="type", description="Only tiers of this type.")] = None,
+    managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
+    sort: Sort = "",
+    limit: Limit = 1000,
+    cursor: Cursor = "",
+) -> TierList:
+    return await tiers.page(PageRequest(limit, cursor, sort), TierFilters(kind, managed_by))
+
+
+@get(
+    "/{name:str}",
+    operation_id="getTier",
+    summary="Get a tier",
+    opt={"role": "viewer"},
+    responses=declared("not-found", "invalid"),
+)
+async def get_tier(tiers: NamedDependency[Tiers], name: FromPath[str]) -> Response[TierAnswer]:
+    answer = await tiers.get(name)
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@put(
+    "/{name:str}",
+    operation_id="putTier",
+    summary="Set a tier; running nodes open it, or change it and keep its blocks",
+    opt={"body": TierPut, "role": "operator"},
+    responses={
+        201: ResponseSpec(TierAnswer, generate_examples=False, description="The record was created."),
+        **declared(*_WRITES),
+    },
+)
+async def put_tier(
+    tiers: NamedDependency[Tiers],
+    name: FromPath[str],
+    data: JSONBody[TierPut],
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+    wait: Wait = "",
+) -> Response[TierAnswer]:
+    state = expected(if_match, if_none_match)
+    with span("tiers.put"):
+        answer, created = await tiers.put(name, data, caller(), state, wait_seconds(wait))
+    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+
+
+@patch(
+    "/{name:str}",
+    operation_id="patchTier",
+    summary=("Change some fields of a tier (JSON merge patch: null resets a field to its default)"),
+    opt={"body": dict[str, Any], "role": "operator"},
+    responses=declared("not-found", *_WRITES),
+)
+async def patch_tier(
+    tiers: NamedDependency[Tiers],
+    name: FromPath[str],
+    data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
+    if_match: IfMatch = None,
+    wait: Wait = "",
+) -> Response[TierAnswer]:
+    with span("tiers.patch"):
+        answer = await tiers.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
+    return Response(answer, headers={"ETag": answer.etag})
+
+
+@delete(
+    "/{name:str}",
+    operation_id="deleteTier",
+    summary="Delete a tier; its nodes close it, and its blocks stay where they are",
+    opt={"role": "operator"},
+    status_code=200,
+    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+)
+async def delete_tier(
+    tiers: NamedDependency[Tiers], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
+) -> TierDeletion:
+    with span("tiers.delete"):
+        return await tiers.delete(name, caller(), expected(if_match), wait_seconds(wait))
+
+
+router = Router(
+    "/tiers",
+    route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier],
+    tags=["tiers"],
+)

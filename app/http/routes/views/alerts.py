@@ -1,0 +1,94 @@
+"""/api/v1/alerts and /api/v1/annotations"""
+
+from typing import Annotated
+
+from litestar import Router, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+
+from app.http.middleware.turns import in_turn
+from app.http.parameters import Cursor, Limit, Sort
+from app.http.principals import caller
+from app.http.problems import declared
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.alerts import AlertFilters, AlertList, AlertsPost, AlertsTaken, AlertState
+from app.schemas.views.changes import Annotation
+from app.services.views.alerts import Alerts
+from app.services.views.applied_changes import AppliedChanges
+
+
+@post(
+    "/",
+    operation_id="postAlerts",
+    summary="Webhook of Alertmanager (version 4) and Grafana alerting: store firing and resolved alerts",
+    status_code=200,
+    opt={"body": AlertsPost, "role": "operator", "also": "alerts"},
+    responses=declared("malformed", "invalid", "unsupported-media-type", "too-large"),
+)
+async def post_alerts(alerts: NamedDependency[Alerts], data: JSONBody[AlertsPost]) -> AlertsTaken:
+    return await alerts.take(data)
+
+
+@get(
+    "/",
+    operation_id="listAlerts",
+    summary="List alerts with the changes that preceded them, newest first",
+    opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
+    responses=declared("invalid"),
+)
+async def list_alerts(
+    alerts: NamedDependency[Alerts],
+    in_state: Annotated[
+        AlertState | None, QueryParameter(name="state", description="Only alerts in this state.")
+    ] = None,
+    node: Annotated[str | None, QueryParameter(max_length=128, description="Only of this node.")] = None,
+    tenant: Annotated[
+        str | None, QueryParameter(max_length=128, description="Only of this tenant, as shown.")
+    ] = None,
+    sort: Sort = "",
+    limit: Limit = 100,
+    cursor: Cursor = "",
+) -> AlertList:
+    return await alerts.page(PageRequest(limit, cursor, sort), AlertFilters(in_state, node, tenant), caller())
+
+
+@get(
+    "/annotations",
+    operation_id="listAnnotations",
+    summary="List applied changes as annotations for Grafana, oldest first",
+    opt={"role": "viewer", "scoped": True},
+    middleware=[in_turn],
+    tags=["alerts"],
+    responses=declared("invalid"),
+)
+async def list_annotations(
+    applied_changes: NamedDependency[AppliedChanges],
+    start: Annotated[
+        str,
+        QueryParameter(
+            name="from",
+            max_length=64,
+            description="Start: Unix milliseconds or RFC 3339. Defaults to a day before `to`.",
+        ),
+    ] = "",
+    end: Annotated[
+        str,
+        QueryParameter(
+            name="to", max_length=64, description="End: Unix milliseconds or RFC 3339. Defaults to now."
+        ),
+    ] = "",
+    tags: Annotated[
+        str,
+        QueryParameter(
+            max_length=512,
+            description="Only changes with all of these tags, with commas between them: `tenant:acme,type:quota`.",
+        ),
+    ] = "",
+    limit: Limit = 200,
+) -> list[Annotation]:
+    wanted = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    return await applied_changes.annotations(start, end, wanted, limit, caller())
+
+
+router = Router("/alerts", route_handlers=[post_alerts, list_alerts], tags=["alerts"])

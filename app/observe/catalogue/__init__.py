@@ -1,0 +1,42 @@
+"""Events of the management plane: one typed struct for each name, published with `EventBus.publish`.
+
+The event bus adds when an event happened, on which node, and who caused it. Names are `noun.past_participle`; records
+and tokens have `created`, `changed` and `deleted`. An operator's request to a node ends in `requested`, because the
+node may refuse it. Fields that name something are `tenant`, `pin`, `policy`, `node`, `generation`, `reason` and so on,
+as in events of data planes (`dataplane.protocol.events`).
+"""
+
+from typing import get_args
+
+from app.observe.catalogue import access, alerts, fleet, records, service
+from app.observe.catalogue.plane_event import PlaneEvent
+from dataplane.protocol.event import EventStruct, name_of
+from dataplane.protocol.events import Event
+from dataplane.protocol.stats.node import NodeStats
+
+__all__ = [
+    "CATALOGUE",
+    "BLOCK_TRAFFIC",
+    "NOT_STORED",
+    "OF_DATA_PLANES",
+    "OF_MANAGEMENT_PLANE",
+    "PlaneEvent",
+    "name_of",
+]
+
+OF_MANAGEMENT_PLANE: tuple[type[PlaneEvent], ...] = tuple(
+    each
+    for module in (records, access, fleet, alerts, service)
+    for each in vars(module).values()
+    if isinstance(each, type) and issubclass(each, PlaneEvent) and each.__module__ == module.__name__
+)
+OF_DATA_PLANES: tuple[type[EventStruct], ...] = tuple(
+    each for each in get_args(Event) if each is not NodeStats
+)
+CATALOGUE: dict[str, type[EventStruct]] = {
+    name_of(each): each for each in (*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES)
+}
+"""All events that the event bus of a management plane delivers, by name."""
+NOT_STORED = frozenset(name for name, each in CATALOGUE.items() if not each.stored)
+"""Names of events of normal operation, which are not stored."""
+BLOCK_TRAFFIC = frozenset(name for name, each in CATALOGUE.items() if each.per_block)

@@ -1,0 +1,172 @@
+"""Metrics of a manager: what it serves, pushes and stores, and what it knows about its nodes."""
+
+from collections.abc import Mapping, Sequence
+
+from app.observe import process_metrics
+from app.observe.bounded import OTHER
+from app.observe.metric_sources import MetricSources
+from app.observe.page import C, G, H, MetricDeclaration, MetricsPage
+from dataplane.base import tracing
+
+PIN_LABELS = 50
+ALERT_LABELS = 50
+COLD = MetricDeclaration(
+    "larder_cache_cold",
+    G,
+    "1 while a cache that lost its blocks at its start, not on purpose, holds less than half of the lost bytes.",
+    ("node",),
+)
+EMPTY_PINS = MetricDeclaration(
+    "larder_pin_holds_nothing",
+    G,
+    "1 for each guaranteed or permanent pin without a cached block on any node.",
+    ("pin",),
+)
+NODES = MetricDeclaration("larder_nodes", G, "Known nodes by their state.", ("state",))
+UP = MetricDeclaration(
+    "larder_node_up", G, "1 when the node was heard from in the last seconds, else 0.", ("node",)
+)
+DESIRED = MetricDeclaration("larder_desired_generation", G, "Newest generation in the database.", ("type",))
+REQUESTS = MetricDeclaration(
+    "larder_http_requests",
+    C,
+    "Answered HTTP requests. The route is a template, or unmatched if no route has the path.",
+    ("method", "route", "status"),
+)
+REQUEST_SECONDS = MetricDeclaration(
+    "larder_http_request_seconds",
+    H,
+    "Duration of HTTP requests, without event streams.",
+    ("method", "route"),
+)
+PUSH_SECONDS = MetricDeclaration(
+    "larder_push_seconds", H, "Time that nodes took to acknowledge pushes, bodies included.", ("type",)
+)
+DATABASE_SECONDS = MetricDeclaration(
+    "larder_database_seconds",
+    H,
+    "Duration of transactions: reads, changes with their wait for others, and commits of changes.",
+    ("operation",),
+)
+GENERATION_LAG = MetricDeclaration(
+    "larder_generation_lag",
+    G,
+    "Number of generations by which the node is behind the newest.",
+    ("node", "type"),
+)
+DRIFTED = MetricDeclaration(
+    "larder_node_drifted",
+    G,
+    "1 while the node reports the newest generation with other contents, else 0.",
+    ("node", "type"),
+)
+TOKEN_EXPIRES = MetricDeclaration(
+    "larder_token_expires_timestamp_seconds",
+    G,
+    "Expiry of the token in Unix time, for the 50 tokens that expire next.",
+    ("token",),
+)
+PUSHES = MetricDeclaration("larder_pushes", C, "Pushes to nodes, by result.", ("state",))
+EVENTS = MetricDeclaration("larder_events_received", C, "Events received from nodes.")
+EVENTS_MALFORMED = MetricDeclaration("larder_events_malformed", C, "Malformed messages from nodes.")
+EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that nodes sent but that did not arrive.")
+STREAMS = MetricDeclaration("larder_event_streams", G, "Open event streams.")
+EVENTS_UNKEPT = MetricDeclaration(
+    "larder_events_unkept", C, "Events that were not stored because the queue was full."
+)
+AUTH_FAILURES = MetricDeclaration(
+    "larder_auth_failures",
+    C,
+    "Unauthenticated requests: a missing, malformed, unknown or expired token, or an ended session.",
+    ("reason",),
+)
+CONNECTIONS_ENDED = MetricDeclaration(
+    "larder_http_connections_ended",
+    C,
+    "Connections that were refused (all: too many) or closed (slow_head, slow_body).",
+    ("reason",),
+)
+AUDIT_SUPPRESSED = MetricDeclaration(
+    "larder_audit_suppressed",
+    C,
+    "Refusals that are missing from the audit log because they were too frequent.",
+)
+APPLY_FILE = MetricDeclaration(
+    "larder_apply_file_in_force", G, "0 while the file of apply_file cannot be applied, else 1."
+)
+APPLY_FILE_REFUSED = MetricDeclaration(
+    "larder_apply_file_refused", C, "Times that the file of apply_file could not be applied."
+)
+ALERTS_FIRING = MetricDeclaration(
+    "larder_alerts_firing",
+    G,
+    "Firing alerts that were posted to /api/v1/alerts: the 50 most frequent names, and `other`.",
+    ("alertname", "severity"),
+)
+RESTARTS = MetricDeclaration("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
+MANAGER_PUSHING = MetricDeclaration(
+    "larder_manager_pushing", G, "1 while this manager is the leader, which pushes to nodes, else 0."
+)
+DATABASE_UP = MetricDeclaration(
+    "larder_database_up", G, "1 while the database responds and accepts changes, else 0."
+)
+
+
+def add(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:
+    """Add the samples of this manager. `up`: whether each node was heard from, by name."""
+    page.add(process_metrics.SPANS_DROPPED, tracing.spans_dropped(), process_metrics.MANAGEMENT, "")
+    for name, is_up in up.items():
+        page.add(UP, is_up, name)
+    for name, cold in sources.cold().items():
+        page.add(COLD, cold, name)
+    _empty_pins(page, sources.empty_pins())
+    _alerts(page, sources.alerts())
+    for state, count in sources.node_states().items():
+        page.add(NODES, count, state)
+    for kind, generation in sources.desired().items():
+        page.add(DESIRED, generation, kind)
+    for lag in sources.lags():
+        page.add(GENERATION_LAG, lag.generations, lag.node, lag.type)
+        page.add(DRIFTED, lag.drifted, lag.node, lag.type)
+    for (method, route, status), count in sources.requests.items():
+        page.add(REQUESTS, count, method, route, str(status))
+    for labels, seconds in sources.request_seconds.items():
+        page.add_observed(REQUEST_SECONDS, seconds, *labels)
+    for kind, seconds in sources.push_seconds.items():
+        page.add_observed(PUSH_SECONDS, seconds, kind)
+    for operation, seconds in sources.database_seconds.items():
+        page.add_observed(DATABASE_SECONDS, seconds, operation)
+    for declared, counts in (
+        (PUSHES, sources.pushes),
+        (AUTH_FAILURES, sources.auth_failures),
+        (CONNECTIONS_ENDED, sources.connections_ended),
+    ):
+        for name, count in counts.items():
+            page.add(declared, count, name)
+    for event, count in sources.events_dropped.items():
+        page.add(process_metrics.EVENTS_DROPPED, count, process_metrics.MANAGEMENT, "", event)
+    for token, at in sources.token_ends():
+        page.add(TOKEN_EXPIRES, at, token)
+    if (process := sources.process()) is not None:
+        process_metrics.add(page, process, process_metrics.MANAGEMENT)
+    for declared, value in sources.numbers():
+        page.add(declared, value)
+
+
+def _alerts(page: MetricsPage, firing: Mapping[tuple[str, str], int]) -> None:
+    others = (OTHER, OTHER)
+    named = sorted(firing.keys() - {others}, key=lambda labels: (-firing[labels], labels))[:ALERT_LABELS]
+    for labels in named:
+        page.add(ALERTS_FIRING, firing[labels], *labels)
+    if rest := sum(firing.values()) - sum(firing[labels] for labels in named):
+        page.add(ALERTS_FIRING, rest, *others)
+
+
+def _empty_pins(page: MetricsPage, names: Sequence[str]) -> None:
+    """Add the first PIN_LABELS pins by name, and as `other` the number of the rest, which includes a pin named
+    `other`."""
+    named = [name for name in names if name != OTHER]
+    for name in named[:PIN_LABELS]:
+        page.add(EMPTY_PINS, 1, name)
+    if rest := len(names) - len(named[:PIN_LABELS]):
+        page.add(EMPTY_PINS, rest, OTHER)

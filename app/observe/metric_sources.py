@@ -1,0 +1,53 @@
+"""Where the numbers of a scrape come from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.observe.histogram import LatencyHistogram
+from app.observe.page import MetricDeclaration
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.processes import ProcessStats
+
+
+@dataclass(frozen=True)
+class MetricSources:
+    """Sources of a scrape; every callable returns current numbers."""
+
+    stats: Callable[[], Iterable[NodeStats]]
+    nodes_up: Callable[[], Mapping[str, bool]]
+    node_states: Callable[[], Mapping[str, int]]
+    """Number of nodes by state."""
+    desired: Callable[[], Mapping[str, int]]
+    requests: Mapping[tuple[str, str, int], int]
+    request_seconds: Mapping[tuple[str, str], LatencyHistogram]
+    pushes: Mapping[str, int]
+    push_seconds: Mapping[str, LatencyHistogram]
+    database_seconds: Mapping[str, LatencyHistogram]
+    lags: Callable[[], Iterable["GenerationLag"]]
+    token_ends: Callable[[], Iterable[tuple[str, float]]]
+    """Names of the tokens that expire next, with their expiry in Unix seconds."""
+    process: Callable[[], ProcessStats | None]
+    auth_failures: Mapping[str, int]
+    connections_ended: Mapping[str, int]
+    cold: Callable[[], Mapping[str, bool]]
+    """Whether the cache is cold, by node."""
+    empty_pins: Callable[[], Sequence[str]]
+    """Sorted names of pins that should keep their blocks and hold none."""
+    events_dropped: Mapping[str, int]
+    """Events that this management plane dropped, by name."""
+    alerts: Callable[[], Mapping[tuple[str, str], int]]
+    """Number of firing alerts by name and severity."""
+    numbers: Callable[[], Iterable[tuple[MetricDeclaration, float]]]
+    """Values of metrics without labels."""
+    lmcache_names: bool = False
+    """Whether to add metrics under LMCache's names."""
+
+
+@dataclass(frozen=True)
+class GenerationLag:
+    """Number of generations of a record type that a node has not applied yet."""
+
+    node: str
+    type: str
+    generations: int
+    drifted: bool

@@ -1,0 +1,96 @@
+"""Metrics of the activity on a node: durations of engines' operations, evictions, refusals, ages, hits by tier.
+
+Numbers that a node of an earlier release does not report are omitted.
+"""
+
+from collections import Counter
+from collections.abc import MutableMapping
+
+from app.observe import process_metrics
+from app.observe.bounded import OTHER
+from app.observe.catalogue import CATALOGUE
+from app.observe.page import C, H, MetricDeclaration, MetricsPage
+from app.observe.process_metrics import add_reported
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.tenants import TenantStats
+
+TenantCounter = tuple[MetricDeclaration] | tuple[MetricDeclaration, str]
+"""A counter of tenants, with the value of its label besides `node` and `tenant`, if it has one."""
+MEMORY = "memory"
+OPERATIONS = MetricDeclaration(
+    "larder_engine_operation_seconds",
+    H,
+    "Duration of engines' operations, as Larder's client measures it.",
+    ("node", "operation"),
+)
+_REASON = ("node", "reason")
+EVICTED_BLOCKS = MetricDeclaration("larder_evicted_blocks", C, "Blocks evicted, by reason.", _REASON)
+EVICTED_BYTES = MetricDeclaration("larder_evicted_bytes", C, "Bytes evicted, by reason.", _REASON)
+REFUSED = MetricDeclaration("larder_refused_blocks", C, "Blocks refused, by reason.", _REASON)
+_TENANT_REASON = ("node", "tenant", "reason")
+TENANT_EVICTED = MetricDeclaration(
+    "larder_tenant_evicted_blocks", C, "Blocks of the tenant evicted, by reason.", _TENANT_REASON
+)
+TENANT_REFUSED = MetricDeclaration(
+    "larder_tenant_refused_blocks", C, "Blocks refused to the tenant, by reason.", _TENANT_REASON
+)
+_TIER = ("node", "tenant", "tier")
+HIT_TOKENS = MetricDeclaration(
+    "larder_hit_tokens", C, "Tokens of the chains that engines acquired, counted once for all ranks.", _TIER
+)
+HIT_BYTES = MetricDeclaration(
+    "larder_hit_bytes", C, "Bytes of the chains that engines acquired, summed over all ranks.", _TIER
+)
+AGES = {
+    "evicted_idle": MetricDeclaration(
+        "larder_evicted_idle_seconds",
+        H,
+        "Time since the last use of blocks that were evicted to make room.",
+        ("node",),
+    ),
+    "block_lifetime": MetricDeclaration(
+        "larder_block_lifetime_seconds",
+        H,
+        "Time from the reservation of blocks to their eviction to make room.",
+        ("node",),
+    ),
+    "reuse_gap": MetricDeclaration(
+        "larder_block_reuse_gap_seconds", H, "Time between consecutive uses of a block.", ("node",)
+    ),
+}
+
+
+def add(page: MetricsPage, stats: NodeStats) -> None:
+    """Add the samples of one node, except those of its tenants."""
+    node = stats.node
+    for operation, seconds in stats.operations.items():
+        add_reported(page, OPERATIONS, seconds, node, operation)
+    for reason, evicted in stats.evicted.items():
+        page.add(EVICTED_BLOCKS, evicted.blocks, node, reason)
+        page.add(EVICTED_BYTES, evicted.bytes, node, reason)
+    for reason, count in stats.refused.items():
+        page.add(REFUSED, count, node, reason)
+    for name, declared in AGES.items():
+        add_reported(page, declared, getattr(stats, name), node)
+    if stats.process is not None:
+        process_metrics.add(page, stats.process, "data", node)
+    dropped: Counter[str] = Counter()
+    for event, count in stats.events_dropped.items():
+        dropped[event if event in CATALOGUE else OTHER] += count
+    for event, count in dropped.items():
+        page.add(process_metrics.EVENTS_DROPPED, count, "data", node, event)
+
+
+def count(tenant: TenantStats, counts: MutableMapping[TenantCounter, int]) -> None:
+    """Add the counters of a tenant to `counts`. For tenants that a node does not list, it reports no reasons: their
+    refused blocks get the reason `other`."""
+    for reason, blocks in tenant.evicted.items():
+        counts[TENANT_EVICTED, reason] = blocks
+    unexplained = tenant.refused_blocks
+    for reason, blocks in tenant.refused.items():
+        counts[TENANT_REFUSED, reason] = blocks
+        unexplained -= blocks
+    if unexplained > 0:
+        counts[TENANT_REFUSED, OTHER] = unexplained + tenant.refused.get(OTHER, 0)
+    counts[HIT_TOKENS, MEMORY] = tenant.hit_tokens
+    counts[HIT_BYTES, MEMORY] = tenant.hit_bytes

@@ -1,0 +1,99 @@
+"""Metrics of the processes of both planes: resource usage, event loop lag, and the running release.
+
+`plane` is `management` or `data`; `node` is empty for a management plane.
+"""
+
+import time
+from itertools import pairwise
+
+from app import __version__
+from app.observe.histogram import LatencyHistogram
+from app.observe.page import C, G, H, MetricDeclaration, MetricsPage
+from dataplane.base.process_figures import ProcessFigures
+from dataplane.protocol.stats.histogram import Histogram
+from dataplane.protocol.stats.processes import ProcessStats
+
+MANAGEMENT = "management"
+
+_OF = ("plane", "node")
+CPU = MetricDeclaration("larder_process_cpu_seconds", C, "CPU time of all threads.", _OF)
+RESIDENT = MetricDeclaration("larder_process_resident_bytes", G, "Resident memory.", _OF)
+OPEN_FDS = MetricDeclaration("larder_process_open_fds", G, "Open file descriptors.", _OF)
+COLLECTIONS = MetricDeclaration(
+    "larder_gc_collections", C, "Collections of Python's garbage collector.", (*_OF, "generation")
+)
+PAUSES = MetricDeclaration("larder_gc_pause_seconds", C, "Time spent in garbage collections.", _OF)
+LAG = MetricDeclaration("larder_event_loop_lag_seconds", H, "Delay of timers of the event loop.", _OF)
+EVENTS_DROPPED = MetricDeclaration(
+    "larder_events_dropped",
+    C,
+    "Events that were dropped because a queue was full.",
+    (*_OF, "event"),
+)
+SPANS_DROPPED = MetricDeclaration(
+    "larder_otel_spans_dropped",
+    C,
+    "Spans of traces that did not reach the collector, by plane (management or data).",
+    _OF,
+)
+BUILD = MetricDeclaration(
+    "larder_build_info",
+    G,
+    "1 for the running release; the commit is empty if it is unknown.",
+    ("version", "commit", "python", *_OF),
+)
+
+
+def add(page: MetricsPage, stats: ProcessStats, plane: str, node: str = "") -> None:
+    """Add the samples of one process."""
+    page.add(CPU, stats.cpu_s, plane, node)
+    page.add(RESIDENT, stats.resident_bytes, plane, node)
+    page.add(OPEN_FDS, stats.open_fds, plane, node)
+    for generation, count in enumerate(stats.gc_collections):
+        page.add(COLLECTIONS, count, plane, node, str(generation))
+    page.add(PAUSES, stats.gc_pause_s, plane, node)
+    add_reported(page, LAG, stats.loop_lag, plane, node)
+    page.add(BUILD, 1, stats.version, stats.commit, stats.python, plane, node)
+
+
+def add_reported(
+    page: MetricsPage, declared: MetricDeclaration, reported: Histogram | None, *labels: str
+) -> None:
+    """Add a histogram that a node reported. Does nothing if it is missing or malformed."""
+    if reported is None or len(reported.counts) != len(reported.bounds) + 1:
+        return
+    bounds = reported.bounds
+    if all(low < high for low, high in pairwise(bounds)) and min(reported.counts) >= 0:
+        page.add_histogram(declared, bounds, reported.counts, reported.total, *labels)
+
+
+class ProcessMeter:
+    """Resource usage of this process. Garbage collection is measured from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self.loop_lag = LatencyHistogram()
+        self._figures: ProcessFigures | None = None
+
+    def start(self) -> None:
+        self._figures = ProcessFigures()
+
+    def stop(self) -> None:
+        if self._figures is not None:
+            self._figures.close()
+
+    def read(self) -> ProcessStats | None:
+        """Return the current usage; None before `start`."""
+        if self._figures is None:
+            return None
+        use = self._figures.read(time.monotonic())
+        return ProcessStats(
+            use.cpu_s,
+            use.resident_bytes,
+            use.open_fds,
+            use.gc_collections,
+            use.gc_pause_s,
+            Histogram(list(self.loop_lag.bounds), self.loop_lag.counts, self.loop_lag.total),
+            __version__,
+            use.commit,
+            use.python,
+        )

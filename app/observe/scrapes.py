@@ -1,0 +1,82 @@
+"""Pages of scrapes: all metrics of this process. A scrape reads the current numbers from their owners; this module
+keeps no counters.
+
+Metrics of a node carry its name. The number of label values is bounded: the 50 largest tenants by bytes, and `other`
+for the rest; the 50 largest spaces, 100 engines by name, 50 pins with GPU copies and 50 pins that hold nothing.
+"""
+
+import asyncio
+
+from app.observe import (
+    gateway_metrics,
+    gpu_copy_metrics,
+    ipc_metrics,
+    kv_event_metrics,
+    lmcache_metrics,
+    manager_metrics,
+    node_activity_metrics,
+    node_metrics,
+    pin_metrics,
+    tenant_metrics,
+    tier_metrics,
+)
+from app.observe.bounded import BoundedTenants
+from app.observe.metric_sources import MetricSources
+from app.observe.page import MetricsPage
+from dataplane.protocol.stats.node import NodeStats
+
+
+class Scrapes:
+    """Makes the pages of scrapes. Instances share no state."""
+
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources = sources
+        self._nodes: dict[str, _NodePage] = {}
+        self._lock = asyncio.Lock()
+
+    async def page(self, *, openmetrics: bool = False) -> bytes:
+        """Return the current numbers as text. Yields to other tasks between nodes; concurrent scrapes run one after the
+        other, so that counters never fall from one scrape to the next."""
+        page = MetricsPage(openmetrics=openmetrics)
+        async with self._lock:
+            for stats in self._sources.stats():
+                known = self._nodes.get(stats.node)
+                if known is None or known.epoch != stats.epoch:
+                    known = self._nodes[stats.node] = _NodePage(stats.epoch)
+                page.add_page(known.of(stats, lmcache_names=self._sources.lmcache_names))
+                await asyncio.sleep(0)
+            pin_metrics.add(page, list(self._sources.stats()))
+            up = self._sources.nodes_up()
+            for name in self._nodes.keys() - up.keys():
+                del self._nodes[name]
+        manager_metrics.add(page, self._sources, up)
+        return page.text()
+
+
+class _NodePage:
+    """Samples of one node process, rebuilt for each of its reports."""
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._tenants = BoundedTenants(tenant_metrics.counters)
+        self._stats: NodeStats | None = None
+        self._page = MetricsPage()
+
+    def of(self, stats: NodeStats, *, lmcache_names: bool) -> MetricsPage:
+        if stats is not self._stats:
+            self._stats, self._page = stats, MetricsPage()
+            self._tenants.update(stats.tenants, stats.other_tenants)
+            node_metrics.add(self._page, stats)
+            node_activity_metrics.add(self._page, stats)
+            tenant_metrics.add(self._page, stats.node, self._tenants)
+            gpu_copy_metrics.add(self._page, stats)
+            tier_metrics.add(self._page, stats)
+            if stats.kv_events is not None:
+                kv_event_metrics.add(self._page, stats.node, stats.kv_events)
+            if stats.ipc is not None:
+                ipc_metrics.add(self._page, stats.node, stats.ipc)
+            if stats.gateway is not None:
+                gateway_metrics.add(self._page, stats.node, stats.gateway)
+                if lmcache_names:
+                    lmcache_metrics.add(self._page, stats, stats.gateway)
+        return self._page

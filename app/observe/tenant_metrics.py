@@ -1,0 +1,74 @@
+"""Metrics of tenants on a node."""
+
+from operator import attrgetter
+
+from app.observe import node_activity_metrics
+from app.observe.bounded import OTHER, BoundedTenants
+from app.observe.node_activity_metrics import TenantCounter
+from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from dataplane.protocol.stats.tenants import TenantStats
+
+TENANTS = {
+    "bytes": MetricDeclaration("larder_tenant_bytes", G, "Bytes that the tenant holds.", ("node", "tenant")),
+    "limit_bytes": MetricDeclaration(
+        "larder_tenant_limit_bytes", G, "The tenant's limit.", ("node", "tenant")
+    ),
+    "floor_bytes": MetricDeclaration(
+        "larder_tenant_floor_bytes", G, "The tenant's floor.", ("node", "tenant")
+    ),
+    "effective_floor_bytes": MetricDeclaration(
+        "larder_tenant_effective_floor_bytes",
+        G,
+        "Part of the tenant's floor that the node guarantees.",
+        ("node", "tenant"),
+    ),
+    "pinned_bytes": MetricDeclaration(
+        "larder_tenant_pinned_bytes", G, "Bytes that the tenant's guaranteed pins hold.", ("node", "tenant")
+    ),
+    "would_refuse_blocks": MetricDeclaration(
+        "larder_tenant_would_refuse_blocks",
+        C,
+        "Blocks that would have been refused in the mode `enforce`.",
+        ("node", "tenant"),
+    ),
+    "requested_blocks": MetricDeclaration(
+        "larder_tenant_requested_blocks", C, "Blocks that the tenant's engines requested.", ("node", "tenant")
+    ),
+    "hit_blocks": MetricDeclaration(
+        "larder_tenant_hit_blocks", C, "Requested blocks of the tenant that were cached.", ("node", "tenant")
+    ),
+}
+
+
+def counters(tenant: TenantStats) -> dict[TenantCounter, int]:
+    """Return the counters of a tenant, by declaration and additional labels."""
+    counts: dict[TenantCounter, int] = dict(zip(_COUNTERS, _counted(tenant), strict=True))
+    node_activity_metrics.count(tenant, counts)
+    return counts
+
+
+_COUNTERS = tuple((declared,) for declared in TENANTS.values() if declared.kind == C)
+_counted = attrgetter(*(name for name, declared in TENANTS.items() if declared.kind == C))
+
+
+def add(page: MetricsPage, node: str, tenants: BoundedTenants[TenantCounter]) -> None:
+    """Add the samples of the tenants of one node."""
+    gauges = [(name, declared) for name, declared in TENANTS.items() if declared.kind == G]
+    for tenant in tenants.named:
+        for name, declared in gauges:
+            value = getattr(tenant, name)
+            if value is not None:
+                page.add(declared, value, node, tenant.tenant)
+        _add_counts(page, node, tenant.tenant, tenants)
+    if tenants.folded:
+        for name, declared in gauges:
+            if name != "limit_bytes":  # a sum of limits has no meaning
+                page.add(declared, sum(map(attrgetter(name), tenants.folded)), node, OTHER)
+    if tenants.counts(OTHER):
+        _add_counts(page, node, OTHER, tenants)
+
+
+def _add_counts(page: MetricsPage, node: str, label: str, tenants: BoundedTenants[TenantCounter]) -> None:
+    for key, count in tenants.counts(label).items():
+        declared, *labels = key
+        page.add(declared, count, node, label, *labels)

@@ -1,0 +1,196 @@
+"""Metrics of the tiers behind a node's memory. A node without tiers has none.
+
+The numbers of labels are bounded: the reasons that are known, the 50 tenants with the most bytes in each tier, and
+`other` for the rest.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from app.observe.bounded import OTHER, TENANT_LABELS
+from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
+
+TIER_LABELS = 16
+_TIER = ("node", "tier")
+_REASON = (*_TIER, "reason")
+_TENANT = (*_TIER, "tenant")
+TIERS = {
+    "serves": MetricDeclaration("larder_tier_serves", G, "1 while the tier is in service, else 0.", _TIER),
+    "out_of_service": MetricDeclaration(
+        "larder_tier_out_of_service", C, "Number of times that the tier was taken out of service.", _TIER
+    ),
+    "budget_bytes": MetricDeclaration(
+        "larder_tier_budget_bytes", G, "Most bytes that the tier may hold.", _TIER
+    ),
+    "stored_bytes": MetricDeclaration(
+        "larder_tier_stored_bytes",
+        G,
+        "Bytes of the tier's budget in use, headers and rounding included.",
+        _TIER,
+    ),
+    "logical_bytes": MetricDeclaration(
+        "larder_tier_logical_bytes",
+        G,
+        "Bytes of the blocks in the tier as they are in memory: before compression, without headers and rounding.",
+        _TIER,
+    ),
+    "blocks": MetricDeclaration("larder_tier_blocks", G, "Blocks that the tier holds.", _TIER),
+    "waiting_blocks": MetricDeclaration(
+        "larder_tier_waiting_blocks", G, "Blocks that wait to be copied to the tier.", _TIER
+    ),
+    "spilling_bytes": MetricDeclaration(
+        "larder_tier_spilling_bytes", G, "Bytes that are being copied to the tier.", _TIER
+    ),
+    "loading_bytes": MetricDeclaration(
+        "larder_tier_loading_bytes", G, "Bytes that are being loaded from the tier.", _TIER
+    ),
+    "load_bytes_per_s": MetricDeclaration(
+        "larder_tier_load_bytes_per_second",
+        G,
+        "Measured bandwidth of loads from the tier; an assumed value before the first load.",
+        _TIER,
+    ),
+    "spilled_blocks": MetricDeclaration(
+        "larder_tier_spilled_blocks", C, "Blocks that were copied to the tier.", _TIER
+    ),
+    "spilled_bytes": MetricDeclaration(
+        "larder_tier_spilled_bytes", C, "Bytes of blocks that were copied to the tier.", _TIER
+    ),
+    "loaded_blocks": MetricDeclaration(
+        "larder_tier_loaded_blocks", C, "Blocks that were loaded from the tier into memory.", _TIER
+    ),
+    "loaded_bytes": MetricDeclaration(
+        "larder_tier_loaded_bytes", C, "Bytes of blocks that were loaded from the tier into memory.", _TIER
+    ),
+    "evicted_blocks": MetricDeclaration(
+        "larder_tier_evicted_blocks", C, "Blocks that the tier evicted to make room.", _TIER
+    ),
+}
+REFUSED = MetricDeclaration(
+    "larder_tier_refused_blocks",
+    C,
+    "Blocks that were not copied to the tier, by reason: away (out of service), waiting (too many wait), budget, limit "
+    "(of the tenant), listing (the tier is being listed), full, late, failed.",
+    _REASON,
+)
+LOST = MetricDeclaration(
+    "larder_tier_lost_blocks",
+    C,
+    "Blocks that were not loaded from the tier, by reason: memory (the pool had no room), missing, corrupt, late, "
+    "failed, invalidated, clock (its recorded time is in the future), waiting (too many loads wait).",
+    _REASON,
+)
+NOT_COMPRESSED = MetricDeclaration(
+    "larder_tier_not_compressed_blocks",
+    C,
+    "Blocks that were copied as they are although the tier compresses, by reason: size (the encoded block is not "
+    "smaller), dtype and heads (unknown or unsuitable for fp8), values (not finite).",
+    _REASON,
+)
+REASONS = frozenset(
+    (
+        "away",
+        "waiting",
+        "budget",
+        "limit",
+        "listing",
+        "memory",
+        "missing",
+        "corrupt",
+        "clock",
+        "full",
+        "late",
+        "failed",
+        "invalidated",
+        "size",
+        "dtype",
+        "heads",
+        "values",
+    )
+)
+TENANTS = {
+    "bytes": MetricDeclaration(
+        "larder_tier_tenant_bytes", G, "Bytes of the tier's budget that a tenant uses.", _TENANT
+    ),
+    "blocks": MetricDeclaration(
+        "larder_tier_tenant_blocks", G, "Blocks of a tenant that the tier holds.", _TENANT
+    ),
+}
+
+
+FLOOR = MetricDeclaration(
+    "larder_tier_tenant_floor_bytes",
+    G,
+    "Bytes of the tier that are guaranteed to a tenant by its quota; absent without a floor.",
+    _TENANT,
+)
+LIMIT = MetricDeclaration(
+    "larder_tier_tenant_limit_bytes",
+    G,
+    "Most bytes of the tier that a tenant may use by its quota; absent without a limit.",
+    _TENANT,
+)
+
+
+DIRECTORY = {
+    "tier_directory_blocks": MetricDeclaration(
+        "larder_tier_directory_blocks",
+        G,
+        "Blocks of tiers that the node's tier directory lists, where engines look for them.",
+        ("node",),
+    ),
+    "tier_directory_unlisted": MetricDeclaration(
+        "larder_tier_directory_unlisted",
+        C,
+        "Times that a block did not fit into the tier directory; engines do not find such blocks.",
+        ("node",),
+    ),
+}
+
+
+def add(page: MetricsPage, stats: NodeStats) -> None:
+    """Add the samples of one node."""
+    if stats.tiers:
+        for name, declared in DIRECTORY.items():
+            page.add(declared, getattr(stats, name), stats.node)
+    for tier in stats.tiers[:TIER_LABELS]:
+        for name, declared in TIERS.items():
+            page.add(declared, getattr(tier, name), stats.node, tier.name)
+        for declared, counts in (
+            (REFUSED, tier.refused),
+            (LOST, tier.lost),
+            (NOT_COMPRESSED, tier.not_compressed),
+        ):
+            for reason, count in _by_reason(counts).items():
+                page.add(declared, count, stats.node, tier.name, reason)
+        for tenant in _bounded(tier):
+            for name, declared in TENANTS.items():
+                page.add(declared, getattr(tenant, name), stats.node, tier.name, tenant.tenant)
+            if tenant.floor_bytes:
+                page.add(FLOOR, tenant.effective_floor_bytes, stats.node, tier.name, tenant.tenant)
+            if tenant.limit_bytes is not None:
+                page.add(LIMIT, tenant.limit_bytes, stats.node, tier.name, tenant.tenant)
+
+
+def _by_reason(counts: Mapping[str, int]) -> Mapping[str, int]:
+    known: Counter[str] = Counter()
+    for reason, count in counts.items():
+        known[reason if reason in REASONS else OTHER] += count
+    return known
+
+
+def _bounded(tier: TierStats) -> Iterable[TierTenantStats]:
+    """Return the listed tenants with the most bytes, and one `other` for the rest of the tier, which includes a tenant
+    named `other`."""
+    largest = sorted(
+        (each for each in tier.tenants if each.tenant != OTHER), key=lambda each: (-each.bytes, each.tenant)
+    )
+    named = largest[:TENANT_LABELS]
+    blocks = tier.blocks - sum(each.blocks for each in named)
+    if blocks <= 0:
+        return named
+    # The room of blocks that are being copied is not charged to a tenant yet.
+    nbytes = tier.stored_bytes - tier.spilling_bytes - sum(each.bytes for each in named)
+    return [*named, TierTenantStats(OTHER, blocks, max(0, nbytes))]

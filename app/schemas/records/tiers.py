@@ -1,0 +1,172 @@
+"""Tiers: stores behind the memory of nodes."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.base.records import ManagedBy, Note, Selector
+from app.schemas.base.status import RecordStatus
+from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.tiers import Compress, Spill
+
+IN_FLIGHT_BYTES = 64 << 20
+
+
+class TierPut(msgspec.Struct, forbid_unknown_fields=True):
+    """A complete tier record; omitted fields get their defaults, and `type` and `budget_bytes` have none. Sizes are
+    bytes, or text such as `4GiB`. Secrets are references: `env:NAME`, or `file:/path` of a file on each node."""
+
+    type: Annotated[
+        str | msgspec.UnsetType,
+        Meta(
+            description="Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.",
+            examples=["s3"],
+        ),
+    ] = msgspec.UNSET
+    budget_bytes: Annotated[
+        int | str | msgspec.UnsetType,
+        Meta(
+            description=(
+                "Required: most bytes that each node keeps in the tier. A tier of the type `disk` needs at least one "
+                "segment file, 1 GiB if `parameters` does not set `segment_bytes`."
+            ),
+            examples=["4GiB"],
+        ),
+    ] = msgspec.UNSET
+    parameters: Annotated[
+        dict[str, Any],
+        Meta(
+            description="Parameters of the type, such as the directories of a disk tier.",
+            examples=[{"url": "s3://bucket/larder", "region": "eu-central-1"}],
+        ),
+    ] = {}
+    order: Annotated[
+        int,
+        Meta(
+            description=(
+                "A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000."
+            ),
+            examples=[10],
+        ),
+    ] = 0
+    spill: Annotated[
+        Spill,
+        Meta(
+            description=(
+                "Which blocks are copied to the tier: all that are stored (`commit`), those that are used "
+                "again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`)."
+            )
+        ),
+    ] = "commit"
+    load_deadline_s: Annotated[
+        float,
+        Meta(
+            description="Seconds after which a load that has not begun is cancelled: at most 300.",
+            examples=[2],
+        ),
+    ] = 5.0
+    max_bytes_in_flight: Annotated[
+        int | str,
+        Meta(
+            description=(
+                "Most bytes that are copied to the tier, and that are loaded from it, at the same time: "
+                "1 MiB to 64 GiB."
+            ),
+            examples=["128MiB"],
+        ),
+    ] = IN_FLIGHT_BYTES
+    compress: Annotated[
+        Compress,
+        Meta(
+            description=(
+                "How blocks are encoded when they are copied to the tier: as they are in memory (`none`), losslessly "
+                "(`zstd`), or in half the bytes with an error (`fp8`). Only the type `s3` supports `zstd` and `fp8`. "
+                "Blocks that the tier already holds stay as they are."
+            ),
+            examples=["zstd"],
+        ),
+    ] = "none"
+    note: Note = ""
+    managed_by: ManagedBy = ""
+    selector: Selector = None
+
+
+class TierRecord(msgspec.Struct, frozen=True):
+    """A tier record. Each field is a column of the table."""
+
+    name: str
+    type: str
+    budget_bytes: int
+    parameters: dict[str, Any]
+    order: int
+    spill: Spill
+    load_deadline_s: float
+    max_bytes_in_flight: int
+    compress: Compress
+    note: str
+    managed_by: str
+    selector: dict[str, str] | None
+    """Labels of the nodes that the record selects; null for all nodes."""
+    generation: int
+    """The generation of `tiers` that last changed this record; its ETag is this number in quotes."""
+
+
+class TierRefusal(msgspec.Struct, frozen=True):
+    """Why a node refused the tiers that it was sent."""
+
+    path: str
+    """e.g. `tiers.nvme.parameters.directories`. It may name another tier: a node applies all tiers or none."""
+    code: str
+    message: str
+
+
+class TierAnswer(TierRecord, frozen=True):
+    """A tier record, and the state of the tier on the nodes."""
+
+    etag: str
+    """ETag for `If-Match`."""
+    created_at: float
+    updated_at: float
+    blocks: int
+    """Sum over the nodes in `stats`. Blocks of a shared tier count for the node that wrote them."""
+    stored_bytes: int
+    logical_bytes: int
+    """Bytes of these blocks as they are in memory, before compression and without headers."""
+    stats: dict[str, TierStats]
+    """What the tier holds and does, by node; without lost nodes, and nodes where it is not open."""
+    faults: dict[str, list[TierRefusal]]
+    """Faults of the nodes that refuse the current tiers, by node."""
+    status: RecordStatus
+
+
+class TierList(msgspec.Struct, frozen=True):
+    items: list[TierAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""
+
+
+class TierDeletion(msgspec.Struct, frozen=True):
+    """A deleted record, and what the tier held. Nothing of it is deleted."""
+
+    name: str
+    generation: int
+    """The generation of `tiers` without the record."""
+    blocks: int
+    """Sum over the nodes, as they last reported it."""
+    stored_bytes: int
+    nodes: list[str]
+    """Sorted names of the nodes that reported the tier."""
+    message: str
+    """What happens to the blocks, as a sentence."""
+
+
+@dataclass(frozen=True)
+class TierFilters:
+    """Filters; None matches everything."""
+
+    type: str | None = None
+    managed_by: str | None = None

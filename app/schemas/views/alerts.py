@@ -1,0 +1,114 @@
+"""Alerts of Alertmanager and of Grafana: the webhook that they call, and the alerts that are stored."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from app.schemas.views.changes import ChangeAnswer
+
+AlertState = Literal["firing", "resolved", "expired"]
+MAX_ALERTS = 1000
+
+
+class WebhookAlert(msgspec.Struct, frozen=True, rename="camel"):
+    """One alert of a webhook. Unknown fields are ignored."""
+
+    status: Literal["firing", "resolved"]
+    labels: Annotated[
+        dict[str, str],
+        Meta(
+            description="At most 64, of at most 1,024 characters. `tenant` and `node` name what the alert is about."
+        ),
+    ]
+    starts_at: Annotated[str, Meta(description="RFC 3339.", examples=["2026-01-31T12:00:00Z"])]
+    annotations: Annotated[
+        dict[str, str],
+        Meta(description="At most 64; values are cut after 1,024 characters. `runbook_url` becomes a link."),
+    ] = {}
+    ends_at: Annotated[
+        str,
+        Meta(
+            description="End of a resolved alert; for a firing one, when it expires unless it is sent again. The year "
+            "1 or no value: after `alert_expire_s`."
+        ),
+    ] = ""
+    generator_url: str = msgspec.field(default="", name="generatorURL")
+    fingerprint: Annotated[
+        str, Meta(description="1 to 64 of the characters A-Z a-z 0-9 _ -; by default a hash of the labels.")
+    ] = ""
+
+
+class AlertsPost(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of a webhook of Alertmanager (version 4) or Grafana alerting (version 1). Unknown fields are ignored."""
+
+    version: Annotated[str, Meta(description="`4` of Alertmanager, `1` of Grafana.")]
+    alerts: Annotated[list[WebhookAlert], Meta(max_length=MAX_ALERTS)]
+    truncated_alerts: Annotated[
+        int, Meta(description="Alerts that the sender left out.", ge=0, le=(1 << 53))
+    ] = 0
+
+
+class AlertsTaken(msgspec.Struct, frozen=True):
+    """Result of a webhook."""
+
+    fired: int
+    """Alerts that were not firing before."""
+    resolved: int
+    """Alerts that were firing before."""
+    repeated: int
+    """Alerts that were known to be in this state."""
+    truncated: int
+    """Alerts that the sender left out."""
+
+
+class AlertAnswer(msgspec.Struct, frozen=True):
+    """A stored alert."""
+
+    fingerprint: str
+    alertname: str
+    severity: str
+    """Label `severity`; empty if it has none."""
+    state: AlertState
+    """`expired`: it was neither resolved nor sent again in time."""
+    tenant: str
+    """Label `tenant`; empty if it has none."""
+    node: str
+    """Label `node`; empty if it has none."""
+    summary: str
+    """Annotation `summary`, otherwise `description`."""
+    runbook_url: str
+    """Annotation `runbook_url`, if it is an http or https URL."""
+    generator_url: str
+    """URL of the rule that generated the alert, if it is an http or https URL."""
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    starts_at: float
+    """Unix seconds."""
+    ended_at: float | None
+    """Unix seconds; null while it fires."""
+    received_at: float
+    """Unix seconds at which it was last sent."""
+    expires_at: float
+    """Unix seconds at which it counts as expired unless it is sent again."""
+    preceding_changes: list[ChangeAnswer]
+    """The latest changes before its start that concern its tenant, its node or the fleet, newest first: at most 5, made
+    within `alert_changes_s` seconds before the start."""
+
+
+class AlertList(msgspec.Struct, frozen=True):
+    items: list[AlertAnswer]
+    total: int
+    """Items on all pages."""
+    next_cursor: str
+    """`cursor` of the next page; empty on the last."""
+
+
+@dataclass(frozen=True)
+class AlertFilters:
+    """Filters; None matches everything."""
+
+    state: AlertState | None = None
+    node: str | None = None
+    tenant: str | None = None

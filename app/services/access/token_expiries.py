@@ -1,0 +1,61 @@
+"""Publishes an event for each token that expires, also for tokens that expired while no manager was running."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from app.observe.catalogue import name_of
+from app.observe.catalogue.access import TokenExpired
+from app.observe.events import EventBus, fields_of
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.events import EventFilters
+from app.store.access import tokens
+from app.store.base import notify
+from app.store.base.database import Database
+from app.store.base.notify import Notification
+from app.store.views import events
+
+LOOK_S = 15.0
+LATE_S = 86_400.0
+"""Age in seconds beyond which an expiry is no longer published."""
+MOST = 1_000
+
+
+class TokenExpiries:
+    def __init__(self, database: Database, bus: EventBus, leads: Callable[[], bool]) -> None:
+        """`leads` returns whether this manager is the leader. Only the leader publishes."""
+        self._database = database
+        self._bus = bus
+        self._leads = leads
+        self._published: set[tuple[str, float]] = set()
+        """Token ids and expiry times of the published events."""
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises StoreUnavailable; call it again then."""
+        while True:
+            if self._leads():
+                await self.publish(time.time())
+            await asyncio.sleep(LOOK_S)
+
+    async def publish(self, now: float) -> None:
+        """Publish the expiries that have no event yet. Raises StoreUnavailable."""
+        name, since = name_of(TokenExpired), now - LATE_S
+        async with self._database.read() as session:
+            expired = {
+                (row.id, row.expires_at): row.name for row in await tokens.expired(session, since, now)
+            }
+            if expired.keys() <= self._published:
+                return
+            known = await events.page(session, PageRequest(MOST), EventFilters(name, since=since))
+        self._published |= {(str(row.fields.get("token_id")), row.at) for row in known.rows}
+        found = [
+            (TokenExpired(token, token_id), at)
+            for (token_id, at), token in expired.items()
+            if (token_id, at) not in self._published
+        ]
+        async with self._database.write(light=True) as session:
+            notifications = [Notification(name, at, fields_of(event)) for event, at in found]
+            await notify.post(session, notifications)
+        self._published = set(expired)
+        for event, at in found:
+            self._bus.publish(event, at=at)

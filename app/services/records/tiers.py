@@ -1,0 +1,157 @@
+"""Tiers: stores behind the memory of nodes, and their contents there.
+
+Deleting a record closes the tier on its nodes and deletes none of its blocks.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.ingest.fleet import Fleet
+from app.schemas.base.listing import PageRequest
+from app.schemas.records.tiers import (
+    TierAnswer,
+    TierDeletion,
+    TierFilters,
+    TierList,
+    TierPut,
+    TierRecord,
+    TierRefusal,
+)
+from app.services.base import checks
+from app.services.base.changes import Change, Changes
+from app.services.base.merge import patched
+from app.services.base.preconditions import ANY, Precondition
+from app.services.base.principals import Principal
+from app.services.records import owners
+from app.services.records.progress import RecordProgress
+from app.services.records.record_types import Values, fields
+from app.services.records.tier_intent import TIERS, resolve
+from app.store.base.database import Database
+from app.store.records import tiers
+from app.store.records.tiers import TierRow
+from dataplane.base.units import format_size
+from dataplane.protocol.stats.tiers import TierStats
+
+
+class Tiers:
+    """Get, put, patch, delete; a put of an identical record changes nothing."""
+
+    def __init__(self, database: Database, changes: Changes, progress: RecordProgress, fleet: Fleet) -> None:
+        self._database = database
+        self._changes = changes
+        self._progress = progress
+        self._fleet = fleet
+
+    async def get(self, name: str) -> TierAnswer:
+        """Return the tier. Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        row = await self._database.row(TierRow, name)
+        if row is None:
+            raise TIERS.missing(name)
+        return self.answers([row])[0]
+
+    async def page(self, wanted: PageRequest, filters: TierFilters) -> TierList:
+        """Return a page of tiers. Raises Invalid."""
+        async with self._database.read() as session:
+            page = await tiers.page(session, wanted, filters)
+        return TierList(self.answers(page.rows), page.total, page.next_cursor)
+
+    async def put(
+        self, name: str, intent: TierPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> tuple[TierAnswer, bool]:
+        """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
+        PreconditionRequired."""
+        checks.pin_name(name)
+        values = resolve(name, intent)
+        async with self._changes.begin(by, "tiers") as change:
+            row = await tiers.get(change.session, name)
+            TIERS.check_state(expected, name, row)
+            created = row is None
+            row = self._write(change, row, values)
+        await self._progress.wait("tiers", row.generation, wait_s)
+        return self.answers([row])[0], created
+
+    async def patch(
+        self,
+        name: str,
+        patch: dict[str, Any],
+        by: Principal,
+        expected: Precondition = ANY,
+        wait_s: float = 0.0,
+    ) -> TierAnswer:
+        """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
+        checks.pin_name(name)
+        async with self._changes.begin(by, "tiers") as change:
+            row = await TIERS.existing(change, name, expected)
+            intent = patched(TierPut, TIERS.as_put(row), patch)
+            row = self._write(change, row, resolve(name, intent))
+        await self._progress.wait("tiers", row.generation, wait_s)
+        return self.answers([row])[0]
+
+    def _write(self, change: Change, row: TierRow | None, values: Values) -> TierRow:
+        owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
+        return TIERS.write(change, values["name"], row, values)
+
+    async def delete(
+        self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
+    ) -> TierDeletion:
+        """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
+        PreconditionRequired."""
+        checks.pin_name(name)
+        held = self._stats().get(name, {})
+        async with self._changes.begin(by, "tiers") as change:
+            row = await TIERS.existing(change, name, expected)
+            await TIERS.remove(change, row)
+        generation = change.generations["tiers"]
+        await self._progress.wait("tiers", generation, wait_s)
+        return _deletion(name, generation, held)
+
+    def answers(self, rows: Sequence[TierRow]) -> list[TierAnswer]:
+        """Return records with what the nodes report about their tiers."""
+        stats = self._stats()
+        faults = {
+            node.name: [TierRefusal(fault.path, fault.code, fault.message) for fault in found]
+            for node in self._fleet.living()
+            if (found := self._progress.faults(node, "tiers"))
+        }
+        return [self._answer(row, stats.get(row.name, {}), faults) for row in rows]
+
+    def _stats(self) -> dict[str, dict[str, TierStats]]:
+        """Return what the nodes that are not lost report of tiers of records, by tier and node."""
+        found: dict[str, dict[str, TierStats]] = {}
+        for stats in sorted(self._fleet.stats(), key=lambda stats: stats.node):
+            for tier in stats.tiers:
+                if tier.from_settings:
+                    continue
+                found.setdefault(tier.name, {})[stats.node] = tier
+        return found
+
+    def _answer(
+        self, row: TierRow, stats: dict[str, TierStats], faults: dict[str, list[TierRefusal]]
+    ) -> TierAnswer:
+        status = self._progress.status(
+            "tiers", row.generation, name=row.name, selector=row.selector, since=row.updated_at
+        )
+        return TierAnswer(
+            **fields(row, TierRecord.__struct_fields__),
+            etag=TIERS.etag(row),
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            blocks=sum(tier.blocks for tier in stats.values()),
+            stored_bytes=sum(tier.stored_bytes for tier in stats.values()),
+            logical_bytes=sum(tier.logical_bytes for tier in stats.values()),
+            stats=stats,
+            faults={node: found for node, found in faults.items() if node in status.nodes},
+            status=status,
+        )
+
+
+def _deletion(name: str, generation: int, held: dict[str, TierStats]) -> TierDeletion:
+    blocks = sum(tier.blocks for tier in held.values())
+    stored_bytes = sum(tier.stored_bytes for tier in held.values())
+    if blocks:
+        what = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
+        message = f"{what}, and stay where they are: nothing is deleted from disks or servers"
+    else:
+        message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
+    return TierDeletion(name, generation, blocks, stored_bytes, sorted(held), message)

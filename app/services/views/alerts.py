@@ -1,0 +1,285 @@
+"""Alerts of Alertmanager and Grafana: receives their webhooks, keeps one row per fingerprint, expires alerts that are
+no longer sent, and lists each alert with the changes that preceded it.
+
+All managers share the table; each may receive any webhook.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import urlsplit
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.observe.catalogue import name_of
+from app.observe.catalogue.alerts import AlertFired, AlertResolved
+from app.observe.events import EventBus, fields_of
+from app.schemas.base.listing import PageRequest
+from app.schemas.views.alerts import (
+    AlertAnswer,
+    AlertFilters,
+    AlertList,
+    AlertsPost,
+    AlertsTaken,
+    AlertState,
+    WebhookAlert,
+)
+from app.schemas.views.changes import ChangeAnswer
+from app.services.base.checks import Faults
+from app.services.base.expiry import moment
+from app.services.base.principals import Principal
+from app.services.views.applied_changes import AppliedChanges, Subject
+from app.store.base import notify
+from app.store.base.database import Database
+from app.store.base.notify import Notification
+from app.store.views import alerts
+from app.store.views.alerts import AlertRow
+from dataplane.base.visible import plain
+from dataplane.protocol.salts import shown
+
+MAX_LABELS = 64
+MAX_NAME = 128
+MAX_TEXT = 1024
+LOOK_S = 5.0
+AT_ONCE = 500
+DAY_S = 86_400.0
+EARLIEST = 946_684_800.0  # the year 2000
+VERSIONS = ("4", "1")
+_Published = tuple[AlertFired | AlertResolved, Notification]
+"""An event, and the notification for the other managers."""
+_FINGERPRINT = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+
+
+@dataclass(frozen=True)
+class _Received:
+    """A checked alert of a webhook."""
+
+    fingerprint: str
+    firing: bool
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    generator_url: str
+    starts_at: float
+    ended_at: float | None
+    expires_at: float
+
+
+class Alerts:
+    """Alerts of the fleet. `run` must be running in the background: it expires alerts and counts the firing ones."""
+
+    def __init__(
+        self,
+        database: Database,
+        bus: EventBus,
+        changes: AppliedChanges,
+        expire_s: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._bus = bus
+        self._changes = changes
+        self._expire_s = expire_s
+        self._clock = clock
+        self._firing: dict[tuple[str, str], int] = {}
+
+    def firing(self) -> Mapping[tuple[str, str], int]:
+        """Return the number of firing alerts by name and severity, as of a few seconds ago."""
+        return self._firing
+
+    async def take(self, request: AlertsPost) -> AlertsTaken:
+        """Store the alerts of a webhook. A repeated alert only updates its times. Raises Invalid."""
+        now = self._clock()
+        received = await asyncio.to_thread(self._checked, request, now)
+        newest: dict[str, _Received] = {}
+        for each in received:  # one webhook may hold an alert twice: once resolved, once firing again
+            before = newest.get(each.fingerprint)
+            if before is None or before.starts_at <= each.starts_at:
+                newest[each.fingerprint] = each
+        counts = {"fired": 0, "resolved": 0, "repeated": len(received) - len(newest)}
+        events: list[_Published] = []
+        async with self._database.write() as session:
+            rows = await alerts.locked(session, newest)
+            for fingerprint, each in newest.items():
+                what = _merge(rows[fingerprint], each, now)
+                counts[what] += 1
+                if what != "repeated" and not (what == "resolved" and not rows[fingerprint].received_at):
+                    events.append(_event(rows[fingerprint]))
+                rows[fingerprint].received_at = now
+            await session.flush()
+            await alerts.trim(session)
+            await notify.post(session, [notification for _, notification in events])
+            self._firing = await alerts.firing(session)
+        self._publish(events)
+        return AlertsTaken(**counts, truncated=request.truncated_alerts)
+
+    async def page(self, page_request: PageRequest, filters: AlertFilters, by: Principal) -> AlertList:
+        """Return a page of the alerts that the caller may see, newest first by default. Raises Invalid."""
+        wanted = PageRequest(page_request.limit, page_request.cursor, page_request.sort or "-starts_at")
+        tenants = None if by.salts is None else [shown(salt) for salt in by.salts]
+        async with self._database.read() as session:
+            page = await alerts.page(session, wanted, filters, tenants)
+        preceding = await self._changes.preceding(map(_subject, page.rows), by)
+        items = [_answer(row, preceding[_subject(row)]) for row in page.rows]
+        return AlertList(items, page.total, page.next_cursor)
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Expire alerts that were not sent again in time, and count the firing ones. Raises StoreUnavailable."""
+        now = self._clock()
+        async with self._database.read() as session:
+            due = await alerts.any_due(session, now)
+            self._firing = await alerts.firing(session)
+        if due:
+            async with self._database.write() as session:
+                events = await _expire(session, now)
+                self._firing = await alerts.firing(session)
+            self._publish(events)
+
+    def _publish(self, events: Sequence[_Published]) -> None:
+        for event, notification in events:
+            self._bus.publish(event, node=notification.node, at=notification.at)
+
+    def _checked(self, request: AlertsPost, now: float) -> list[_Received]:
+        """Return the checked alerts of a request. Raises Invalid with every fault."""
+        faults = Faults()
+        if request.version not in VERSIONS:
+            faults.add(
+                "version", f"expected '4' (Alertmanager) or '1' (Grafana), got {request.version[:40]!r}"
+            )
+        found = [self._one(each, f"alerts[{at}]", now, faults) for at, each in enumerate(request.alerts)]
+        faults.stop()
+        return [each for each in found if each is not None]
+
+    def _one(self, given: WebhookAlert, path: str, now: float, faults: Faults) -> _Received | None:
+        before = len(faults.errors)
+        if not given.labels:
+            faults.add(f"{path}.labels", "expected at least one label")
+        for name, texts in (("labels", given.labels), ("annotations", given.annotations)):
+            if len(texts) > MAX_LABELS:
+                faults.add(f"{path}.{name}", f"expected at most {MAX_LABELS}, got {len(texts)}")
+            for key in list(texts)[: MAX_LABELS + 1]:
+                if not 1 <= len(key) <= MAX_NAME:
+                    faults.add(
+                        f"{path}.{name}", f"expected names of 1 to {MAX_NAME} characters, got {key[:40]!r}"
+                    )
+        for key, value in given.labels.items():
+            if len(value) > MAX_TEXT:
+                faults.add(
+                    f"{path}.labels.{key[:MAX_NAME]}",
+                    f"expected at most {MAX_TEXT:,} characters, got {len(value):,}",
+                )
+        if given.fingerprint and not (
+            len(given.fingerprint) <= 64 and _FINGERPRINT.issuperset(given.fingerprint)
+        ):
+            faults.add(f"{path}.fingerprint", "expected 1 to 64 of the characters A-Z a-z 0-9 _ -")
+        starts_at = faults.check(f"{path}.startsAt", lambda: _start(given.starts_at, now))
+        end = faults.check(f"{path}.endsAt", lambda: moment(given.ends_at) if given.ends_at else 0.0)
+        if len(faults.errors) > before or starts_at is None or end is None:
+            return None
+        firing = given.status == "firing"
+        ended_at = None if firing else end if EARLIEST <= end <= now else now
+        labels = _texts(given.labels)
+        return _Received(
+            fingerprint=given.fingerprint or _hash(labels),
+            firing=firing,
+            labels=labels,
+            annotations=_texts(given.annotations),
+            generator_url=plain(given.generator_url[:MAX_TEXT])[:MAX_TEXT],
+            starts_at=starts_at,
+            ended_at=ended_at,
+            expires_at=end if firing and end > now else now + self._expire_s,
+        )
+
+
+def _subject(row: AlertRow) -> Subject:
+    return row.starts_at, row.tenant, row.node
+
+
+def _answer(row: AlertRow, preceding: list[ChangeAnswer]) -> AlertAnswer:
+    given = {
+        name: getattr(row, name)
+        for name in AlertAnswer.__struct_fields__
+        if name not in ("state", "summary", "runbook_url", "generator_url", "preceding_changes")
+    }
+    return AlertAnswer(
+        **given,
+        state=cast(AlertState, row.state),
+        summary=row.annotations.get("summary") or row.annotations.get("description") or "",
+        runbook_url=web_url(row.annotations.get("runbook_url", "")),
+        generator_url=web_url(row.generator_url),
+        preceding_changes=preceding,
+    )
+
+
+def _start(text: str, now: float) -> float:
+    at = moment(text)
+    if not EARLIEST <= at <= now + DAY_S:
+        raise ValueError(f"expected a moment between the year 2000 and tomorrow, got {text[:40]!r}")
+    return at
+
+
+def _merge(row: AlertRow, given: _Received, now: float) -> str:
+    """Update the row of an alert. Return `fired`, `resolved` or `repeated`."""
+    was, began = row.state, row.starts_at
+    # A late message describes an earlier state than the stored one. The start alone is not enough to detect that:
+    # Alertmanager moves it back when it merges alerts.
+    if was and given.firing and was != "firing" and given.starts_at < began:
+        return "repeated"
+    if was and given.ended_at is not None and given.ended_at < began:
+        return "repeated"
+    row.labels, row.annotations, row.generator_url = given.labels, given.annotations, given.generator_url
+    row.alertname = given.labels.get("alertname", "unnamed")[:MAX_NAME]
+    for name in ("severity", "tenant", "node"):
+        setattr(row, name, given.labels.get(name, "")[:MAX_NAME])
+    row.starts_at, row.ended_at, row.expires_at = given.starts_at, given.ended_at, given.expires_at
+    row.state = "firing" if given.firing else "resolved"
+    if given.firing:
+        return "repeated" if was == "firing" and given.starts_at <= began else "fired"
+    if was in ("resolved", "expired") and given.starts_at <= began:
+        return "repeated"
+    return "resolved"
+
+
+async def _expire(session: AsyncSession, now: float) -> list[_Published]:
+    rows = await alerts.expire(session, now, AT_ONCE)
+    events = [_event(row) for row in rows]
+    await session.flush()
+    await notify.post(session, [notification for _, notification in events])
+    return events
+
+
+def _event(row: AlertRow) -> _Published:
+    """Return the event of a changed alert, and its notification for other managers."""
+    shared = (row.alertname, row.severity, row.fingerprint, row.starts_at, row.tenant)
+    event: AlertFired | AlertResolved
+    event = AlertFired(*shared) if row.state == "firing" else AlertResolved(*shared, row.state)
+    return event, Notification(name_of(event), time.time(), fields_of(event), row.node)
+
+
+def web_url(text: str) -> str:
+    """Return an http or https URL unchanged, and an empty string for any other text."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return ""
+    return text if parts.scheme in ("http", "https") and parts.netloc else ""
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, str]:
+    """Return labels or annotations for storage: truncated, and without invisible characters."""
+    return {
+        plain(name)[:MAX_NAME]: plain(value[:MAX_TEXT], lines=True)[:MAX_TEXT]
+        for name, value in sorted(given.items())
+    }
+
+
+def _hash(labels: Mapping[str, str]) -> str:
+    return hashlib.sha256(msgspec.json.encode(sorted(labels.items()))).hexdigest()[:16]

@@ -1,0 +1,263 @@
+"""Applied changes: audit entries in the form that alerts, annotations and `larder why` show.
+
+Logins, changes of tokens and refused requests are omitted, because they do not affect nodes.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.errors import FieldError, Invalid
+from app.ingest.fleet import Fleet, FleetNode
+from app.schemas.views.changes import Annotation, ChangeAnswer, ChangedField
+from app.services.base.expiry import moment
+from app.services.base.principals import Principal
+from app.store.access import audit
+from app.store.access.audit import AuditRow
+from app.store.base.database import Database
+from app.store.fleet import pushes
+from dataplane.base.units import format_size
+
+PRECEDING = 5
+"""Maximum number of changes that are shown with an alert."""
+SCANNED = 1000
+"""Entries of the audit log that are searched for them."""
+READ_AT_ONCE = 50
+MAX_FIELDS = 12
+MAX_VALUE = 200
+MAX_SUMMARY_VALUE = 48
+"""Characters of a value that a summary repeats, such as the parameters of a tier; `fields` has more."""
+"""Maximum number of characters of a value."""
+DEFAULT_S = 86_400.0
+_LATEST = 253_402_300_800  # the year 10000
+_NO_CHANGE = ("session", "token", "join_token", "request")
+_TENANT_NAMED = ("quota", "ceiling")
+"""Kinds of records that are named by their tenant."""
+
+
+Subject = tuple[float, str, str]
+"""Start, tenant and node of an alert."""
+
+
+class AppliedChanges:
+    def __init__(self, database: Database, fleet: Fleet, window_s: float) -> None:
+        """`window_s`: age in seconds up to which changes are shown with an alert."""
+        self._database = database
+        self._fleet = fleet
+        self._window_s = window_s
+
+    async def preceding(
+        self, subjects: Iterable[Subject], by: Principal
+    ) -> dict[Subject, list[ChangeAnswer]]:
+        """Return the latest changes before each time that concern a tenant, a node or the fleet, newest first."""
+        newest_first = sorted(set(subjects), reverse=True)
+        tenants = {tenant for _, tenant, _ in newest_first}
+        only = [] if "" in tenants else [AuditRow.kind.not_in(_TENANT_NAMED) | AuditRow.name.in_(tenants)]
+        found: dict[Subject, list[ChangeAnswer]] = {}
+        async with self._database.read() as session:
+            read = _SharedRead(session, by, only, self._window_s)
+            for subject in newest_first:
+                found[subject] = await read.preceding(subject, newest_first[-1][0])
+                await asyncio.sleep(0)
+        return found
+
+    async def annotations(
+        self, start: str, end: str, tags: Iterable[str], limit: int, by: Principal
+    ) -> list[Annotation]:
+        """Return the newest changes between two times, oldest first. The times are Unix milliseconds or RFC 3339; if
+        empty, the last day is used. A change must have all of these tags. Raises Invalid."""
+        last = _moment("to", end, time.time())
+        first = _moment("from", start, last - DEFAULT_S)
+        if first > last:
+            message = "expected a time before 'to'"
+            raise Invalid(f"from: {message}", [FieldError("from", message)])
+        wanted = frozenset(tags)
+        narrowed = [AuditRow.kind == tag[5:] for tag in wanted if tag.startswith("type:")]
+        most = limit if not wanted and by.salts is None else 20 * limit
+        async with self._database.read() as session:
+            rows = await audit.applied(session, first, last, most, *_changing(), *narrowed)
+            changes = [each for each in shown(rows, by) if wanted <= set(_tags(each))][:limit][::-1]
+            ends = await pushes.acknowledged(session, {each.generation for each in changes if each.type})
+        return [self._annotation(each, ends.get((each.type, each.generation), each.at)) for each in changes]
+
+    def _annotation(self, change: ChangeAnswer, ended_at: float) -> Annotation:
+        living = [node for node in self._fleet.nodes.values() if not node.lost]
+        acked = [node for node in living if _has(node, change)]
+        who = f" by {change.actor}" if change.actor else ""
+        lines = [_difference(field) for field in change.fields]
+        if change.type:
+            lines.append(
+                f"generation {change.generation} of {change.type}, "
+                f"acknowledged by {len(acked)} of {len(living)} nodes"
+            )
+        return Annotation(
+            time=int(change.at * 1000),
+            time_end=int(max(change.at, ended_at) * 1000),
+            title=f"{change.action} {change.kind} {change.name}{who}",
+            text="\n".join(lines),
+            tags=_tags(change),
+            change=change,
+        )
+
+
+class _SharedRead:
+    """Reads audit entries, newest first and each once, for alerts whose times before them overlap."""
+
+    def __init__(
+        self, session: AsyncSession, by: Principal, only: Sequence[sa.ColumnElement[bool]], window_s: float
+    ) -> None:
+        self._session, self._by, self._only, self._window_s = session, by, only, window_s
+        self._read: deque[tuple[float, int, list[ChangeAnswer]]] = deque()
+        """Time and number of each entry, with its change if the caller may see one."""
+        self._ended = False
+
+    async def preceding(self, subject: Subject, oldest: float) -> list[ChangeAnswer]:
+        """Return the latest changes that concern an alert. It must not begin after the one of the call before, or
+        before `oldest`."""
+        at, tenant, node = subject
+        found: list[ChangeAnswer] = []
+        while self._read and self._read[0][0] > at:
+            self._read.popleft()
+        for place in range(SCANNED):
+            if place == len(self._read):
+                await self._more(oldest - self._window_s, at)
+            if place == len(self._read) or self._read[place][0] < at - self._window_s:
+                break
+            when, _, changes = self._read[place]
+            if when <= at:
+                found += [change for change in changes if concerns(change, tenant, node)]
+            if len(found) >= PRECEDING:
+                break
+        return found[:PRECEDING]
+
+    async def _more(self, since: float, until: float) -> None:
+        """Read the next entries, if there are any."""
+        if self._ended:
+            return
+        older = [AuditRow.id < self._read[-1][1]] if self._read else []
+        rows = await audit.applied(
+            self._session, since, until, READ_AT_ONCE, *_changing(), *self._only, *older
+        )
+        self._read.extend((row.at, row.id, shown([row], self._by)) for row in rows)
+        self._ended = not rows
+
+
+def _tags(change: ChangeAnswer) -> list[str]:
+    about = {"tenant": change.tenant, "node": change.node, "actor": change.actor}
+    return [f"type:{change.kind}", *(f"{name}:{value}" for name, value in about.items() if value)]
+
+
+def _changing() -> tuple[sa.ColumnElement[bool], ...]:
+    return AuditRow.kind.not_in(_NO_CHANGE), AuditRow.action != "verify"
+
+
+def _has(node: FleetNode, change: ChangeAnswer) -> bool:
+    """Return whether the node has applied the generation of a change, or a later one."""
+    observed = node.observed.get(change.type)
+    return observed is not None and observed.generation >= change.generation
+
+
+def concerns(change: ChangeAnswer, tenant: str, node: str) -> bool:
+    """Return whether a change concerns this tenant or node (empty: any) or the fleet."""
+    if change.node:
+        return change.node == node or not node
+    if change.tenant:
+        return change.tenant == tenant or not tenant
+    return True
+
+
+def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:
+    """Return the changes that the caller may see, without malformed entries of a tampered database."""
+    found = []
+    for row in rows:
+        try:
+            change = msgspec.convert(_answer(row), ChangeAnswer)
+            if not math.isfinite(change.at):
+                continue
+            msgspec.json.encode(change)
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            continue
+        if by.salts is None:
+            found.append(change)
+        elif change.tenant and by.sees_shown(change.tenant):
+            actor = change.actor if change.actor == by.actor else ""
+            found.append(msgspec.structs.replace(change, audit_id=None, actor=actor))
+    return found
+
+
+def _answer(row: AuditRow) -> dict[str, Any]:
+    fields = _fields(row.before, row.after)
+    about = f"{row.kind} {row.name}"
+    if row.action in ("create", "update", "delete"):
+        about = about if row.action == "update" else f"{row.action} {about}"
+    else:
+        about = f"{row.action} {about}"
+    differences = ", ".join(map(_difference, fields[:4]))
+    return {
+        "audit_id": row.id,
+        **{
+            name: getattr(row, name)
+            for name in ("at", "actor", "action", "kind", "name", "type", "generation")
+        },
+        "tenant": row.name if row.kind in _TENANT_NAMED else _named(row, "tenant"),
+        "node": row.name if row.kind == "node" else "",
+        "summary": f"{about}: {differences}" if differences and row.action != "delete" else about,
+        "fields": fields,
+    }
+
+
+def _named(row: AuditRow, field: str) -> str:
+    """Return a field of the record after the change, or before it if it was deleted."""
+    value = (row.after or row.before or {}).get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[ChangedField]:
+    was, is_ = before or {}, after or {}
+    names = list(dict.fromkeys((*is_, *was)))
+    changed = [name for name in names if was.get(name) != is_.get(name) and (was.get(name) or is_.get(name))]
+    return [ChangedField(name, _cut(was.get(name)), _cut(is_.get(name))) for name in changed[:MAX_FIELDS]]
+
+
+def _cut(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return value if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
+
+
+def _difference(field: ChangedField) -> str:
+    before, after = _text(field.name, field.before), _text(field.name, field.after)
+    return f"{field.name} {before} → {after}" if field.before is not None else f"{field.name} {after}"
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_size(value)
+    if name.endswith("_at") and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_SUMMARY_VALUE else f"{text[:MAX_SUMMARY_VALUE]}…"
+
+
+def _moment(name: str, text: str, default: float) -> float:
+    """Return Unix seconds. Raises Invalid."""
+    if not text:
+        return default
+    try:
+        at = int(text) / 1000 if text.isascii() and text.isdecimal() and len(text) < 17 else moment(text)
+    except ValueError:
+        at = -1.0
+    if not 0 <= at < _LATEST:
+        message = f"expected Unix milliseconds or RFC 3339, got {text[:40]!r}"
+        raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+    return at

@@ -1,0 +1,164 @@
+"""Five vLLM engines on CPU, alive at the same time, and the servers that three of them store prefixes in.
+
+All have the same tiny model without weights. Each connector has a server of its own with the same pool, and default
+settings; chunks have 256 tokens. An engine keeps 12,288 tokens by itself.
+"""
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.peers import environment, servers
+from benchmarks.peers.line_process import LineProcess
+from benchmarks.peers.vllm_model import write_model
+from dataplane.replay.plane import PlaneError, own
+
+BARE, NULL, LMCACHE, GATEWAY, LARDER = "vllm", "null", "lmcache", "gateway", "larder"
+TITLES = {
+    BARE: "vLLM alone",
+    NULL: "a connector that does nothing",
+    LMCACHE: "LMCache's connector and server",
+    GATEWAY: "LMCache's connector on Larder",
+    LARDER: "Larder's connector",
+}
+MAX_TOKENS = 4096
+BLOCKS = 96
+"""Number of blocks of 128 tokens that an engine's own cache has."""
+START_S = 300.0
+ANSWER_S = 500.0
+REPOSITORY = Path(__file__).parents[2]
+KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
+"""Settings of glibc, so that an engine keeps the memory of activations. Otherwise it may return memory to the kernel in
+each step and fault it in again. Whether it does so depends on what lies at the end of its heap, and differs from
+process to process by tens of thousands of page faults for each batch."""
+
+
+def dtype() -> str:
+    """Return the type of the model: bfloat16, or float32 on processors where vLLM computes bfloat16 without vectors."""
+    return "bfloat16" if "avx512f" in Path("/proc/cpuinfo").read_text().split() else "float32"
+
+
+class Engine(LineProcess):
+    """A process of `serve`, which may work while this process does something else."""
+
+    def __init__(self, model: Path, transfer: dict[str, Any] | None, log: Path) -> None:
+        """Start the process. Raise RuntimeError if vLLM is not built."""
+        python = environment.python(environment.CONNECTOR)
+        if python is None:
+            raise RuntimeError("vLLM is not built: run `make engines`")
+        options = {
+            "model": str(model),
+            "load_format": "dummy",
+            "dtype": dtype(),
+            "skip_tokenizer_init": True,
+            "enforce_eager": True,
+            "seed": 0,
+            "max_model_len": MAX_TOKENS,
+            "num_gpu_blocks_override": BLOCKS,
+            "transfer": transfer and {"kv_role": "kv_both", **transfer},
+        }
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+        folder = str(log.parent)
+        environ |= (
+            environment.QUIET
+            | KEEP_MEMORY
+            | {
+                "PYTHONPATH": str(REPOSITORY),
+                "TMPDIR": folder,
+                "TORCHINDUCTOR_CACHE_DIR": folder,
+            }
+        )
+        command = [str(python), "-m", "benchmarks.engines.serve", json.dumps(options)]
+        super().__init__(command, environ, log, ANSWER_S)
+
+    def ready(self) -> Self:
+        """Wait until the model is loaded. Raise RuntimeError if it does not start."""
+        self.answer(START_S)
+        return self
+
+
+class Lineup:
+    """The running engines by name, and the errors of the others."""
+
+    def __init__(self) -> None:
+        self.engines: dict[str, Engine] = {}
+        self.failed: dict[str, str] = {}
+        self._turn = 0
+
+    def each(self, do: Callable[[Engine], Any]) -> dict[str, Any]:
+        """Call `do` with every engine, in an order that rotates, and return its results by name. An engine that fails
+        takes no further part. Raise RuntimeError if the engine fails that all others are compared with."""
+        names = list(self.engines)
+        first = self._turn % len(names)
+        self._turn += 1
+        results = {}
+        for name in names[first:] + names[:first]:
+            try:
+                results[name] = do(self.engines[name])
+            except RuntimeError as error:
+                self.drop(name, error)
+        return {name: results[name] for name in names if name in results}
+
+    def drop(self, name: str, error: Exception) -> None:
+        """Record the error of an engine and leave it out from now on."""
+        if name == BARE:
+            raise error
+        self.engines.pop(name, None)
+        self.failed[name] = f"{error}".splitlines()[0]
+
+
+@contextmanager
+def lineup(folder: Path, pool_bytes: int, names: Collection[str] = tuple(TITLES)) -> Iterator[Lineup]:
+    """Start the engines of these names, and their servers. Raise RuntimeError if vLLM alone does not start."""
+    started = Lineup()
+    with ExitStack() as stack:
+
+        def lmcache(port: int) -> dict[str, Any]:
+            extra = {"host": "tcp://127.0.0.1", "port": port, "mp_transfer_mode": "engine_driven"}
+            return {
+                "kv_connector": "LMCacheMPConnector",
+                "kv_connector_extra_config": {f"lmcache.mp.{name}": value for name, value in extra.items()},
+            }
+
+        def larder() -> dict[str, Any]:
+            plane = stack.enter_context(own(pool_bytes))
+            return {
+                "kv_connector": "LarderConnector",
+                "kv_connector_module_path": "dataplane.engines.vllm.connector",
+                "kv_connector_extra_config": {"larder.socket": plane.engine_socket},
+            }
+
+        transfers: dict[str, Callable[[], dict[str, Any] | None]] = {
+            BARE: lambda: None,
+            NULL: lambda: {
+                "kv_connector": "NullConnector",
+                "kv_connector_module_path": "benchmarks.engines.null_connector",
+            },
+            LMCACHE: lambda: lmcache(
+                stack.enter_context(servers.lmcache(pool_bytes, "engine_driven")).rpc_port
+            ),
+            GATEWAY: lambda: lmcache(stack.enter_context(servers.larder(pool_bytes)).rpc_port),
+            LARDER: larder,
+        }
+        model = write_model(folder)
+        for name, transfer in transfers.items():
+            if name not in names:
+                continue
+            try:
+                engine = Engine(model, transfer(), folder / f"{name}.log")
+                started.engines[name] = stack.enter_context(closing(engine))
+            except (RuntimeError, PlaneError) as error:
+                started.drop(name, error)
+        for name, engine in list(started.engines.items()):
+            try:
+                engine.ready()
+            except RuntimeError as error:
+                started.drop(name, error)
+        yield started

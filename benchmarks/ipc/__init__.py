@@ -1,0 +1,1 @@
+"""Figures of the shared-memory library, beside vLLM's classes in the same run."""

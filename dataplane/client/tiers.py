@@ -1,0 +1,132 @@
+"""The client's view of tiers behind memory: it maps the tier directory, and asks for blocks to be loaded.
+
+A look-up needs no message. The client asks for the directory once in each attachment. Until the directory has arrived,
+or if the data plane has no tiers, look-ups find nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dataplane.client import checks
+from dataplane.client.link import EngineLink
+from dataplane.client.memory import SharedMapping
+from dataplane.protocol import engine as wire
+from dataplane.protocol.layout import U64, LayoutError
+from dataplane.protocol.tier_directory import TierDirectory, space_word
+
+MAX_WAIT_S = 300.0
+
+
+class TierHits(NamedTuple):
+    """What a look-up in memory and tiers found."""
+
+    ready: int
+    """Leading blocks that are in memory now."""
+    coming: int
+    """Blocks behind them that tiers hold. They must be asked for with `Client.prefetch`."""
+    estimate_s: float
+    """About how many seconds it takes until all of them are in memory; 0 if none is to come."""
+    unknown: int = 0
+    """Blocks behind those that tiers shared with other nodes may hold. `Client.prefetch` asks; a later look-up knows
+    more."""
+
+
+class ClientTiers:
+    """The tiers of the data plane that a client is attached to. The caller holds the client's lock."""
+
+    def __init__(self, link: EngineLink, requests: Sequence[wire.SpaceRequest]) -> None:
+        self._link = link
+        self._words = [space_word(request.space.identity()) for request in requests]
+        self._directory: TierDirectory | None = None
+        self._attachment = 0
+        """The attachment that the directory was asked for in."""
+        self._asked = 0
+        """Number of the request for the directory; 0 if it was not sent."""
+
+    def look(self, words: U64, ready: Sequence[int]) -> tuple[int, float, int]:
+        """Return how many blocks behind the shortest of `ready`, which has the leading blocks in memory of each space,
+        tiers hold in every space; the seconds that loading them takes; and how many behind these shared tiers may
+        hold."""
+        directory = self._current()
+        if directory is None or not directory.serving():
+            return 0, 0.0, 0
+        end, first = len(words), min(ready)
+        possible = len(words) if directory.shared() else 0
+        found = []
+        for word, at in zip(self._words, ready, strict=True):
+            part = directory.leading(words[at:end], word)
+            end = min(end, at + len(part.tiers))
+            if end < possible and directory.is_missing(words[end:], word):
+                possible = end
+            found.append((at, part))
+        seconds = [
+            directory.estimate_s(type(part)(part.tiers[: end - at], part.nbytes[: end - at]))
+            for at, part in found
+            if end > at
+        ]
+        unknown = max(0, min(possible, len(words)) - max(end, first))
+        return max(0, end - first), sum(seconds) if end > first else 0.0, unknown
+
+    def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float) -> bool:
+        """Ask for blocks, without waiting for an answer. Return whether all requests were sent."""
+        if self._current() is None:
+            return False
+        keys = words.tobytes()
+        sent = [self._link.post(_prefetch(space, keys, wait_s), _ignore) for space in spaces]
+        return all(sent)
+
+    def map(self, timeout_s: float) -> None:
+        """Ask for the directory of a new attachment, and wait for it for at most `timeout_s` seconds, so that the first
+        request of an engine finds the blocks in tiers."""
+        self._current()
+        if self._asked:
+            self._link.wait_for(self._asked, timeout_s)
+
+    def release(self) -> None:
+        """Release the directory of an attachment that has ended."""
+        self._directory = None
+
+    def refresh(self) -> None:
+        """Ask for the directory once in each attachment, and take it when it has arrived."""
+        self._current()
+
+    def _current(self) -> TierDirectory | None:
+        link = self._link
+        if not link.attached or not link.tiers:
+            return None
+        if self._attachment != link.attachments:
+            self._directory = None
+            self._asked = link.post(lambda number: wire.MapTiers(number), self._mapped)
+            if self._asked:
+                self._attachment = link.attachments
+        link.hear()
+        return self._directory
+
+    def _mapped(self, answer: wire.EngineReply, fds: list[int]) -> None:
+        checks.answers(wire.TiersMapped)(answer)
+        if not isinstance(answer, wire.TiersMapped):
+            return
+        if len(fds) != 1:
+            raise checks.fault(f"tiers_mapped: expected one file descriptor, got {len(fds)}")
+        mapping = SharedMapping.map(fds[0], answer.nbytes, writable=False)
+        try:
+            self._directory = TierDirectory(mapping.view())
+        except LayoutError as error:
+            raise checks.fault(f"tiers_mapped: {error}") from None
+
+
+def check_wait(wait_s: float) -> None:
+    """Raise ValueError unless a prefetch may wait so long."""
+    if not 0 < wait_s <= MAX_WAIT_S or not math.isfinite(wait_s):
+        raise ValueError(f"expected wait_s of more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s}")
+
+
+def _prefetch(space: int, keys: bytes, wait_s: float) -> Callable[[int], wire.EngineRequest]:
+    return lambda number: wire.Prefetch(number, space, keys, wait_s)
+
+
+def _ignore(answer: wire.EngineReply, fds: list[int]) -> None:
+    checks.answers(wire.Prefetching)(answer)

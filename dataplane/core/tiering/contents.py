@@ -1,0 +1,352 @@
+"""The contents of one tier: its blocks by name, charged to tenants, in the order in which the tier evicts them.
+
+Tenants with a quota in this tier have accounts of their own, and all others share one, as in the pool. A tier has no
+leases: a block may be evicted while it is loaded, and the load then finds nothing.
+
+A tier may hold millions of blocks, so no method walks over all of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+from dataplane.core.eviction.victim_iterator import VictimIterator
+from dataplane.core.pool.pins import PinBundle
+from dataplane.core.tenants.accounts import Account, effective_floors
+from dataplane.core.tenants.eviction_queues import Evictable, Rank
+from dataplane.core.tiering.tier_order import TenantQueue, TierOrder
+from dataplane.core.tiering.tier_pins import TierPins
+from dataplane.protocol.salts import shown
+from dataplane.protocol.stats.tiers import TierTenantStats
+from dataplane.protocol.tiers import Compress
+from dataplane.tiers.tier import BlockName, StoredBlock
+
+NoRoom = Literal["budget", "limit"]
+"""Why a tier has no room for a block."""
+SMALLEST_STEP_BYTES, STEP_SHIFT = 4096, 16
+"""After a tier was full, each step tries this many more bytes, or this part of its budget if that is more."""
+LISTED_AT = 0.0
+"""Time of last use of the blocks that a listing finds: before all others."""
+MAX_LOOKED_AT = 4096
+"""Maximum number of blocks that one search for room looks at."""
+
+
+class TierShare(NamedTuple):
+    """Quota of a tenant in one tier."""
+
+    floor_bytes: int = 0
+    limit_bytes: int | None = None
+    weight: float = 1.0
+    rejects: bool = False
+    """Whether the tier refuses new blocks at the limit, instead of evicting older blocks of the tenant."""
+
+
+@dataclass(eq=False, slots=True)
+class TierTenant:
+    """One tenant in one tier."""
+
+    salt: str
+    account: Account
+    """Its own account if it has a quota in this tier, otherwise the common account."""
+    share: TierShare | None = None
+    """Its quota in this tier, or None."""
+    queue: TenantQueue = field(default_factory=TenantQueue)
+    """Its evictable blocks, with or without a quota."""
+    bytes: int = 0
+    blocks: int = 0
+    pending_bytes: int = 0
+    """Room that was taken for blocks that are being written."""
+    pinned_bytes: int = 0
+    """Bytes of its guaranteed blocks."""
+    guaranteed: OrderedDict[TierEntry, None] = field(default_factory=OrderedDict)
+    """Its guaranteed blocks, in the order of marking."""
+
+    @property
+    def unused(self) -> bool:
+        """Whether the tenant has no blocks, no pending bytes and no quota in the tier."""
+        return not self.blocks and not self.pending_bytes and self.share is None
+
+    def stats(self) -> TierTenantStats:
+        """Return what the node reports of the tenant."""
+        share = self.share
+        return TierTenantStats(
+            tenant=shown(self.salt),
+            blocks=self.blocks,
+            bytes=self.bytes,
+            floor_bytes=0 if share is None else share.floor_bytes,
+            effective_floor_bytes=0 if share is None else self.account.floor_bytes,
+            limit_bytes=None if share is None else share.limit_bytes,
+        )
+
+
+@dataclass(eq=False, slots=True)
+class TierEntry(Evictable):
+    """One block that the tier holds."""
+
+    stored: StoredBlock
+    tenant: TierTenant
+    bundles: tuple[PinBundle, ...] = ()
+    """Pins that hold it; `tier_pins` keeps them."""
+    guaranteed: bool = False
+    """Whether it is within the pin budgets and therefore in no eviction queue."""
+    encoding: Compress = "none"
+    """Encoding of the block in the tier."""
+
+
+class TierContents:
+    """The blocks of one tier. `used_bytes` includes room that was taken for blocks that are being written."""
+
+    def __init__(self, budget_bytes: int, name: str = "") -> None:
+        self.budget_bytes = budget_bytes
+        self.full_at_bytes: int | None = None
+        """What the tier held when it last had no room for a block, raised a little by every `grow`; None: not known."""
+        self.used_bytes = 0
+        self.evicted_blocks = self.evicted_bytes = 0
+        self.logical_bytes = 0
+        """Bytes of the blocks in memory, before compression."""
+        self.encodings: dict[Compress, int] = {}
+        """Number of blocks by encoding."""
+        self.entries: dict[BlockName, TierEntry] = {}
+        self.tenants: dict[str, TierTenant] = {}
+        self.spaces: dict[bytes, int] = {}
+        """Number of blocks of each space."""
+        self.numbered: list[TierEntry | None] = []
+        """The blocks by their numbers, which are given again after a block is removed: a walk over the numbers meets
+        every block that stays."""
+        self._free_numbers: list[int] = []
+        self._order = TierOrder(self.numbered)
+        self.pins = TierPins(name, self._order)
+        self.charged: Callable[[StoredBlock, int], None] = lambda stored, charge: None
+        """Called with each block that is added, and with a negative charge for each one that is removed."""
+        self._over: dict[str, None] = {}
+        """Salts of tenants that may hold more than a limit that was lowered."""
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    # ---- blocks
+
+    def add(self, stored: StoredBlock, charge: int, now: float, encoding: Compress = "none") -> TierEntry:
+        """Add a block that the tier holds from now on, or replace the one of the same name. Return it."""
+        self.remove(stored.name)
+        tenant = self._tenant(stored.tenant)
+        if not self._free_numbers:
+            self._free_numbers.append(len(self.numbered))
+            self.numbered.append(None)
+        number = self._free_numbers.pop()
+        mark = int.from_bytes(stored.name.key[:8], "little") ^ int.from_bytes(stored.name.space[:8], "little")
+        entry = TierEntry(number, charge, mark, stored, tenant, encoding=encoding)
+        self.entries[stored.name] = self.numbered[number] = entry
+        self.spaces[stored.name.space] = self.spaces.get(stored.name.space, 0) + 1
+        self._charge(tenant, charge, 1)
+        limit = tenant.account.limit_bytes
+        if limit is not None and tenant.bytes + tenant.pending_bytes > limit:
+            self._over[tenant.salt] = None  # the limit was lowered while the tier was closed
+        self._count(entry, 1)
+        self.charged(stored, charge)
+        self._order.insert(entry, now)
+        return entry
+
+    def remove(self, name: BlockName) -> TierEntry | None:
+        """Remove a block, and return it; None if the tier does not hold it."""
+        entry = self.entries.pop(name, None)
+        if entry is not None:
+            self.pins.unmark(entry)
+            self._order.move(entry, None, 0.0)
+            self.numbered[entry.number] = None
+            self._free_numbers.append(entry.number)
+            self.spaces[name.space] -= 1
+            if not self.spaces[name.space]:
+                del self.spaces[name.space]
+            self._charge(entry.tenant, -entry.charge, -1)
+            self._count(entry, -1)
+            self.charged(entry.stored, -entry.charge)
+            self._forget_unused(entry.tenant)
+        return entry
+
+    def touch(self, name: BlockName, now: float) -> None:
+        """Record a use of a block, if the tier holds it."""
+        entry = self.entries.get(name)
+        if entry is not None:
+            self._order.touch(entry, now)
+
+    def put_first(self, stored: StoredBlock) -> None:
+        """Make a listed block the first one of its tenant to be evicted, unless it was used or replaced meanwhile."""
+        entry = self.entries.get(stored.name)
+        if entry is not None and entry.stored is stored and entry.used_at == LISTED_AT:
+            self._order.put_first(entry)
+
+    # ---- room
+
+    def take(self, charge: int, salt: str) -> None:
+        """Take room for a block of a tenant that is being written. Give it back with a negative number."""
+        tenant = self._tenant(salt)
+        tenant.pending_bytes += charge
+        self.used_bytes += charge
+        self._forget_unused(tenant)
+
+    @property
+    def room_bytes(self) -> int:
+        """The most bytes that the tier is expected to have room for."""
+        return self.budget_bytes if self.full_at_bytes is None else min(self.budget_bytes, self.full_at_bytes)
+
+    def was_full(self) -> None:
+        """Note that the tier had no room for a block, although its budget has: room is rounded to pieces of segments,
+        and the device may be full. From now on, blocks are evicted before the tier refuses the next one."""
+        self.full_at_bytes = self.used_bytes
+
+    def grow(self) -> None:
+        """Try a little more room again."""
+        if self.full_at_bytes is not None:
+            self.full_at_bytes += max(SMALLEST_STEP_BYTES, self.budget_bytes >> STEP_SHIFT)
+            if self.full_at_bytes >= self.budget_bytes:
+                self.full_at_bytes = None
+
+    def victims(
+        self,
+        charge: int,
+        salt: str,
+        now: float,
+        spared: Callable[[TierEntry], bool],
+        *,
+        at_least: int = 0,
+    ) -> list[TierEntry] | NoRoom:
+        """Return blocks to evict so that the tenant can store `charge` more bytes, or why there is no room.
+
+        Their charges add up to at least `at_least` bytes, even if the budget has room.
+
+        `spared` blocks are passed over, and count as just used, unless the tenant's limit demands them. The caller
+        removes the blocks.
+        """
+        tenant = self.tenants.get(salt)
+        account: Account = self._order.common if tenant is None else tenant.account
+        limit = account.limit_bytes
+        own = 0
+        if limit is not None and tenant is not None:
+            own = max(0, account.bytes + tenant.pending_bytes + charge - limit)
+            if charge > limit or (own and tenant.share is not None and tenant.share.rejects):
+                return "limit"
+        excess = max(at_least, self.used_bytes + charge - self.room_bytes)
+        if not own and not excess:
+            return []
+        chosen: list[TierEntry] = []
+        passed: list[TierEntry] = []
+        freed = freed_own = 0
+        order: Any = self._order  # the search is written for blocks of the pool
+        numbered: Any = self.numbered
+        search: Any = VictimIterator(order, numbered, account, now)
+        found: Any = self._own_first(search, account) if own else search.candidates()
+        with closing(found) as candidates:
+            for looked_at, entry in enumerate(candidates):
+                if (freed >= excess and freed_own >= own) or looked_at == MAX_LOOKED_AT:
+                    break
+                if spared(entry):
+                    passed.append(entry)
+                    continue
+                if search.take(entry):
+                    chosen.append(entry)
+                    freed += entry.charge
+                    freed_own += entry.charge if entry.tenant.account is account else 0
+        for entry in passed:
+            if freed_own < own and entry.tenant.account is account and search.take(entry):
+                chosen.append(entry)
+                freed += entry.charge
+                freed_own += entry.charge
+            else:
+                self._order.refresh(entry, now)
+        if freed_own < own:
+            return "limit"
+        return chosen if freed >= excess else "budget"
+
+    def _own_first(self, search: VictimIterator, account: Account) -> Iterator[TierEntry]:
+        """Yield the blocks of an account that is at its limit, then those of others."""
+        known: set[int] = set()
+        for rank in Rank:
+            for number in account.queue.victims(rank, search.now):
+                known.add(number)
+                yield self._at(number)
+        others: Any = search.candidates()
+        with closing(others):
+            yield from (entry for entry in others if entry.number not in known)
+
+    def beyond_limits(self, now: float, most: int) -> list[TierEntry]:
+        """Return at most `most` blocks of tenants that exceed a lowered limit. The caller removes them, and calls
+        again until none is left. Guaranteed blocks follow when `TierPins.step` has ended their guarantee."""
+        chosen: list[TierEntry] = []
+        for salt in list(self._over):
+            tenant = self.tenants.get(salt)
+            limit = None if tenant is None else tenant.account.limit_bytes
+            if tenant is None or limit is None or tenant.bytes + tenant.pending_bytes <= limit:
+                del self._over[salt]
+                continue
+            excess = tenant.bytes + tenant.pending_bytes - limit
+            queue = tenant.account.queue
+            for number in chain.from_iterable(queue.victims(rank, now) for rank in Rank):
+                if excess <= 0 or len(chosen) >= most:
+                    break
+                entry = self._at(number)
+                excess -= entry.charge
+                chosen.append(entry)
+        return chosen
+
+    # ---- tenants
+
+    def set_shares(self, shares: Mapping[str, TierShare]) -> None:
+        """Set the quotas of tenants in this tier; tenants without one share the rest. Floors are scaled down when the
+        budget cannot hold their sum."""
+        floors = effective_floors(
+            {salt: share.floor_bytes for salt, share in shares.items()}, self.budget_bytes
+        )
+        leaving = [t for t in self.tenants.values() if t.share is not None and t.salt not in shares]
+        for tenant in leaving:
+            self._order.close(tenant)
+            tenant.share = None
+            self._forget_unused(tenant)
+        for salt, share in shares.items():
+            tenant = self._tenant(salt)
+            if tenant.share is None:
+                self._order.open(tenant)
+            tenant.share = share
+            account = tenant.account
+            account.floor_bytes, account.limit_bytes = floors[salt], share.limit_bytes
+            account.weight = share.weight
+            self._order.ranking.changed(account)
+            if share.limit_bytes is not None and tenant.bytes + tenant.pending_bytes > share.limit_bytes:
+                self._over[salt] = None
+
+    def largest_tenants(self, most: int) -> Iterable[TierTenant]:
+        """Return the tenants that hold the most bytes."""
+        return sorted(self.tenants.values(), key=lambda tenant: -tenant.bytes)[:most]
+
+    def _at(self, number: int) -> TierEntry:
+        entry = self.numbered[number]
+        assert entry is not None
+        return entry
+
+    def _tenant(self, salt: str) -> TierTenant:
+        known = self.tenants.get(salt)
+        if known is None:
+            known = self.tenants[salt] = TierTenant(salt, self._order.common)
+        return known
+
+    def _forget_unused(self, tenant: TierTenant) -> None:
+        if tenant.unused and self.tenants.get(tenant.salt) is tenant:
+            del self.tenants[tenant.salt]
+
+    def _count(self, entry: TierEntry, blocks: int) -> None:
+        """Count a block that is added (1) or removed (-1)."""
+        self.logical_bytes += blocks * entry.stored.length
+        count = self.encodings.get(entry.encoding, 0) + blocks
+        self.encodings[entry.encoding] = count
+        if not count:
+            del self.encodings[entry.encoding]
+
+    def _charge(self, tenant: TierTenant, nbytes: int, blocks: int) -> None:
+        self._order.charge(tenant, nbytes)
+        tenant.blocks += blocks
+        self.used_bytes += nbytes

@@ -1,0 +1,294 @@
+"""Moves between memory and tiers: copies of blocks to a tier, and loads of blocks into memory.
+
+A copy uses the queue of spills and a load the queue of loads, so the tier bounds the bytes of both. With `release`, a
+block is removed from memory once the tier holds it and no lease does. Blocks under guaranteed and permanent pins stay
+in memory. A copy evicts no block of the tier that was stored or used since the move began.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from dataplane.core.operator import scopes
+from dataplane.core.tiering.move_chains import ChainSelection
+from dataplane.core.tiering.tier_moves import CANCELLED
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.states import State
+from dataplane.tiers.tier import BlockName
+
+if TYPE_CHECKING:
+    from dataplane.core.blocks.blocks import Block
+    from dataplane.core.node import Node
+    from dataplane.core.tiering.load_queue import LoadRequest
+    from dataplane.core.tiering.move_chains import ChainPart
+    from dataplane.core.tiering.tiering import Tiering
+
+BLOCKS_PER_STEP = 1024
+"""Blocks that one step looks at, and that one step releases."""
+MAX_OUTSTANDING = 4096
+"""Blocks of a move that wait for their copy at the same time."""
+MAX_REQUESTS = 4
+"""Requests for loads of a move that wait at the same time."""
+MAX_LOADED_RATIO = 0.8
+"""Fraction of the pool that one move loads at most, so that it does not evict what it has just loaded."""
+RELEASED = "moved"
+"""Reason of the evictions of a move with `release`."""
+
+
+class MoveToTier:
+    """Copies blocks to a tier, and releases them from memory if asked to."""
+
+    def __init__(
+        self, node: Node, tiering: Tiering, message: Move, state: MoveState, tier: TierState
+    ) -> None:
+        self.state, self.tier = state, tier
+        self._node, self._tiering, self._pool = node, tiering, node.pool
+        self._release = message.release
+        numbers = scopes.selected(node.pool, message.scope)
+        state.blocks, state.bytes = len(numbers), node.pool.sweeps.stored_bytes(numbers)
+        self._left: deque[tuple[int, int]] = deque()
+        """Descriptors and control words."""
+        if not message.dry_run:
+            controls = node.pool.table.memory.control[numbers]
+            self._left.extend(zip(numbers.tolist(), controls.tolist(), strict=True))
+        self._copying: dict[BlockName, tuple[Block, int]] = {}
+        self._copying_bytes = 0
+        self._releasing: deque[tuple[BlockName, Block, int]] = deque()
+        self._queued: set[BlockName] = set()
+        """Blocks that wait for the tier only because of this move."""
+
+    def step(self, now: float) -> bool:
+        self._look_at_copies()
+        self._begin_copies()
+        self._release_some(now)
+        return not (self._left or self._copying or self._releasing)
+
+    def _look_at_copies(self) -> None:
+        tier = self.tier
+        for name, (block, control) in list(self._copying.items()):
+            if name in tier.contents.entries:
+                self.state.moved_blocks += 1
+                self.state.moved_bytes += block.nbytes
+                self._copied(name, block, control)
+            elif name in tier.waiting_for or self._tiering.spills.is_under_way(tier, name):
+                continue
+            else:
+                self.state.refuse(tier.watched.get(name) or "gone")
+            self._forget(name)
+
+    def _forget(self, name: BlockName) -> None:
+        block, _ = self._copying.pop(name)
+        self._copying_bytes -= block.nbytes
+        self._queued.discard(name)
+        self.tier.watched.pop(name, None)
+        self.tier.moving.pop(name, None)
+
+    def _copied(self, name: BlockName, block: Block, control: int) -> None:
+        if not self._release:
+            return
+        if self.state.cancelled:
+            self.state.refuse(CANCELLED)
+        elif self._is_pinned(block):
+            self.state.refuse("pinned")
+        else:
+            self._releasing.append((name, block, control))
+
+    def _begin_copies(self) -> None:
+        tier, pool = self.tier, self._pool
+        beginning: list[Block] = []
+        for _ in range(min(BLOCKS_PER_STEP, len(self._left))):
+            if (
+                len(self._copying) >= MAX_OUTSTANDING
+                or self._copying_bytes >= 2 * tier.spec.max_bytes_in_flight
+            ):
+                break
+            number, control = self._left.popleft()
+            block = pool.table.blocks.get(number)
+            name = None if block is None else self._name(block)
+            if block is None or name is None or not self._is_there(block, control):
+                self.state.refuse("gone")
+            elif name in tier.contents.entries:
+                self.state.present_blocks += 1
+                self._copied(name, block, control)
+            elif not tier.serves:
+                self.state.refuse("away")
+            else:
+                tier.watched[name] = ""
+                tier.moving[name] = self.state.started_at
+                self._copying[name] = block, control
+                self._copying_bytes += block.nbytes
+                beginning.append(block)
+        if beginning:
+            self._queued |= self._tiering.spills.move(tier, beginning)
+
+    def _release_some(self, now: float) -> None:
+        for _ in range(min(BLOCKS_PER_STEP, len(self._releasing))):
+            name, block, control = self._releasing.popleft()
+            if not self._is_there(block, control):
+                continue  # it was evicted meanwhile
+            if name not in self.tier.contents.entries:
+                self.state.refuse("evicted")
+            elif self._is_pinned(block):
+                self.state.refuse("pinned")
+            elif self._node.room.evict([block], RELEASED, now):
+                self.state.released_blocks += 1
+                self.state.released_bytes += block.nbytes
+            else:
+                self._releasing.append((name, block, control))  # it is leased: try again
+
+    def cancel(self) -> None:
+        waiting = [name for name in self._copying if name in self.tier.waiting_for]
+        self._tiering.spills.move_cancelled(self.tier, self._queued)
+        for name in waiting:
+            self._forget(name)
+        count = len(self._left) + len(waiting) + len(self._releasing)
+        if count:
+            self.state.refuse(CANCELLED, count)
+        self._left.clear()
+        self._releasing.clear()
+
+    def give_up(self) -> None:
+        reason = "away" if self.tier.closing else "late"
+        for name in self._copying:
+            self.tier.watched.pop(name, None)
+            self.tier.moving.pop(name, None)
+        for why, count in (
+            (reason, len(self._left) + len(self._copying)),
+            ("leased", len(self._releasing)),
+        ):
+            if count:
+                self.state.refuse(why, count)
+        self._left.clear()
+
+    def _name(self, block: Block) -> BlockName | None:
+        space = self._tiering.identity(block.space)
+        return None if space is None else BlockName(space, block.key)
+
+    def _is_pinned(self, block: Block) -> bool:
+        """Return whether a guaranteed or a permanent pin holds a block."""
+        return any(bundle.strength != "soft" for bundle in self._pool.pins.marked.get(block, ()))
+
+    def _is_there(self, block: Block, control: int) -> bool:
+        pool = self._pool
+        return (
+            pool.table.blocks.get(block.number) is block
+            and block.control == control
+            and block.state is State.READY
+            and block not in pool.doomed
+            and not pool.invalid(block)
+        )
+
+
+class MoveToMemory:
+    """Loads blocks of tiers into memory."""
+
+    tier: TierState | None = None
+
+    def __init__(
+        self, node: Node, tiering: Tiering, message: Move, state: MoveState, deadline: float
+    ) -> None:
+        self.state = state
+        self._tiering, self._pool = tiering, node.pool
+        self._tenant = message.scope.tenant
+        self._deadline = deadline
+        self._dry_run = message.dry_run
+        self._selection = ChainSelection(node.pool, tiering, message.scope)
+        self._selecting = True
+        self._requests: list[tuple[LoadRequest | None, ChainPart]] = []
+        self._budget_bytes = int(MAX_LOADED_RATIO * node.pool.slabs.capacity_bytes)
+
+    def step(self, now: float) -> bool:
+        if self._selecting:
+            self._selecting = self._selection.step()
+            if self._selecting:
+                return False
+            self.state.blocks, self.state.bytes = self._selection.blocks, self._selection.bytes
+            if self._dry_run:
+                return True
+            if self._selection.unreachable:
+                self.state.refuse("detached", self._selection.unreachable)
+        self._look_at_requests(now)
+        self._ask()
+        return not (self._requests or self._selection.parts)
+
+    def _ask(self) -> None:
+        loads, parts = self._tiering.loads, self._selection.parts
+        # Requests of engines come first: ask for nothing while others wait.
+        while parts and len(self._requests) < MAX_REQUESTS and loads.serves_only(self._tiering.client):
+            part = parts.popleft()
+            missing = [name for name in part.names if not self._in_memory(part.space, name)]
+            self.state.present_blocks += len(part.names) - len(missing)
+            part.missing = missing
+            nbytes = sum(part.sizes.get(name, 0) for name in missing)
+            if nbytes > self._budget_bytes:
+                self.state.refuse("budget", len(missing))
+                continue
+            if not missing:
+                continue
+            self._budget_bytes -= nbytes
+            for tier in self._tiering.tiers:
+                tier.watched.update(dict.fromkeys(missing, ""))
+            request = loads.request(
+                self._tiering.client, part.space, b"".join(part.keys), self._deadline, self._tenant
+            )
+            self._requests.append((request, part))
+
+    def cancel(self) -> None:
+        self._selecting = False
+        left = sum(len(part.sizes) for part in self._selection.parts)
+        if left:
+            self.state.refuse(CANCELLED, left)
+        self._selection.parts.clear()
+        for request, _ in self._requests:
+            if request is not None:
+                self._tiering.loads.cancel(request)
+
+    def _look_at_requests(self, now: float) -> None:
+        under_way: list[tuple[LoadRequest | None, ChainPart]] = []
+        for request, part in self._requests:
+            if request is not None and self._tiering.loads.under_way(request):
+                under_way.append((request, part))
+                continue
+            self._count(part, now)
+        self._requests = under_way
+
+    def _count(self, part: ChainPart, now: float) -> None:
+        """Count the blocks of a part that arrived, and those that did not. A load that fails ends the load of the rest
+        of its chain."""
+        reason = ""
+        for name in part.missing:
+            failed = [tier.watched.pop(name, "") for tier in self._tiering.tiers]
+            reason = next((each for each in failed if each), reason)
+            found = self._find(part.space, name)
+            if found is not None:
+                self.state.moved_blocks += 1
+                self.state.moved_bytes += found.nbytes
+            elif name in part.sizes:
+                self.state.refuse(reason or self._why(now))
+
+    def _why(self, now: float) -> str:
+        if self.state.cancelled:
+            return CANCELLED
+        if now >= self._deadline:
+            return "late"
+        return "away" if any(not tier.serves for tier in self._tiering.tiers) else "missing"
+
+    def _in_memory(self, space: int, name: BlockName) -> bool:
+        return self._find(space, name) is not None
+
+    def _find(self, space: int, name: BlockName) -> Block | None:
+        """Return a block of the scope's tenant in memory. A move of one tenant does not reveal blocks of others."""
+        found = self._pool.table.find(pack_keys([name.key]), space)[0]
+        if found is None or self._tenant is None:
+            return found
+        return found if found.tenant.salt == self._tenant else None
+
+    def give_up(self) -> None:
+        for _, part in self._requests:
+            self._count(part, self._deadline)
+        left = sum(len(part.names) for part in self._selection.parts)
+        if left:
+            self.state.refuse("late", left)

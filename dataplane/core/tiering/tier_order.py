@@ -1,0 +1,200 @@
+"""The order in which a tier evicts: one queue for each tenant, merged for the tenants without a quota.
+
+A tenant that gets a quota keeps its queue, and so does one that loses it. No block moves then, however many the tenant
+has. Among the tenants without a quota, the block that was not used for the longest time is evicted first: the common
+queue keeps these tenants sorted by the last use of their oldest block.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from dataplane.core.tenants.accounts import Account, Ranking
+from dataplane.core.tenants.eviction_queues import EvictionQueue, Rank
+from dataplane.policies.lru import Lru
+
+if TYPE_CHECKING:
+    from dataplane.core.tiering.contents import TierEntry, TierTenant
+
+_serials = count(1)
+_Turn = tuple[float, int, int, "TenantQueue"]
+"""Last use and sequence of a queue's oldest block, the queue's serial number, and the queue."""
+
+
+class TenantQueue(EvictionQueue):
+    """The evictable blocks of one tenant in a tier, least recently used first."""
+
+    __slots__ = ("serial", "turns")
+
+    def __init__(self) -> None:
+        super().__init__(Lru)
+        self.serial = next(_serials)
+        self.turns: dict[Rank, _Turn] = {}
+        """Position of the queue in the common queue, by rank. `CommonQueue` sets it."""
+
+    def put_first(self, entry: TierEntry) -> None:
+        """Make a block the first one of its rank to be evicted."""
+        order = self._ranks[entry.rank]
+        assert isinstance(order, Lru)
+        order.put_first(entry.number)
+
+
+class CommonQueue:
+    """The queues of all tenants without a quota, as one."""
+
+    def __init__(self, entries: Sequence[TierEntry | None]) -> None:
+        """`entries` are the blocks of the tier by number; it may change later."""
+        self._entries = entries
+        self._turns: dict[Rank, list[_Turn]] = {rank: [] for rank in Rank}
+
+    def count(self, rank: Rank) -> int:
+        """Return the number of tenants that have blocks of a rank."""
+        return len(self._turns[rank])
+
+    def changed(self, queue: TenantQueue, rank: Rank) -> None:
+        """Move a queue to its position after its oldest block may have changed. Call this for a new queue, too."""
+        oldest = next(queue.victims(rank, 0.0), None)
+        wanted: _Turn | None = None
+        if oldest is not None:
+            entry = self._entries[oldest]
+            assert entry is not None
+            wanted = entry.used_at, entry.stored.sequence, queue.serial, queue
+        known = queue.turns.get(rank)
+        if known == wanted:
+            return
+        turns = self._turns[rank]
+        if known is not None:
+            del turns[bisect_left(turns, known)], queue.turns[rank]
+        if wanted is not None:
+            insort(turns, wanted)
+            queue.turns[rank] = wanted
+
+    def leave(self, queue: TenantQueue) -> None:
+        """Remove the queue of a tenant that has a quota now."""
+        for rank, turn in queue.turns.items():
+            turns = self._turns[rank]
+            del turns[bisect_left(turns, turn)]
+        queue.turns.clear()
+
+    def victims(self, rank: Rank, now: float) -> Iterator[int]:
+        """Iterate over the blocks of one rank, least recently used first. No block may change meanwhile."""
+        turns = iter(self._turns[rank])
+        following = next(turns, None)
+        begun: list[tuple[float, int, int, int, Iterator[int]]] = []
+        while begun or following is not None:
+            if following is not None and (not begun or following[:3] < begun[0][:3]):
+                serial, numbers = following[2], following[3].victims(rank, now)
+                following = next(turns, None)
+            else:
+                _, _, serial, number, numbers = heappop(begun)
+                yield number
+            after = next(numbers, None)
+            if after is not None:
+                entry = self._entries[after]
+                assert entry is not None
+                heappush(begun, (entry.used_at, entry.stored.sequence, serial, after, numbers))
+
+
+class TierOrder:
+    """Eviction queues of all tenants, kept consistent with the bytes charged to their accounts. `VictimIterator` uses
+    it like `core.pool.order`. A tier demotes no blocks and has no watched accounts."""
+
+    def __init__(self, entries: Sequence[TierEntry | None]) -> None:
+        """`entries` are the blocks of the tier by number; it may change later."""
+        self._merged = CommonQueue(entries)
+        merged: Any = self._merged  # it has the methods of a queue that `VictimIterator` calls
+        self.common = Account(merged)
+        self.ranking = Ranking()
+        self._own: dict[Account, None] = {}
+
+    @property
+    def alone(self) -> bool:
+        """Whether no tenant has a quota in the tier."""
+        return not self._own
+
+    def accounts(self) -> list[Account]:
+        return [self.common, *self._own]
+
+    def demoting(self) -> Sequence[Account]:
+        return ()
+
+    def over_limit(self) -> Sequence[Account]:
+        return ()
+
+    # ---- blocks
+
+    def insert(self, entry: TierEntry, now: float, rank: Rank = Rank.NORMAL) -> None:
+        """Add a block that became evictable, as one that was just used."""
+        entry.used_at = now
+        entry.tenant.queue.insert(entry, rank, now)
+        self._changed(entry.tenant, rank)
+
+    def move(self, entry: TierEntry, rank: Rank | None, now: float) -> None:
+        """Give a block another rank, or make it not evictable with None."""
+        if entry.queue is not None:
+            if rank is entry.rank:
+                return
+            entry.queue.remove(entry)
+            self._changed(entry.tenant, entry.rank)
+        if rank is not None:
+            self.insert(entry, now, rank)
+
+    def touch(self, entry: TierEntry, now: float) -> None:
+        """Record a use of a block, if it is evictable."""
+        if entry.queue is not None:
+            entry.used_at = now
+            entry.hits += 1
+            entry.queue.touch(entry, now)
+            self._changed(entry.tenant, entry.rank)
+
+    def refresh(self, entry: TierEntry, now: float) -> None:
+        """Make a block as recent as after a use without counting one, if it is evictable."""
+        if entry.queue is not None:
+            entry.used_at = now
+            entry.queue.refresh(entry, now)
+            self._changed(entry.tenant, entry.rank)
+
+    def put_first(self, entry: TierEntry) -> None:
+        """Make a block the first one of its tenant and rank to be evicted, if it is evictable."""
+        if entry.queue is not None:
+            entry.tenant.queue.put_first(entry)
+            self._changed(entry.tenant, entry.rank)
+
+    def _changed(self, tenant: TierTenant, rank: Rank) -> None:
+        if tenant.account is self.common:
+            self._merged.changed(tenant.queue, rank)
+
+    # ---- charges and accounts
+
+    def charge(self, tenant: TierTenant, nbytes: int) -> None:
+        """Charge bytes to a tenant; a negative number gives bytes back."""
+        tenant.bytes += nbytes
+        account = tenant.account
+        account.bytes += nbytes
+        if self._own:
+            self.ranking.changed(account)
+
+    def open(self, tenant: TierTenant) -> None:
+        """Give a tenant an account of its own."""
+        self._merged.leave(tenant.queue)
+        self._charge_to(tenant, Account(tenant.queue))
+        self._own[tenant.account] = None
+
+    def close(self, tenant: TierTenant) -> None:
+        """Return a tenant to the common account."""
+        del self._own[tenant.account]
+        self.ranking.forget(tenant.account)
+        self._charge_to(tenant, self.common)
+        for rank in Rank:
+            self._merged.changed(tenant.queue, rank)
+
+    def _charge_to(self, tenant: TierTenant, account: Account) -> None:
+        old, tenant.account = tenant.account, account
+        old.bytes -= tenant.bytes
+        account.bytes += tenant.bytes
+        self.ranking.changed(account)
+        self.ranking.changed(self.common)

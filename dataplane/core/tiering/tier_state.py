@@ -1,0 +1,132 @@
+"""One tier of a node: its record, what it holds, what waits to be copied to it, and its counters."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dataplane.core.blocks.blocks import Block
+from dataplane.core.tiering.contents import TierContents, TierEntry
+from dataplane.core.tiering.deletions import Deletions
+from dataplane.core.tiering.invalidations import TierInvalidations
+from dataplane.core.tiering.tombstones import Tombstone
+from dataplane.protocol.tiers import TierSpec
+from dataplane.tiers.tier import BlockName, StoredBlock
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """What happened in one tier since the start of the process."""
+
+    spilled_blocks: int = 0
+    spilled_bytes: int = 0
+    loaded_blocks: int = 0
+    loaded_bytes: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Blocks that were not copied to the tier, by reason (`dataplane.core.tiering.reasons`)."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Blocks that were not loaded, by reason."""
+    not_compressed: dict[str, int] = field(default_factory=dict)
+    """Blocks that were copied as they are although the record compresses, by reason."""
+
+    def not_compressed_because(self, reason: str) -> None:
+        """Count a block that was copied as it is, by reason. Does nothing for an empty reason."""
+        if reason:
+            self.not_compressed[reason] = self.not_compressed.get(reason, 0) + 1
+
+
+class TierState:
+    """One tier: its record, what it holds, and the blocks that wait to be copied to it."""
+
+    def __init__(
+        self, number: int, spec: TierSpec, stored_size: Callable[[int], int], *, shared: bool = False
+    ) -> None:
+        self.number = number
+        self.spec = spec
+        self.shared = shared
+        """Whether other nodes write to the tier, too."""
+        self.stored_size = stored_size
+        self.contents = TierContents(spec.budget_bytes, name=spec.name)
+        self.invalidations = TierInvalidations(self.contents)
+        self.deletions = Deletions()
+        self.deleting: frozenset[BlockName] = frozenset()
+        """Blocks that a call of the tier deletes now. None of them is copied to the tier before the call ends: which of
+        the two takes effect last is not known."""
+        self.counters = TierCounters()
+        self.serves = True
+        """Whether the tier is in service; the mover's circuit breaker decides."""
+        self.tombstones: Callable[[], Sequence[Tombstone]] = tuple
+        """Callback that returns the invalidations that the tier may not have carried out."""
+        self.closing = False
+        """Whether the tier was removed; calls under way still end."""
+        self.waiting: deque[tuple[Block, int]] = deque()
+        """Blocks that wait to be copied, with their control words."""
+        self.first: deque[tuple[Block, int]] = deque()
+        """Those of guaranteed and permanent pins, which are copied before the others."""
+        self.missed_pins = False
+        """Whether blocks of pins were not copied because the tier was out of service."""
+        self.waiting_for: set[BlockName] = set()
+        self.watched: dict[BlockName, str] = {}
+        """Blocks that a move copies or loads, each with the reason why that failed; empty until it fails."""
+        self.moving: dict[BlockName, float] = {}
+        """Blocks that a move copies from memory, each with the time when the move began: a copy evicts no block that
+        was stored or used since then."""
+        self.spilling_bytes = 0
+        self.loading_bytes = 0
+        self.listed_blocks: int | None = None
+        """Blocks that a listing of a shared tier has found so far; None while no listing is under way. Older blocks
+        are not known yet, so nothing is evicted meanwhile, and blocks beyond the budget are refused."""
+        self.forgotten: set[BlockName] = set()
+        """Blocks that were forgotten while a listing is under way, which may still list them."""
+
+    def held(self, name: BlockName) -> TierEntry | None:
+        """Return a block that the tier holds; None if there is none, or an invalidation covers it."""
+        entry = self.contents.entries.get(name)
+        if entry is not None and self.invalidations and self.invalidations.is_dead(entry):
+            return None
+        return entry
+
+    @property
+    def waiting_blocks(self) -> int:
+        """Number of blocks that wait to be copied."""
+        return len(self.first) + len(self.waiting)
+
+    def refuse(self, reason: str, name: BlockName) -> None:
+        """Count a block that was not copied to the tier."""
+        self.counters.refused[reason] = self.counters.refused.get(reason, 0) + 1
+        self.note(reason, name)
+
+    def lose(self, reason: str, *names: BlockName) -> None:
+        """Count blocks that were not loaded."""
+        self.count_lost(reason, len(names))
+        for name in names:
+            self.note(reason, name)
+
+    def count_lost(self, reason: str, blocks: int) -> None:
+        """Count blocks that were not loaded."""
+        self.counters.lost[reason] = self.counters.lost.get(reason, 0) + blocks
+
+    def note(self, reason: str, name: BlockName) -> None:
+        """Record why a block that a move watches was not moved."""
+        if name in self.watched:
+            self.watched[name] = reason
+
+
+def within_budget(
+    blocks: Iterable[StoredBlock], stored_size: Callable[[int], int], budget_bytes: int
+) -> tuple[list[StoredBlock], list[BlockName]]:
+    """Return the newest blocks that a budget has room for, oldest first, and the names of the others."""
+    kept: dict[BlockName, StoredBlock] = {}
+    beyond: list[BlockName] = []
+    used_bytes = 0
+    for stored in sorted(blocks, key=lambda stored: stored.sequence, reverse=True):
+        if stored.name in kept:
+            continue
+        charge = stored_size(stored.length)
+        if used_bytes + charge > budget_bytes:
+            beyond.append(stored.name)
+            continue
+        used_bytes += charge
+        kept[stored.name] = stored
+    return list(reversed(kept.values())), beyond

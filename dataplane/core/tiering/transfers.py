@@ -1,0 +1,174 @@
+"""Copies from one tier to another: one batch at a time, through a buffer outside the pool.
+
+The mover asks for a batch, loads it from its source into a buffer, stores it in its target, and reports the outcomes.
+The target has reserved room for the blocks of a batch. If an invalidation covers a block meanwhile, the block is
+deleted when the batch ends. The moves take turns, and a move whose target takes no blocks now delays no other. If a
+call of a batch hangs, the mover says so, and the next batch begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from dataplane.core.tiering.spills import CopyEnd
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+
+if TYPE_CHECKING:
+    from dataplane.core.tiering.tiering import Tiering
+
+BATCH_BLOCKS, BATCH_BYTES = 64, 32 << 20
+"""Maximum number of blocks in a batch, and the bytes after which no block is added to it: the size of the buffer."""
+HUNG = "hung"
+"""Why a block was not moved: a call of one of the tiers did not return."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTransfer:
+    """A block to copy from one tier to another."""
+
+    source: TierState
+    target: TierState
+    stored: StoredBlock
+    """The block as the target stores it."""
+    charge: int
+    """Bytes that it takes of the target's budget."""
+    since: float
+    """Blocks of the target that were stored or used at or after this time are not evicted for it."""
+
+
+class TransferMove(Protocol):
+    """A move that asks for copies from one tier to another."""
+
+    tier: TierState
+    """The target."""
+    source: TierState
+    began: float
+    """Its copies evict no block of the target that was stored or used after this time."""
+
+
+class TierTransfers:
+    """Blocks that wait to be copied from one tier to another, and the batch that is under way."""
+
+    def __init__(self, tiering: Tiering) -> None:
+        self._tiering = tiering
+        self._waiting: dict[TransferMove, dict[BlockName, None]] = {}
+        """Blocks that wait, in order, by move. The first move has the next turn."""
+        self._under_way: set[tuple[int, BlockName]] = set()
+        """Blocks of the batch, with the number of its target."""
+        self._hung: set[tuple[int, BlockName]] = set()
+        """Blocks that a call stores which did not return in time."""
+
+    def add(self, move: TransferMove, name: BlockName) -> None:
+        """Copy a block that the move's source holds. `TierState.watched` of the target gets the reason if that
+        fails."""
+        self._waiting.setdefault(move, {})[name] = None
+
+    def cancel(self, move: TransferMove) -> None:
+        """Cancel the copies of a move that wait."""
+        self._waiting.pop(move, None)
+
+    def is_pending(self, move: TransferMove, name: BlockName) -> bool:
+        """Return whether a block of a move waits for its batch, or is being copied by a call that may still end in
+        time."""
+        if name in self._waiting.get(move, ()):
+            return True
+        target = move.tier
+        hung = (target.number, name) in self._hung
+        return self._tiering.spills.is_under_way(target, name) and not hung
+
+    def next_batch(self, now: float) -> list[PlannedTransfer]:
+        """Return the next blocks to copy, all from one tier to one other. The list is empty while a batch is under way
+        or engines wait for loads."""
+        if self._under_way or not self._tiering.loads.serves_only(self._tiering.client):
+            return []
+        for move in list(self._waiting):
+            batch = self._batch(move, now)
+            waiting = self._waiting.pop(move)
+            if waiting:
+                self._waiting[move] = waiting  # behind the other moves
+            if batch:
+                self._under_way = {(plan.target.number, plan.stored.name) for plan in batch}
+                return batch
+        return []
+
+    def _batch(self, move: TransferMove, now: float) -> list[PlannedTransfer]:
+        target, waiting = move.tier, self._waiting[move]
+        batch: list[PlannedTransfer] = []
+        planned_bytes = 0
+        while waiting and len(batch) < BATCH_BLOCKS and planned_bytes < BATCH_BYTES:
+            name = next(iter(waiting))
+            busy = target.spilling_bytes >= target.spec.max_bytes_in_flight or name in target.deleting
+            if busy and target.serves:
+                break
+            del waiting[name]
+            target.watched.setdefault(name, "")  # another move of the block may have ended
+            plan = self._plan(move, name, now)
+            if plan is not None:
+                batch.append(plan)
+                planned_bytes += plan.stored.length
+        return batch
+
+    def _plan(self, move: TransferMove, name: BlockName, now: float) -> PlannedTransfer | None:
+        source, target, spills = move.source, move.tier, self._tiering.spills
+        held = source.held(name)
+        if held is None or target.held(name) is not None:
+            return None
+        for tier in (source, target):
+            if not tier.serves:
+                target.refuse("away", name)
+                return None
+        if spills.is_under_way(target, name):
+            return None
+        stored = msgspec.structs.replace(held.stored, writer=self._tiering.writer if target.shared else 0)
+        if stored.length > self._tiering.pool.slabs.capacity_bytes:
+            target.refuse("size", name)
+            return None
+        charge = spills.admit(target, stored, now, lambda entry: False, since=move.began)
+        return None if charge is None else PlannedTransfer(source, target, stored, charge, move.began)
+
+    def ended(self, plans: Sequence[PlannedTransfer], ends: Sequence[CopyEnd], now: float) -> None:
+        """Process the ends of the stores in the target. All plans have the same target."""
+        self._are_over(plans)
+        if plans:
+            self._tiering.spills.copied(plans[0].target, plans, ends, now)
+            self._tiering.on_work()
+
+    def not_loaded(self, plans: Sequence[PlannedTransfer], outcomes: Sequence[Outcome]) -> None:
+        """Process the outcomes of blocks that could not be loaded from their source."""
+        self._are_over(plans)
+        for plan, outcome in zip(plans, outcomes, strict=True):
+            name = plan.stored.name
+            self._tiering.spills.cancel(plan.target, plan)
+            plan.target.note(outcome.value, name)
+            plan.source.lose(outcome.value, name)
+            if outcome in (Outcome.MISSING, Outcome.CORRUPT) and not plan.source.closing:
+                self._tiering.forget(plan.source, name)
+        self._tiering.on_work()
+
+    def load_hung(self, plans: Sequence[PlannedTransfer]) -> None:
+        """Give up blocks because the call that loads them did not return. Nothing of them will be stored."""
+        self._are_over(plans)
+        for plan in plans:
+            self._tiering.spills.cancel(plan.target, plan)
+            plan.target.note(HUNG, plan.stored.name)
+            plan.source.lose("late", plan.stored.name)
+        self._tiering.on_work()
+
+    def store_hung(self, plans: Sequence[PlannedTransfer]) -> None:
+        """Wait no longer for the call that stores blocks. Their room stays reserved until `ended`, because the call may
+        still store them."""
+        self._are_over(plans)
+        for plan in plans:
+            self._hung.add((plan.target.number, plan.stored.name))
+            plan.target.note(HUNG, plan.stored.name)
+        self._tiering.on_work()
+
+    def _are_over(self, plans: Sequence[PlannedTransfer]) -> None:
+        names = {(plan.target.number, plan.stored.name) for plan in plans}
+        self._under_way -= names
+        self._hung -= names

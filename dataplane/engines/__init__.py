@@ -1,0 +1,1 @@
+"""Connectors, which run inside inference engines."""

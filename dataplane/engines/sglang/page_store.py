@@ -1,0 +1,207 @@
+"""The pages of one rank of an engine in Larder: look up, load and store.
+
+This module does not import SGLang. SGLang calls from its own threads: one looks up, one loads, one stores.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import Any
+
+from dataplane.client.client import Client, attach
+from dataplane.client.driven import HostPool
+from dataplane.client.reservations import CommitResult
+from dataplane.engines.guards import ErrorLog
+from dataplane.engines.sglang.host_pages import HostPages, PoolRefused
+from dataplane.engines.sglang.page_keys import PageKeys
+from dataplane.engines.sglang.settings import BackendSettings
+from dataplane.protocol.codes import Code
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
+from dataplane.protocol.keys import KEY_BYTES
+from dataplane.protocol.layout import I64
+from dataplane.protocol.spaces import Space
+
+BATCH_BYTES = 64 << 20
+"""Bytes of one reservation: a long prompt becomes readable piece by piece."""
+MIN_COPY_BYTES_PER_S = 100e6
+"""A slower copy by the data plane is given up."""
+SHARE_BYTES = 1 << 20
+"""Fewest bytes for which another thread copies."""
+JOIN_S = 5.0
+MAINTENANCE_S = 0.25
+"""Interval at which an idle engine looks for a new data plane."""
+NAMESPACE_BYTES = 16
+_PERMANENT = (Code.UNSUPPORTED, Code.BAD_CACHE, Code.DEVICE_REFUSED, Code.NOT_ALLOWED)
+"""Refusals of a host pool that are permanent."""
+
+_log = logging.getLogger("larder.sglang")
+
+
+class PageStore:
+    """Pages of one host pool."""
+
+    def __init__(
+        self,
+        settings: BackendSettings,
+        space: Space,
+        pages: HostPages,
+        *,
+        writes: bool = True,
+        errors: ErrorLog | None = None,
+    ) -> None:
+        """Attach, and start the threads. `writes`: whether this rank stores pages. Raise AttachRefused, ValueError or
+        UnsupportedMachine."""
+        self._settings = settings
+        self._pages = pages
+        self._errors = errors or ErrorLog(_log)
+        self._keys = PageKeys(settings.tenant)
+        self._counted = (space.rank, space.pipeline_stage) == (0, 0) and writes
+        """Whether look-ups count in the tenant's hit ratio: those of one rank of an engine do."""
+        self._batch = max(1, min(MAX_KEYS_PER_REQUEST, BATCH_BYTES // pages.page_bytes))
+        self._client: Client = attach(
+            settings.socket,
+            [SpaceRequest(space, writes=writes)],
+            group=f"sglang-{os.getpid()}",
+            engine=f"sglang rank {space.rank}",
+            timeout_s=settings.timeout_s,
+            checksums=settings.checksums,
+            verify=settings.verify,
+        )
+        self._host_pool = self._register() if writes and settings.store_copies == "data_plane" else None
+        """The pages, if the data plane copies them when they are stored."""
+        self._copiers = ThreadPoolExecutor(settings.copy_threads, thread_name_prefix="larder-copies")
+        self._closed = threading.Event()
+        self._maintenance = threading.Thread(target=self._maintain, name="larder-maintenance", daemon=True)
+        self._maintenance.start()
+
+    def _register(self) -> HostPool | None:
+        """Pass the memfds of the host pool to the data plane. Return None if the engine must copy."""
+        try:
+            pool = self._pages.memfds()
+        except PoolRefused as error:
+            _log.warning("larder.store_copies: the engine copies, because %s", error)
+            return None
+        refused = self._client.register_host_pool(pool)
+        if refused in _PERMANENT:
+            self._do_without(refused)
+            return None
+        return pool  # if no data plane runs, it is registered with the next one
+
+    def _do_without(self, code: Code) -> None:
+        """Copy in the engine from now on."""
+        _log.warning(
+            "larder.store_copies: the engine copies, because the data plane answered %s", code.name.lower()
+        )
+        self._client.unregister_cache()
+        self._host_pool = None
+
+    def _maintain(self) -> None:
+        while not self._closed.wait(MAINTENANCE_S):
+            try:
+                self._client.maintain()
+            except Exception:  # noqa: BLE001  the thread must go on
+                self._errors.note("maintain")
+
+    def exists(self, names: Sequence[str]) -> int:
+        """Return how many leading pages are cached. Sends no message."""
+        return self._client.lookup(self._keys.of(names), tenant=self._settings.tenant, counted=self._counted)
+
+    def load(self, names: Sequence[str], indices: Any) -> list[bool]:
+        """Copy the leading cached pages into the host pool, at the tokens with these indices. Return for each page
+        whether it was copied."""
+        targets = self._pages.addresses(indices, len(names))
+        with self._client.acquire(self._keys.of(names)) as lease:
+            copied = self._in_shares(
+                len(lease),
+                lambda first, end: lease.copy_pieces_to(targets[first:end], self._pages.sizes, first),
+            )
+        return [at < copied for at in range(len(names))]
+
+    def save(self, names: Sequence[str], indices: Any) -> list[bool]:
+        """Copy pages out of the host pool and publish them. Return for each page whether it is cached now, or is being
+        stored by another engine."""
+        numbers = self._pages.numbers(indices, len(names))
+        keys = self._keys.of(names)
+        saved: list[bool] = []
+        for first in range(0, len(names), self._batch):
+            last = min(first + self._batch, len(names))
+            part = keys[first * KEY_BYTES : last * KEY_BYTES]
+            result = self._save_by_data_plane(part, numbers[first:last])
+            if result is None:
+                tokens = slice(first * self._pages.page_tokens, last * self._pages.page_tokens)
+                result = self._save(part, self._pages.addresses(indices[tokens], last - first))
+            saved += self._saved(result, last - first)
+        return saved
+
+    def _save_by_data_plane(self, keys: bytes, numbers: I64) -> CommitResult | None:
+        """Let the data plane copy pages with these numbers. Return None if the engine must copy them.
+
+        Before this returns, either the copy has ended, or it is certain that the pages will not be published: the
+        engine may change them.
+        """
+        if self._host_pool is None:
+            return None
+        copy = self._client.store_from(keys, numbers, tenant=self._settings.tenant)
+        if not copy.wait(
+            self._settings.timeout_s + len(numbers) * self._pages.page_bytes / MIN_COPY_BYTES_PER_S
+        ):
+            copy.abandon()
+        code = None if copy.ended is None else copy.ended.code
+        if code in _PERMANENT:  # a data plane that was started later refuses the pool
+            self._do_without(code)
+            return None
+        return CommitResult(0, code, copy.outcomes.tobytes())
+
+    def _saved(self, result: CommitResult, count: int) -> list[bool]:
+        """Log the pages that were refused. Return for each page whether it was accepted."""
+        for code, pages in result.refused.items():
+            if self._errors.due(f"refused {code.name}"):
+                _log.warning("%d of %d pages were not stored: %s", pages, count, code.name.lower())
+        refused = result.refused_blocks
+        return [at not in refused for at in range(count)]
+
+    def _save(self, keys: bytes, sources: I64) -> CommitResult:
+        sizes = self._pages.sizes
+
+        def copy(first: int, end: int) -> int:
+            reservation.copy_pieces_from(sources[first:end], sizes, first)
+            return end - first
+
+        with self._client.reserve(keys, self._pages.page_bytes, tenant=self._settings.tenant) as reservation:
+            if reservation.number:
+                self._in_shares(len(sources), copy)
+            return reservation.commit()
+
+    def _in_shares(self, count: int, copy: Callable[[int, int], int]) -> int:
+        """Call `copy(first, end)` for shares of `count` pages at once, which return how many leading pages they have
+        copied. Return the number of leading pages that all of them have copied."""
+        shares = min(self._settings.copy_threads, count, 1 + count * self._pages.page_bytes // SHARE_BYTES)
+        bounds = list(pairwise(count * at // shares for at in range(shares + 1))) if count else []
+        others = [self._copiers.submit(copy, first, end) for first, end in bounds[1:]]
+        try:
+            copied = [copy(*bounds[0])] if bounds else []
+        finally:
+            wait(others)  # the copies that were begun end by themselves; the pages are free only then
+        copied += [each.result() for each in others]
+        whole = 0
+        for (first, end), pages in zip(bounds, copied, strict=True):
+            whole += pages
+            if pages < end - first:
+                break
+        return whole
+
+    def clear(self) -> None:
+        """Make everything stored so far a miss for this rank. Other engines keep it."""
+        self._keys = PageKeys(self._settings.tenant, os.urandom(NAMESPACE_BYTES))
+
+    def close(self) -> None:
+        """Wait for copies, and disconnect."""
+        self._closed.set()
+        self._maintenance.join(JOIN_S)
+        self._copiers.shutdown()
+        self._client.close()

@@ -1,0 +1,58 @@
+"""Settings of the backend: the keys `larder.*` of SGLang's `--hicache-storage-backend-extra-config`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dataplane.client.integrity import Verify
+from dataplane.engines.settings import PREFIX, default_socket, read
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.salts import check_salt
+
+CONTAINER = "hicache_storage_backend_extra_config"
+CHOICES = {"verify": "off, sample or always", "store_copies": "engine or data_plane"}
+
+
+class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one engine."""
+
+    socket: str = ""
+    """Engine socket of the data plane. Default: LARDER_ENGINE_SOCKET, else the socket in LARDER_STATE_DIR, else the
+    default socket of the user."""
+    tenant: str = ""
+    """Tenant that all pages of the engine are charged to. Engines share pages only if they have the same tenant."""
+    model: str = ""
+    """Name of the model in Larder. Default: SGLang's `--served-model-name`, else its `--model-path`."""
+    revision: str = ""
+    """Text that distinguishes weights of one name. SGLang's revision, quantization, KV dtype and overrides of the
+    model's configuration are distinguished anyway."""
+    verify: Verify = "off"
+    """Whether checksums of pages are verified before they are copied: "off", "sample" (some pages) or "always"."""
+    checksums: bool = True
+    """Whether stored pages get a checksum."""
+    timeout_s: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 0.25
+    """Longest wait for a response of the data plane. Only SGLang's storage threads wait."""
+    store_copies: Literal["engine", "data_plane"] = "engine"
+    """Which process copies pages that are stored. "data_plane": the data plane reads them in the memfds of SGLang's
+    host pool, which needs `"allocator": "shm"`; the engine then spends little CPU time on them."""
+    copy_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    """Number of threads that copy the pages of one call."""
+
+
+def read_settings(extra: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> BackendSettings:
+    """Return the settings. Raise ValueError, whose message names the key and the expected value.
+
+    Keys without the prefix `larder.` are SGLang's, of which only `interface_v1` is read.
+    """
+    found = read(BackendSettings, extra, CONTAINER, CHOICES)
+    try:
+        check_salt(found.tenant)
+    except ProtocolError as error:
+        raise ValueError(f"{CONTAINER}.{PREFIX}tenant: {error.message}") from None
+    if extra.get("interface_v1") not in (1, True):
+        raise ValueError(f"{CONTAINER}.interface_v1: expected 1, got {extra.get('interface_v1')!r}")
+    return found if found.socket else msgspec.structs.replace(found, socket=default_socket(environ))

@@ -1,0 +1,330 @@
+"""vLLM's connector interface (`KVConnectorBase_V1` of 0.32) over the scheduler's and the worker's side.
+
+vLLM creates one connector with the role SCHEDULER in the engine's core, and one with the role WORKER in each worker.
+An error in a method of this class is logged and counts as a miss: it does not end the engine. Only invalid settings end
+the engine, when it starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from dataplane.client.link import AttachRefused
+from dataplane.devices.runtime import DeviceError
+from dataplane.engines.guards import ErrorLog, guarded
+from dataplane.engines.vllm.layouts import CacheRefused, copies_of, slides
+from dataplane.engines.vllm.messages import GroupLayout, StepPlan, StepReport
+from dataplane.engines.vllm.metrics import LarderPromMetrics, LarderStats
+from dataplane.engines.vllm.scheduler import SchedulerSide
+from dataplane.engines.vllm.settings import read_settings
+from dataplane.engines.vllm.worker import Results, WorkerSide
+
+STATS_INTERVAL_S = 1.0
+"""Shortest time between two reports of statistics to vLLM's front end."""
+
+_log = logging.getLogger("larder.vllm")
+
+
+@dataclass
+class LarderMetadata(KVConnectorMetadata):  # type: ignore[misc]
+    """Work of a step."""
+
+    plan: StepPlan = field(default_factory=StepPlan)
+
+
+@dataclass
+class LarderWorkerMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
+    """Results of a step."""
+
+    report: StepReport
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        self.report.add(other.report)
+        return self
+
+
+@dataclass
+class LarderHandshake(KVConnectorHandshakeMetadata):  # type: ignore[misc]
+    """KV-cache groups of a worker; none if Larder cannot copy them."""
+
+    groups: list[GroupLayout]
+
+
+class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Loads prefixes from Larder into vLLM's KV cache, and stores computed prefixes in Larder."""
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._settings = read_settings(transfer.kv_connector_extra_config)
+        self._group = f"vllm-{transfer.engine_id}"
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        self._groups: list[GroupLayout] = []
+        self._kv_caches: dict[str, Any] | None = None
+        self._results = Results()
+        self.errors = ErrorLog(_log)
+        self._stats_at = 0.0
+        if role is not KVConnectorRole.SCHEDULER:
+            return
+        if transfer.kv_load_failure_policy != "recompute":
+            _log.info("requests whose load fails are recomputed (kv_load_failure_policy is now 'recompute')")
+            transfer.kv_load_failure_policy = "recompute"
+        self._scheduler = SchedulerSide(
+            self._settings,
+            group=self._group,
+            engine=f"vllm {transfer.engine_id[:8]} scheduler",
+            block_tokens=lcm(
+                vllm_config.cache_config.block_size,
+                *(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups),
+            ),
+            loads=transfer.is_kv_consumer,
+            saves=transfer.is_kv_producer,
+        )
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """Return False: a dropped save only causes a later miss, so the request need not be computed again."""
+        return False
+
+    # ---- the scheduler's side
+
+    @guarded()
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        """Attach to the spaces of all workers."""
+        assert self._scheduler is not None
+        workers = [each.groups for _, each in sorted(metadata.items())]
+        try:
+            self._scheduler.workers_ready(workers)
+        except (AttachRefused, ValueError) as error:
+            _log.error("Larder is not used: %s", error)
+
+    @guarded(lambda: (0, False))
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Return how many tokens Larder has beyond those of the engine, and whether to load asynchronously. None: the
+        request waits for blocks from tiers, and vLLM asks again in its next step."""
+        assert self._scheduler is not None
+        tokens = self._scheduler.matched_tokens(request, num_computed_tokens)
+        return tokens, bool(tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Plan the load into the allocated blocks, and lease the blocks that it reads. After an error, the workers
+        report the load as failed; otherwise the request would wait for it forever."""
+        assert self._scheduler is not None
+        try:
+            self._scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+        except Exception:  # noqa: BLE001  as in `guarded`
+            self.errors.note("update_state_after_alloc")
+            self._scheduler.give_up(request.request_id, num_external_tokens)
+
+    @guarded(LarderMetadata)
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """Return the work of a step for the workers."""
+        assert self._scheduler is not None
+        state = scheduler_output.kv_connector_block_state
+        blocks_of = self._block_ids if state is None else state.get_block_ids
+        return LarderMetadata(
+            self._scheduler.plan(
+                scheduler_output.num_scheduled_tokens, blocks_of, scheduler_output.preempted_req_ids or ()
+            )
+        )
+
+    def _block_ids(self, request: str) -> Any:
+        return None if self._kv_cache_manager is None else self._kv_cache_manager.get_block_ids(request)
+
+    @guarded()
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Apply the workers' results."""
+        assert self._scheduler is not None
+        meta = connector_output.kv_connector_worker_meta
+        report = meta.report if isinstance(meta, LarderWorkerMetadata) else None
+        self._scheduler.stepped(report, connector_output.finished_recving or ())
+
+    @guarded(lambda: (False, None))
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Return whether the blocks must stay until they are saved, and the fields for the client's response."""
+        assert self._scheduler is not None
+        return self._scheduler.finished(request)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """Do the same for KV caches of one group."""
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    @guarded(lambda: False)
+    def reset_cache(self) -> bool | None:
+        """Make everything stored so far a miss for this engine."""
+        return self._scheduler.reset() if self._scheduler is not None else True
+
+    @guarded(lambda: False)
+    def has_pending_push_work(self) -> bool:
+        """Return whether vLLM must continue to make steps. A pause ends only when there is no work, and a sleep
+        suspends the memory of the KV caches after the pause. Copies must have ended by then, also those of running
+        requests."""
+        return self._scheduler is not None and self._scheduler.copying()
+
+    # ---- a worker's side
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Attach to the data plane with the spaces of this worker's KV caches."""
+        if self._worker is not None:
+            return
+        self._kv_caches = kv_caches
+        rank = self._vllm_config.parallel_config.rank
+        try:
+            copies = copies_of(
+                self._vllm_config,
+                self._kv_cache_config,
+                kv_caches,
+                rank=rank,
+                model=self._settings.model,
+                chunk_tokens=self._settings.chunk_tokens,
+            )
+            self._worker = WorkerSide(
+                self._settings,
+                copies,
+                group=self._group,
+                engine=f"vllm {self._vllm_config.kv_transfer_config.engine_id[:8]} worker {rank}",
+                holds_blocks=not slides(self._kv_cache_config),
+            )
+            self._groups = [each.layout for each in copies]
+        except (CacheRefused, AttachRefused, DeviceError) as error:
+            _log.error("Larder is not used: %s", error)
+
+    def unregister_kv_caches(self) -> None:
+        """End all copies: the engine is about to free the memory of its KV caches."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+            self._results.add(worker.results())
+
+    def restore_kv_caches(self) -> None:
+        """Attach again: the KV caches are back in the same tensors."""
+        if self._kv_caches is not None:
+            self.register_kv_caches(self._kv_caches)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Return the KV-cache groups of this worker for the scheduler's side."""
+        return LarderHandshake(self._groups)
+
+    @guarded()
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """End saves whose blocks are about to be overwritten."""
+        plan = kv_connector_metadata.plan
+        if self._worker is not None and plan.cancelled:
+            self._worker.before_overwriting(plan.cancelled)
+
+    @guarded()
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Begin the loads of this step."""
+        plan = self._get_connector_metadata().plan
+        if self._worker is not None:
+            self._worker.begin_loads(plan)
+        else:  # registration failed: no request may wait for these loads
+            self._results.received.update(load.request for load in plan.loads)
+            self._results.failed.update(load.request for load in plan.loads)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing: the engine schedules a request after its load has ended."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Do nothing: saves begin after the step."""
+
+    @guarded()
+    def wait_for_save(self) -> None:
+        """Begin the saves of this step."""
+        if self._connector_metadata is None:
+            return
+        plan = self._get_connector_metadata().plan
+        if self._worker is not None:
+            self._worker.begin_saves(plan)
+        else:
+            self._results.sent.update(plan.released)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Return the loads and saves that have ended since the last call. vLLM fails if it gets one of them twice."""
+        if self._worker is not None:
+            self._results.add(self._worker.results())
+        results, self._results = self._results, Results(bad_blocks=self._results.bad_blocks)
+        return KVConnectorTransferResults(
+            finished_sending=results.sent, finished_recving=results.received, failed_recving=results.failed
+        )
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Return the same results in the form of older vLLM releases."""
+        results = self.get_transfer_results(finished_req_ids)
+        return results.finished_sending, results.finished_recving
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Return the engine's blocks that were not loaded, according to the results since the last call."""
+        bad, self._results.bad_blocks = self._results.bad_blocks, set()
+        return bad
+
+    @guarded()
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        """Return the results of this step for the scheduler's side."""
+        report = None if self._worker is None else self._worker.take_report()
+        return None if report is None else LarderWorkerMetadata(report)
+
+    # ---- both
+
+    @guarded()
+    def get_kv_connector_stats(self) -> LarderStats | None:
+        """Return the counters since the last call, at most once a second."""
+        now = time.monotonic()
+        if now < self._stats_at:
+            return None
+        side = self._scheduler or self._worker
+        counts = {} if side is None else side.take_counts()
+        if errors := self.errors.take_count():
+            counts["errors"] = errors
+        if not counts:
+            return None
+        self._stats_at = now + STATS_INTERVAL_S
+        return LarderStats(data=counts)
+
+    def shutdown(self) -> None:
+        """End copies and disconnect."""
+        for side in (self._worker, self._scheduler):
+            if side is not None:
+                side.close()
+        self._worker = self._scheduler = None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> LarderStats | None:
+        """Return the statistics that `data` carries."""
+        return LarderStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> LarderPromMetrics:
+        """Return the Prometheus metrics of this connector."""
+        return LarderPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        """Return True: the connector handles KV caches that are freed and restored."""
+        return True

@@ -1,0 +1,201 @@
+"""Derive the spaces and copies of a worker's KV caches from vLLM's configuration and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from dataplane.client.client import Client
+from dataplane.client.gpu import PagedCache
+from dataplane.devices.paged import LayoutRefused, Planes, TensorGroup, block_axis, planes_of
+from dataplane.devices.runtime import DeviceEvent
+from dataplane.engines.pages import pages_of
+from dataplane.engines.vllm.copies import CpuCopies, DeviceCopies, GroupCopies
+from dataplane.engines.vllm.messages import GroupLayout
+from dataplane.protocol.spaces import MAX_NAME_CHARACTERS, Space
+
+KINDS = {
+    "FullAttentionSpec",
+    "MLAAttentionSpec",
+    "SinkFullAttentionSpec",
+    "SlidingWindowSpec",
+    "SlidingWindowMLASpec",
+    "ChunkedLocalAttentionSpec",
+}
+"""vLLM's kinds of KV caches that have a block for each run of tokens. Other kinds do not: for example, they keep a
+ring of the latest tokens, or windows that `slides` does not know."""
+
+
+class CacheRefused(Exception):
+    """Raised for KV caches that Larder cannot copy. The message says why."""
+
+
+def copies_of(
+    vllm_config: Any,
+    kv_cache_config: Any,
+    tensors: Mapping[str, Any],
+    *,
+    rank: int,
+    model: str,
+    chunk_tokens: int,
+) -> list[GroupCopies]:
+    """Return the copies of each KV-cache group of one worker. Raise CacheRefused, or ValueError for wrong settings."""
+    parallel = vllm_config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise CacheRefused(f"{name} is above 1")
+    found: list[GroupCopies] = []
+    for number, cache_group in enumerate(kv_cache_config.kv_cache_groups):
+        spec = cache_group.kv_cache_spec
+        for each in specs_of(spec):
+            if type(each).__name__ not in KINDS:
+                raise CacheRefused(f"KV-cache group {number} has the unsupported kind {type(each).__name__}")
+        layers = _distinct(tensors, cache_group.layer_names)
+        members = list(layers.values())
+        page_tokens = spec.block_size
+        if chunk_tokens % page_tokens:
+            raise ValueError(
+                f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {page_tokens}"
+                f" of KV-cache group {number}, got {chunk_tokens}"
+            )
+        group = _tensor_group(number, members, page_tokens, chunk_tokens)
+        if group.blocks != kv_cache_config.num_blocks:
+            raise CacheRefused(
+                f"KV-cache group {number} has tensors of {group.blocks} blocks; expected {kv_cache_config.num_blocks}"
+            )
+        space = Space(
+            model=model or vllm_config.model_config.model,
+            revision=revision_of(vllm_config.model_config),
+            layout=_layout_name(group.tensors, layers, kv_cache_config.kv_cache_layout, page_tokens),
+            dtype=_dtype_of(vllm_config),
+            kv_group=number,
+            world_size=parallel.world_size,
+            rank=rank,
+            block_bytes=group.chunk_bytes,
+            block_tokens=chunk_tokens,
+            head_size=_head_size(spec),
+        )
+        layout = GroupLayout(space, page_tokens)
+        if members[0].device.type == "cpu":
+            pages = pages_of(members, tokens_per_block=page_tokens, chunk_tokens=chunk_tokens)
+            found.append(CpuCopies(pages, layout))
+        else:
+            found.append(_on_cuda(group, layout, members, chunk_tokens))
+    return found
+
+
+def _tensor_group(number: int, tensors: Sequence[Any], page_tokens: int, chunk_tokens: int) -> TensorGroup:
+    """Return the layout of tensors that share block numbers."""
+    try:
+        planes = tuple(
+            planes_of(tuple(each.shape), tuple(each.stride()), each.element_size()) for each in tensors
+        )
+    except LayoutRefused as error:
+        raise CacheRefused(f"KV-cache group {number}: {error}") from None
+    blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
+    return TensorGroup(blocks, page_tokens, chunk_tokens // page_tokens, planes)
+
+
+def _on_cuda(
+    group: TensorGroup, layout: GroupLayout, tensors: Sequence[Any], chunk_tokens: int
+) -> DeviceCopies:
+    """Return the copies of CUDA tensors."""
+    import torch
+
+    def cache_of(client: Client) -> PagedCache:
+        return PagedCache.of_tensors(
+            client, tensors, tokens_per_block=layout.page_tokens, chunk_tokens=chunk_tokens
+        )
+
+    def record(cache: PagedCache, event: DeviceEvent) -> None:
+        cache.stream_of(torch.cuda.current_stream(tensors[0].device).cuda_stream).record(event)
+
+    return DeviceCopies(group, layout, cache_of, record)
+
+
+def specs_of(spec: Any) -> Iterable[Any]:
+    """Return the specs of the layers of a group."""
+    layers = getattr(spec, "kv_cache_specs", None)
+    return [spec] if layers is None else layers.values()
+
+
+def _head_size(spec: Any) -> int:
+    """Return the elements of one head of one token, if the layers of a group agree, else 0."""
+    sizes = {getattr(each, "head_size", 0) for each in specs_of(spec)}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def slides(kv_cache_config: Any) -> bool:
+    """Return whether the engine may free blocks of a running request because a window has moved past them."""
+    specs = [each for group in kv_cache_config.kv_cache_groups for each in specs_of(group.kv_cache_spec)]
+    return len(kv_cache_config.kv_cache_groups) > 1 or any(
+        getattr(spec, name, None) for spec in specs for name in ("sliding_window", "attention_chunk_size")
+    )
+
+
+def _distinct(tensors: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the distinct tensors of layers, by layer name: a tensor that several layers share occurs once."""
+    found: dict[int, tuple[str, Any]] = {}
+    for name in names:
+        tensor = tensors.get(name)
+        if tensor is None:
+            continue
+        if not hasattr(tensor, "data_ptr"):
+            raise CacheRefused(f"layer {name} has a cache of the unsupported type {type(tensor).__name__}")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise CacheRefused(f"layer {name} is on the device {tensor.device}; expected CPU or CUDA")
+        found.setdefault(tensor.data_ptr(), (name, tensor))
+    if not found:
+        raise CacheRefused(f"no KV-cache tensor for {', '.join(names[:3])}")
+    devices = sorted({str(tensor.device) for _, tensor in found.values()})
+    if len(devices) > 1:
+        raise CacheRefused(f"the layers of a KV-cache group are on several devices: {', '.join(devices[:4])}")
+    return dict(found.values())
+
+
+def _layout_name(
+    planes: Sequence[Planes], tensors: Mapping[str, Any], layout: str | None, tokens: int
+) -> str:
+    """Return a name that two caches share if and only if their chunks are interchangeable.
+
+    The name depends on the names of layers, because two stages of a pipeline, or two groups of a hybrid model, may have
+    equally many layers of the same shape. It also depends on the device, because vLLM's CPU kernels pack keys within a
+    block in a different order.
+    """
+    described = [
+        (name, tensor.device.type, list(tensor.shape[1:]), list(each.order), len(each.starts), each.nbytes)
+        for (name, tensor), each in zip(tensors.items(), planes, strict=True)
+    ]
+    digest = sha256(msgspec.msgpack.encode(described)).hexdigest()[:16]
+    return f"vllm:{layout or 'default'}:{len(tensors)}x{tokens}:{digest}"
+
+
+def revision_of(model_config: Any) -> str:
+    """Return text that distinguishes models of one name: revision, quantization, changes to the configuration.
+
+    With LongRoPE, the text includes the maximum sequence length: if that exceeds the original length, vLLM rotates all
+    keys differently.
+    """
+    parts = [
+        str(getattr(model_config, "revision", None) or ""),
+        str(getattr(model_config, "quantization", None) or ""),
+    ]
+    changes = [
+        each for name in ("hf_overrides", "hf_config_path") if (each := getattr(model_config, name, None))
+    ]
+    text_config = getattr(model_config, "hf_text_config", None)
+    if "longrope" in str(getattr(text_config, "rope_parameters", "")):
+        changes.append(model_config.max_model_len)
+    if changes:
+        parts.append(sha256(repr(changes).encode()).hexdigest()[:16])
+    revision = "/".join(parts).rstrip("/")
+    return revision if len(revision) <= MAX_NAME_CHARACTERS else sha256(revision.encode()).hexdigest()
+
+
+def _dtype_of(vllm_config: Any) -> str:
+    """Return the data type of the KV cache."""
+    dtype = vllm_config.cache_config.cache_dtype
+    return str(vllm_config.model_config.dtype if dtype == "auto" else dtype).removeprefix("torch.")

@@ -1,0 +1,81 @@
+"""Messages between the scheduler's side and the workers' sides of the connector. vLLM carries them with each step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dataplane.protocol.spaces import Space
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """One KV-cache group of one worker."""
+
+    space: Space
+    page_tokens: int
+    """Number of tokens in one of the engine's blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Blocks of Larder to copy into an engine's blocks."""
+
+    request: str
+    keys: bytes
+    """Keys of the chunks, one after another."""
+    skip_tokens: int
+    """Leading tokens of the first chunk that the engine already has."""
+    tokens: int
+    """Number of tokens to load, without the skipped ones."""
+    blocks: tuple[list[int], ...]
+    """For each KV-cache group, the engine's blocks that receive the tokens; 0 for a block that is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Whole chunks of an engine's blocks to store in Larder."""
+
+    request: str
+    keys: bytes
+    tenant: str
+    blocks: tuple[list[int], ...]
+    """For each KV-cache group, the engine's blocks of all chunks; 0 for a block that the engine has freed. Empty if the
+    chunks are cached and only `pin_s` is to be applied to them."""
+    ttl_s: float = 0.0
+    """As in `RequestOptions`."""
+    pin_s: float = 0.0
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """Work of one step, from the scheduler to every worker."""
+
+    loads: list[Load] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    """Requests whose blocks are about to be overwritten. Workers end the saves of these requests first."""
+    released: list[str] = field(default_factory=list)
+    """Finished requests whose blocks the scheduler keeps until every worker has reported the end of their saves."""
+
+
+@dataclass(slots=True)
+class StepReport:
+    """Results of one step, from the workers to the scheduler. The reports of several workers are summed."""
+
+    saves_ended: dict[str, int] = field(default_factory=dict)
+    """Number of ended saves for each request."""
+    loads_failed: list[str] = field(default_factory=list)
+    loaded_tokens: int = 0
+    load_seconds: float = 0.0
+
+    def add(self, other: StepReport) -> StepReport:
+        """Add the report of another worker to this one, and return it."""
+        for request, count in other.saves_ended.items():
+            self.saves_ended[request] = self.saves_ended.get(request, 0) + count
+        self.loads_failed += other.loads_failed
+        self.loaded_tokens += other.loaded_tokens
+        self.load_seconds += other.load_seconds
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(self.saves_ended or self.loads_failed or self.loaded_tokens)

@@ -1,0 +1,86 @@
+"""Statistics of the connector for vLLM's log and vLLM's `/metrics`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+COUNTERS = {
+    "lookups": "Requests that were looked up in Larder.",
+    "lookup_tokens": "Tokens of the requests looked up, without those in the engine's own cache.",
+    "hit_tokens": "Tokens of lookup_tokens that were found in Larder.",
+    "lookup_seconds": "Time spent on look-ups, including the hashing of tokens.",
+    "recomputed_tokens": "Tokens of hit_tokens that were not loaded because computing them was expected to be faster.",
+    "tier_waits": "Requests that waited until blocks were loaded from tiers behind memory.",
+    "tier_waits_given_up": "Waits of tier_waits that ended before all blocks were in memory.",
+    "tier_wait_seconds": "Time that requests waited for tiers.",
+    "tier_tokens": "Tokens of hit_tokens that were loaded from tiers during waits.",
+    "loaded_tokens": "Tokens loaded from Larder.",
+    "loaded_bytes": "Bytes copied from Larder into the engine's blocks.",
+    "load_seconds": "Time that loads took on the connector's own thread.",
+    "lost_loads": "Loads that ended early because a block was no longer cached or failed its checksum.",
+    "late_loads": "Loads that ended early because they exceeded larder.load_timeout_s.",
+    "failed_loads": "Loads that failed in part or entirely; the missing tokens were recomputed.",
+    "saved_blocks": "Blocks stored in Larder.",
+    "saved_bytes": "Bytes stored in Larder.",
+    "save_seconds": "Time that saves took on the connector's own thread.",
+    "dropped_saves": "Saves that were dropped because they would have exceeded larder.pending_save_bytes.",
+    "unkeyed_requests": "Requests that were neither loaded nor saved because their cache_salt is not a tenant name.",
+    "ignored_hints": "Options larder.* of requests that were ignored: unknown or wrong, or the node takes no hints.",
+    "errors": "Errors that the connector caught and logged; the engine continued.",
+}
+"""Help text of each counter, by name. `refused_blocks:<code>` is one metric with the label `reason`."""
+REFUSED = "refused_blocks"
+
+
+class LarderStats(KVConnectorStats):  # type: ignore[misc]
+    """Counts of an interval."""
+
+    def reset(self) -> None:
+        self.data: dict[str, Any] = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        for name, value in other.data.items():
+            self.data[name] = self.data.get(name, 0) + value
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return {name: round(value, 4) for name, value in sorted(self.data.items())}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+
+class LarderPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+    """The counters as `vllm:larder_*_total`."""
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._counters = {
+            name: self._counter_cls(name=f"vllm:larder_{name}", documentation=text, labelnames=labelnames)
+            for name, text in COUNTERS.items()
+        }
+        self._refused = self._counter_cls(
+            name=f"vllm:larder_{REFUSED}",
+            documentation="Blocks that Larder refused to store, by reason.",
+            labelnames=[*labelnames, "reason"],
+        )
+        for values in per_engine_labelvalues.values():
+            for counter in self._counters.values():
+                counter.labels(*values)
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        values = self.per_engine_labelvalues[engine_idx]
+        for name, value in transfer_stats_data.items():
+            kind, _, reason = name.partition(":")
+            if kind == REFUSED:
+                self._refused.labels(*values, reason).inc(value)
+            elif kind in self._counters:
+                self._counters[kind].labels(*values).inc(value)

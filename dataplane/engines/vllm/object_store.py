@@ -1,0 +1,375 @@
+"""vLLM's shared-memory object store on Larder's: classes with the interface of `SingleWriterShmRingBuffer` and
+`SingleWriterShmObjectStorage` of vLLM 0.32, and `install`, which replaces them.
+
+Differences: no name in /dev/shm is left behind, a dead reader blocks no other process, readers share no lock, an object
+that is being read cannot be replaced, and the least recently used object is evicted instead of the oldest one. vLLM's
+serializer still encodes and copies the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from dataplane.ipc.store import ObjectExists, ObjectMissing, ShmObjectStore
+from dataplane.ipc.store.attachment import StoreAttachment
+from dataplane.ipc.store.handles import ObjectHandle
+from dataplane.ipc.store.layout import H_READERS, H_SECRET, H_SECRET_END, READY, STATE_BITS
+
+MODULE = "vllm.distributed.device_communicators.shm_object_storage"
+USER = "vllm.multimodal.cache.shm"
+SIGNATURE_BYTES = 32
+_NO_NAME = re.compile(r"[^\w.-]", re.ASCII)
+
+
+def install() -> None:
+    """Replace vLLM's classes, in the module that defines them and in the one that uses them."""
+    for name in (MODULE, USER):
+        module: Any = import_module(name)
+        module.SingleWriterShmRingBuffer = SingleWriterShmRingBuffer
+        module.SingleWriterShmObjectStorage = SingleWriterShmObjectStorage
+
+
+class _SharedMemory:
+    """The attributes of `multiprocessing.shared_memory.SharedMemory` that vLLM reads."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self.size = size
+
+
+class SingleWriterShmRingBuffer:
+    """The memory of a store, and a ring of chunks in it, for callers that allocate chunks themselves.
+
+    A chunk is `[4 bytes id][4 bytes size][bytes]`; its size includes the first 8 bytes. A store uses either its objects
+    or these chunks.
+    """
+
+    ID_NBYTES = 4
+    SIZE_NBYTES = 4
+    MD_SIZE = ID_NBYTES + SIZE_NBYTES
+    ID_MAX = 2**31
+
+    def __init__(self, data_buffer_size: int, name: str | None = None, create: bool = False) -> None:
+        """Create memory of so many bytes, or open that of a name. Raise FileNotFoundError if there is none."""
+        self.data_buffer_size = data_buffer_size
+        self.is_writer = create
+        name = name or f"psm_{secrets.token_hex(4)}"
+        self.shared_memory = _SharedMemory(name, data_buffer_size)
+        self.metadata: dict[int, int] = {}
+        """Address of each chunk or object, by its id."""
+        self.monotonic_id_start = 0
+        self.monotonic_id_end = 0
+        self.data_buffer_start = 0
+        self.data_buffer_end = 0
+        self._chunks: deque[tuple[int, int, int]] = deque()
+        """Id, address and size of each chunk, oldest first."""
+        label = _NO_NAME.sub("_", name)
+        if create:
+            self.store = ShmObjectStore.create(data_buffer_size, name=label)
+            return
+        self.store = ShmObjectStore.attach(label)
+        if self.attachment.shape.data_bytes < data_buffer_size:
+            raise ValueError(
+                f"data_buffer_size: expected {self.attachment.shape.data_bytes} bytes at most, got {data_buffer_size}"
+            )
+
+    @property
+    def attachment(self) -> StoreAttachment:
+        return self.store.attachment
+
+    def handle(self) -> tuple[int, str]:
+        return self.data_buffer_size, self.shared_memory.name
+
+    def get_auth_secret(self) -> bytes:
+        """Return the bytes that sign handles."""
+        return self.attachment.tables.header[H_SECRET:H_SECRET_END].tobytes()
+
+    def clear(self) -> None:
+        """Forget all chunks. Ids are not reused, so an older handle never names a newer chunk."""
+        assert self.is_writer, "only the writer clears"
+        self.metadata.clear()
+        self._chunks.clear()
+        self.monotonic_id_start = self.monotonic_id_end
+        self.data_buffer_start = self.data_buffer_end = 0
+
+    def close(self) -> None:
+        self.store.close()
+
+    def int2byte(self, integer: int) -> bytes:
+        return integer.to_bytes(self.ID_NBYTES, "little", signed=True)
+
+    def byte2int(self, byte_data: bytes) -> int:
+        return int.from_bytes(byte_data, "little", signed=True)
+
+    def allocate_buf(self, size: int) -> tuple[int, int]:
+        """Reserve a chunk. Return its address and its id. Raise MemoryError if it does not fit behind the others."""
+        assert self.is_writer, "only the writer allocates"
+        assert size > 0, f"size: expected more than 0, got {size}"
+        needed, room = size + self.MD_SIZE, self.data_buffer_size
+        address = self.data_buffer_end
+        if address % room + needed > room:  # a chunk is never split
+            address = (address // room + 1) * room
+        if address + needed - self.data_buffer_start > room:
+            raise MemoryError(f"no room for {needed} bytes: free_buf() frees chunks")
+        number = self.monotonic_id_end
+        place = address % room
+        head = self.int2byte(number) + self.int2byte(needed)
+        self._bytes()[place : place + self.MD_SIZE] = head
+        self._chunks.append((number, address, needed))
+        self.metadata[number] = address
+        self.data_buffer_end = address + needed
+        self.monotonic_id_end = (number + 1) % self.ID_MAX
+        return address, number
+
+    @contextmanager
+    def access_buf(self, address: int) -> Iterator[tuple[memoryview, tuple[int, int]]]:
+        """Give the bytes of the chunk at an address, its id and its size. Raise ValueError if there is none."""
+        data, place = self._bytes(), address % self.data_buffer_size
+        head = bytes(data[place : place + self.MD_SIZE])
+        number, size = self.byte2int(head[: self.ID_NBYTES]), self.byte2int(head[self.ID_NBYTES :])
+        if not (len(head) == self.MD_SIZE <= size <= self.data_buffer_size - place):
+            raise ValueError(f"address {address}: expected a chunk, got a size of {size} bytes")
+        with data[place + self.MD_SIZE : place + size] as chunk:
+            yield chunk, (number, size)
+
+    def free_buf(self, is_free_fn: Callable[[int, memoryview], bool], nbytes: int | None = None) -> list[int]:
+        """Free chunks, oldest first, until one may not be freed or `nbytes` are free. Return their ids."""
+        assert self.is_writer, "only the writer frees"
+        freed: list[int] = []
+        freed_bytes = 0
+        while self._chunks and freed_bytes < (self.data_buffer_size if nbytes is None else nbytes):
+            number, address, size = self._chunks[0]
+            with self.access_buf(address) as (chunk, _):
+                if not is_free_fn(number, chunk):
+                    break
+            self._chunks.popleft()
+            del self.metadata[number]
+            freed.append(number)
+            freed_bytes += size
+        self.monotonic_id_start = self._chunks[0][0] if self._chunks else self.monotonic_id_end
+        if self._chunks:
+            self.data_buffer_start = self._chunks[0][1]
+        else:
+            self.data_buffer_start = self.data_buffer_end = 0
+        return freed
+
+    def _bytes(self) -> memoryview:
+        attachment = self.attachment
+        return (attachment.writable or attachment.readable).array().data[: self.data_buffer_size]
+
+
+class SingleWriterShmObjectStorage:
+    """vLLM's interface: the writer names objects by key, readers by address, id and signature."""
+
+    def __init__(
+        self,
+        max_object_size: int,
+        n_readers: int,
+        ring_buffer: SingleWriterShmRingBuffer,
+        serde_class: Any = None,
+        reader_lock: Any = None,
+    ) -> None:
+        """`serde_class`: vLLM's MsgpackSerde by default. `reader_lock` is required of readers, and not used."""
+        self.max_object_size = max_object_size
+        self.n_readers = n_readers
+        self.serde_class = serde_class or import_module(MODULE).MsgpackSerde
+        self.ser_de = self.serde_class()
+        self.ring_buffer = ring_buffer
+        self.is_writer = ring_buffer.is_writer
+        self.flag_bytes = 4
+        self.key_index: dict[str, tuple[int, int]] = {}
+        """Address and id by key. Only the writer uses it and the two attributes below."""
+        self.id_index: dict[int, str] = {}
+        self._clear_pending = False
+        """Whether the next put removes the objects that were there at `clear`."""
+        self._touched: dict[int, Any] = {}
+        """Leases that keep touched objects, by id."""
+        self._store = ring_buffer.store
+        self._reader_lock = reader_lock
+        if self.is_writer:
+            self._attachment.tables.header[H_READERS] = n_readers
+        elif reader_lock is None:
+            raise ValueError("Lock must be provided for readers.")
+
+    @property
+    def _attachment(self) -> StoreAttachment:
+        return self.ring_buffer.attachment
+
+    # ---- the writer
+
+    def is_cached(self, key: str) -> bool:
+        return key in self.key_index and self._store.is_cached(key)
+
+    def put(self, key: str, value: Any) -> tuple[int, int]:
+        """Store a value under a new key. Return its address and its id.
+
+        Raise ValueError if the key exists or the value is too large, MemoryError if objects that readers have not read
+        yet leave no room.
+        """
+        if key in self.key_index:
+            raise ValueError(f"Key '{key}' already exists in the storage.")
+        data, nbytes, head, head_bytes = self.ser_de.serialize(value)
+        size = self.flag_bytes + nbytes + head_bytes
+        if size > self.max_object_size:
+            raise ValueError(
+                f"Serialized object size ({size} bytes) exceeds max object size ({self.max_object_size} bytes)"
+            )
+        pieces = [head, *(data if isinstance(data, list) else [data])]
+        self._clear_now()
+        try:
+            handle = self._store.put_pieces(key, pieces)
+        except ObjectExists:
+            raise ValueError(f"Key '{key}' already exists in the storage.") from None
+        except ValueError as error:  # larger than the whole store
+            raise MemoryError(str(error)) from None
+        finally:
+            self._forget_evicted()
+        place = self._place(handle)
+        self.key_index[key] = place
+        self.id_index[handle.sequence] = key
+        self.ring_buffer.metadata[handle.sequence] = place[0]
+        self.ring_buffer.monotonic_id_end = handle.sequence + 1
+        return place
+
+    def get_cached(self, key: str) -> tuple[int, int]:
+        """Return the address and the id of a key's object, which is kept until every reader has read it. Raise
+        KeyError."""
+        handle = self._store.get_cached(key)
+        self._touched.pop(handle.sequence, None)
+        return self._place(handle)
+
+    def get_signature(self, key: str) -> list[int]:
+        """Return the signature that proves to readers that the writer made a key's handle. Raise KeyError."""
+        return list(self._sign(key, *self.key_index[key]))
+
+    def free_unused(self) -> None:
+        """Evict objects that every reader has read, until twice the largest object's size is freed."""
+        self._clear_now()
+        self._store.evict(2 * self.max_object_size)
+        self._forget_evicted()
+
+    def release_touches(self) -> None:
+        """Release the leases of objects that were touched and not looked up."""
+        self._touched.clear()
+
+    def clear(self) -> None:
+        """Forget all objects; a reader's call does nothing. Until the next put, readers can still read the objects
+        that they have handles of."""
+        if self.is_writer:
+            self._touched.clear()
+            self._clear_pending = True
+            for index in (self.key_index, self.id_index, self.ring_buffer.metadata):
+                index.clear()
+
+    def _clear_now(self) -> None:
+        if self._clear_pending:
+            self._store.clear()
+            self._clear_pending = False
+
+    # ---- both sides
+
+    def touch(
+        self, key: str, address: int = 0, monotonic_id: int = 0, signature: list[int] | None = None
+    ) -> None:
+        """Writer: keep an object until it is looked up. Reader: raise ValueError unless the handle is valid."""
+        if not self.is_writer:
+            self.verify_signature(key, address, monotonic_id, signature)
+            self._handle(address, monotonic_id)
+        elif key in self.key_index:
+            handle = self._handle(*self.key_index[key])
+            lease = self._attachment.lease(handle.slot, handle.sequence)
+            if lease is not None:
+                self._touched[handle.sequence] = lease
+
+    def get(
+        self, address: int, monotonic_id: int, signature: list[int] | None = None, key: str | None = None
+    ) -> Any:
+        """Return an object. Raise ValueError if the handle is not the writer's, or its object is gone."""
+        if not self.is_writer:
+            self.verify_signature(key, address, monotonic_id, signature)
+        try:
+            data = self._store.get(self._handle(address, monotonic_id))
+        except ObjectMissing:
+            raise _modified(address, monotonic_id) from None
+        with (
+            warnings.catch_warnings()
+        ):  # torch warns of memory that it cannot write; the serializer copies it
+            warnings.simplefilter("ignore", UserWarning)
+            return self.ser_de.deserialize(data)
+
+    def verify_signature(
+        self, key: str | None, address: int, monotonic_id: int, signature: list[int] | None
+    ) -> None:
+        """Raise ValueError unless the writer signed the handle, and, on its side, unless it is the key's newest."""
+        if self.is_writer and (key is None or self.key_index.get(key) != (address, monotonic_id)):
+            raise ValueError("Invalid SHM handle signature for cache key.")
+        if signature is None or key is None:
+            raise ValueError("Missing SHM handle signature for cache key.")
+        try:
+            given = b"" if {int} != set(map(type, signature)) else bytes(signature)
+            valid = hmac.compare_digest(given, self._sign(key, address, monotonic_id))
+        except (TypeError, ValueError, OverflowError, AttributeError):
+            valid = False
+        if not valid:
+            raise ValueError("Invalid SHM handle signature for cache key.")
+
+    def handle(self) -> Any:
+        """Return vLLM's handle, with which `create_from_handle` opens the store in another process."""
+        return import_module(MODULE).ShmObjectStorageHandle(
+            max_object_size=self.max_object_size,
+            n_readers=self.n_readers,
+            ring_buffer_handle=self.ring_buffer.handle(),
+            serde_class=self.serde_class,
+            reader_lock=self._reader_lock,
+        )
+
+    @staticmethod
+    def create_from_handle(handle: Any) -> SingleWriterShmObjectStorage:
+        return SingleWriterShmObjectStorage(
+            handle.max_object_size,
+            handle.n_readers,
+            SingleWriterShmRingBuffer(*handle.ring_buffer_handle),
+            handle.serde_class,
+            handle.reader_lock,
+        )
+
+    def close(self) -> None:
+        self._touched.clear()
+        self.ring_buffer.close()
+
+    def _sign(self, key: str, address: int, monotonic_id: int) -> bytes:
+        message = address.to_bytes(8, "little") + monotonic_id.to_bytes(8, "little") + key.encode()
+        return hmac.digest(self.ring_buffer.get_auth_secret(), message, hashlib.sha256)
+
+    def _place(self, handle: ObjectHandle) -> tuple[int, int]:
+        return self._attachment.place_of(handle.slot)[0], handle.sequence
+
+    def _handle(self, address: int, monotonic_id: int) -> ObjectHandle:
+        """Return the handle of an object of our store. Raise ValueError if it is gone."""
+        tables = self._attachment.tables
+        if 0 <= monotonic_id < 1 << 48:
+            wanted = monotonic_id << STATE_BITS | READY
+            for slot in (tables.control[: tables.used_slots()] == wanted).nonzero()[0].tolist():
+                if int(tables.offset[slot]) == address:
+                    return ObjectHandle(self._attachment.number, slot, monotonic_id)
+        raise _modified(address, monotonic_id)
+
+    def _forget_evicted(self) -> None:
+        tables = self._attachment.tables
+        ready = {int(tables.control[slot]) >> STATE_BITS for slot in tables.in_state(READY)}
+        for number in [number for number in self.id_index if number not in ready]:
+            del self.key_index[self.id_index.pop(number)]
+            self.ring_buffer.metadata.pop(number, None)
+
+
+def _modified(address: int, monotonic_id: int) -> ValueError:
+    return ValueError(f"Data for address:id '{address}:{monotonic_id}' has been modified or is invalid.")

@@ -1,0 +1,425 @@
+"""The scheduler's side: plan loads and saves from shared memory, without waiting.
+
+This module does not import vLLM. It reads a few attributes of vLLM's requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataplane.client.client import Client, attach
+from dataplane.client.leases import Lease
+from dataplane.engines.vllm.hints import RequestOptions, read_options
+from dataplane.engines.vllm.messages import GroupLayout, Load, Save, StepPlan, StepReport
+from dataplane.engines.vllm.rates import BreakEven
+from dataplane.engines.vllm.request_keys import RequestKeys
+from dataplane.engines.vllm.settings import ConnectorSettings
+from dataplane.engines.vllm.tier_waits import TierWaits
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
+
+FAILED_S = 5.0
+"""Chunks whose load failed count as misses for this long, so that no request loads them again at once."""
+MAX_FAILED = 65_536
+MAINTENANCE_S = 0.25
+"""Interval at which an idle engine looks for a new data plane."""
+MAX_STEPS = 64
+"""Largest number of steps under way in an engine. Older steps were never reported, and are forgotten."""
+
+DRAIN_S = 10.0
+"""A pause of the engine waits for copies that are under way as long as one ends in this time."""
+
+BlockIds = Callable[[str], "Sequence[Sequence[int]] | None"]
+
+_log = logging.getLogger("larder.vllm")
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """State of one request."""
+
+    request: Any
+    keys: RequestKeys | None
+    """None if the request is neither loaded nor saved."""
+    loads: bool
+    saves: bool
+    options: RequestOptions
+    looked_up: bool = False
+    answered: bool = False
+    """Whether a look-up had a result other than to wait. After that, the request never waits."""
+    local_tokens: int = 0
+    """Tokens in the engine's own cache at the last look-up."""
+    loading: list[bytes] = field(default_factory=list)
+    """Keys of the load that is under way."""
+    loading_tokens: int = 0
+    loaded_tokens: int = 0
+    saved_chunks: int = 0
+    """Leading chunks that are cached, or for which a save has been planned."""
+    pin_chunks: int = 0
+    """Leading cached chunks to which the request's hint `pin` has not been applied yet."""
+    saves_open: int = 0
+    """Number of saves that have not ended, summed over all workers."""
+
+
+class SchedulerSide:
+    """Loads and saves of one engine's requests."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        *,
+        group: str,
+        engine: str,
+        block_tokens: int,
+        loads: bool = True,
+        saves: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`block_tokens`: vLLM's scheduling granularity; loads end on multiples of it. Raise ValueError."""
+        if settings.chunk_tokens % block_tokens:
+            raise ValueError(
+                f"kv_connector_extra_config.larder.chunk_tokens: expected a multiple of the block size {block_tokens},"
+                f" got {settings.chunk_tokens}"
+            )
+        self.counts: dict[str, float] = {}
+        """Counts since the last call of `take_counts`."""
+        self._settings = settings
+        self._group = group
+        self._engine = engine
+        self._block_tokens = block_tokens
+        self._loads = loads
+        self._saves = saves
+        self._clock = clock
+        self._client: Client | None = None
+        self._closed = threading.Event()
+        self._page_tokens: list[int] = []
+        self._workers = 0
+        self._tracked: dict[str, _Tracked] = {}
+        self._plan = StepPlan()
+        self._receiving: set[str] = set()
+        """Requests whose load is planned and not yet reported as ended by all workers."""
+        self._leases: dict[str, Lease] = {}
+        """Leases of loads that are under way. They are kept after an abort of their request."""
+        self._failed: OrderedDict[bytes, float] = OrderedDict()
+        """Keys that count as misses, each with the time when this ends."""
+        self._namespace = ""
+        self._break_even = BreakEven(settings.min_load_tokens)
+        self._tier_waits = TierWaits(settings.tier_timeout_s, self._break_even, clock, self._count)
+        self._steps: deque[tuple[float, int]] = deque(maxlen=MAX_STEPS)
+        """Start and computed tokens of the steps under way: an engine may plan a step before the previous one ends."""
+        self._step_ended = 0.0
+        self._copying_at = 0.0
+        """When a copy was last planned or reported as ended."""
+
+    def workers_ready(self, workers: Iterable[Sequence[GroupLayout]]) -> None:
+        """Attach to the spaces of all workers. Raise AttachRefused or ValueError."""
+        layouts = list(workers)
+        if not layouts or not all(layouts):
+            raise ValueError("no worker has a KV cache that Larder can copy")
+        self._page_tokens = [each.page_tokens for each in layouts[0]]
+        self._workers = len(layouts)
+        spaces = [SpaceRequest(each.space, writes=False) for worker in layouts for each in worker]
+        self._client = attach(
+            self._settings.socket, spaces, group=self._group, engine=self._engine, timeout_s=self._settings.timeout_s,
+        )  # fmt: skip
+        self._client.maintain()  # asks for the tier directory, so that the first request finds it
+        threading.Thread(target=self._maintain, args=(self._client,), name="larder", daemon=True).start()
+
+    def _maintain(self, client: Client) -> None:
+        """Keep an idle engine attached."""
+        while not self._closed.wait(MAINTENANCE_S):
+            client.maintain()
+
+    # ---- looking up
+
+    def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
+        """Return how many tokens beyond the first `local_tokens` can be loaded, a multiple of the block size. None: the
+        request waits for blocks from tiers; ask again."""
+        tracked = self._track(request)
+        tracked.local_tokens = local_tokens
+        if self._client is None or tracked.keys is None or not tracked.loads:
+            return 0
+        if self._tier_waits.looked_up_lately(request.request_id):
+            return None
+        started = time.perf_counter()
+        # vLLM always computes the last token, because its output is the next token.
+        most = (request.num_tokens - 1) // self._block_tokens * self._block_tokens
+        keys = tracked.keys.extend(request, request.num_tokens)[: self._chunks(most)]
+
+        def loadable(chunks: int) -> int:
+            tokens: int = max(0, min(chunks * self._settings.chunk_tokens, most) - local_tokens)
+            return tokens
+
+        hits = self._tier_waits.look_up(
+            self._client,
+            request.request_id,
+            self._without_failed(keys),
+            loadable,
+            tenant=tracked.keys.tenant,
+            counted=not tracked.looked_up,
+            # vLLM ignores the answer for a request that skips reading, even if the answer is to wait.
+            may_wait=not tracked.answered and not getattr(request, "skip_reading_prefix_cache", False),
+        )
+        if not tracked.looked_up:
+            tracked.looked_up = True
+            self._count("lookups", 1)
+            self._count("lookup_tokens", max(0, request.num_tokens - local_tokens))
+        found = None if hits is None else self._answer(tracked, hits, loadable(hits))
+        self._count("lookup_seconds", time.perf_counter() - started)
+        return found
+
+    def _answer(self, tracked: _Tracked, hits: int, found: int) -> int:
+        """Return how many of the `found` tokens in `hits` chunks to load: all or none."""
+        first, tracked.answered = not tracked.answered, True
+        tracked.saved_chunks = max(tracked.saved_chunks, hits)
+        if first:
+            self._count("hit_tokens", found)
+            if tracked.options.pin_s:
+                tracked.pin_chunks = hits
+        if not found or self._break_even.worth_loading(found, self._clock()):
+            return found
+        if first:
+            self._count("recomputed_tokens", found)
+        return 0
+
+    def _chunks(self, tokens: int) -> int:
+        """Return the number of chunks that contain the first `tokens` tokens."""
+        return -(-tokens // self._settings.chunk_tokens)
+
+    def _without_failed(self, keys: list[bytes]) -> list[bytes]:
+        """Return the leading keys whose last load did not fail."""
+        if not self._failed:
+            return keys
+        now = self._clock()
+        while self._failed and next(iter(self._failed.values())) <= now:
+            self._failed.popitem(last=False)
+        for at, key in enumerate(keys):
+            if key in self._failed:
+                return keys[:at]
+        return keys
+
+    def _track(self, request: Any) -> _Tracked:
+        known = self._tracked.get(request.request_id)
+        if known is not None:
+            return known
+        options = read_options(request)
+        if options.ignored:
+            self._count("ignored_hints", len(options.ignored))
+            _log.warning("request %s: ignored: %s", request.request_id, "; ".join(options.ignored)[:1024])
+        elif (options.ttl_s or options.pin_s) and self._client is not None and not self._client.hint_max_s:
+            self._count("ignored_hints", bool(options.ttl_s) + bool(options.pin_s))
+        keys: RequestKeys | None = None
+        try:
+            # The tokens of a resumable request may change, not only grow.
+            if not getattr(request, "resumable", False):
+                keys = RequestKeys(request, self._settings.chunk_tokens, self._namespace)
+        except ProtocolError as error:
+            self._count("unkeyed_requests", 1)
+            _log.warning("request %s is neither loaded nor saved: %s", request.request_id, error.message)
+        tracked = _Tracked(
+            request,
+            keys,
+            loads=self._loads and not options.skip_load,
+            saves=self._saves and not options.skip_save,
+            options=options,
+        )
+        self._tracked[request.request_id] = tracked
+        return tracked
+
+    # ---- loading
+
+    def allocated(self, request: Any, blocks: Sequence[Sequence[int]], tokens: int) -> None:
+        """Plan the load of `tokens` tokens into the blocks of a request. Does nothing for 0 tokens."""
+        if not tokens:
+            return
+        tracked = self._track(request)
+        step = self._settings.chunk_tokens
+        first, end = tracked.local_tokens // step, tracked.local_tokens + tokens
+        keys = [] if tracked.keys is None else tracked.keys.keys[first : self._chunks(end)]
+        tracked.loading, tracked.loading_tokens = keys, tokens
+        self._plan_load(
+            Load(
+                request.request_id,
+                b"".join(keys),
+                tracked.local_tokens - first * step,
+                tokens,
+                tuple(
+                    list(ids[tracked.local_tokens // page : -(-end // page)])
+                    for ids, page in zip(blocks, self._page_tokens, strict=True)
+                ),
+            )
+        )
+        if self._client is not None:
+            self._leases[request.request_id] = self._client.hold(keys)
+
+    def give_up(self, request: str, tokens: int) -> None:
+        """Make the load of a request fail, unless the load is planned already."""
+        if tokens and not any(load.request == request for load in self._plan.loads):
+            self._plan_load(Load(request, b"", 0, tokens, ()))
+
+    def _plan_load(self, load: Load) -> None:
+        self._copying_at = self._clock()
+        self._receiving.add(load.request)
+        self._plan.loads.append(load)
+
+    # ---- steps
+
+    def plan(
+        self, scheduled: Mapping[str, int], blocks_of: BlockIds, preempted: Iterable[str] = ()
+    ) -> StepPlan:
+        """Return the work of a step that computes `scheduled` tokens for each request, and begin the next plan."""
+        plan, self._plan = self._plan, StepPlan()
+        for name in preempted:
+            tracked = self._tracked.get(name)
+            if tracked is not None and tracked.saves_open:
+                plan.cancelled.append(name)
+                tracked.saved_chunks = 0
+        for name, count in scheduled.items():
+            tracked = self._tracked.get(name)
+            if tracked is None:
+                continue
+            try:
+                self._plan_save(plan, tracked, count, blocks_of)
+            except Exception:  # noqa: BLE001  the loads of the step must reach the workers
+                tracked.saves = False
+                _log.exception("request %s is not saved", name)
+        self._steps.append((self._clock(), sum(scheduled.values())))
+        return plan
+
+    def _plan_save(self, plan: StepPlan, tracked: _Tracked, count: int, blocks_of: BlockIds) -> None:
+        """Plan to save the chunks of a request that this step completes."""
+        request = tracked.request
+        if not tracked.saves or tracked.keys is None or not self._workers:
+            return
+        if tracked.pin_chunks:
+            cached, tracked.pin_chunks = tracked.keys.keys[: tracked.pin_chunks], 0
+            for first in range(0, len(cached), MAX_KEYS_PER_REQUEST):
+                self._add_save(plan, tracked, cached[first : first + MAX_KEYS_PER_REQUEST], ())
+        step = self._settings.chunk_tokens
+        known = request.num_tokens if self._settings.save_decode else request.num_prompt_tokens
+        # Draft tokens are computed too but may be rejected, so only accepted tokens count.
+        chunks = min(request.num_computed_tokens + count, known, request.num_tokens) // step
+        if chunks <= tracked.saved_chunks:
+            return
+        blocks = blocks_of(request.request_id)
+        if blocks is None:
+            return
+        keys = tracked.keys.extend(request, chunks * step)
+        for first in range(tracked.saved_chunks, chunks, MAX_KEYS_PER_REQUEST):
+            end = min(chunks, first + MAX_KEYS_PER_REQUEST)
+            numbers = tuple(
+                list(ids[first * step // page : end * step // page])
+                for ids, page in zip(blocks, self._page_tokens, strict=True)
+            )
+            self._add_save(plan, tracked, keys[first:end], numbers)
+        tracked.saved_chunks = chunks
+
+    def _add_save(
+        self, plan: StepPlan, tracked: _Tracked, keys: Sequence[bytes], blocks: tuple[list[int], ...]
+    ) -> None:
+        assert tracked.keys is not None
+        options = tracked.options
+        plan.saves.append(
+            Save(
+                tracked.request.request_id,
+                b"".join(keys),
+                tracked.keys.tenant,
+                blocks,
+                options.ttl_s,
+                options.pin_s,
+            )
+        )
+        tracked.saves_open += self._workers
+        self._copying_at = self._clock()
+
+    def stepped(self, report: StepReport | None, received: Iterable[str]) -> None:
+        """Apply the results of a step. `received` are the requests whose loads have ended, including failed loads."""
+        now = self._clock()
+        if self._steps:
+            started, tokens = self._steps.popleft()
+            self._break_even.note_prefill(tokens, now - max(started, self._step_ended))
+            self._step_ended = now
+        if report is not None:
+            self._copying_at = now
+            # Workers load at the same time: together they take as long as one.
+            share = max(1, self._workers)
+            self._break_even.note_load(report.loaded_tokens, report.load_seconds / share, now)
+            for name, count in report.saves_ended.items():
+                if name in self._tracked:
+                    self._tracked[name].saves_open -= count
+            for name in report.loads_failed:
+                self._load_failed(name, now)
+        for name in received:
+            self._receiving.discard(name)
+            self._leases.pop(name, None)
+            tracked = self._tracked.get(name)
+            if tracked is not None:
+                tracked.loaded_tokens += tracked.loading_tokens
+                tracked.loading, tracked.loading_tokens = [], 0
+
+    def _load_failed(self, name: str, now: float) -> None:
+        self._count("failed_loads", 1)
+        tracked = self._tracked.get(name)
+        if tracked is None:
+            return
+        tracked.loads = False
+        tracked.saved_chunks = 0
+        for key in tracked.loading:
+            self._failed.pop(key, None)
+            self._failed[key] = now + FAILED_S
+        while len(self._failed) > MAX_FAILED:
+            self._failed.popitem(last=False)
+        tracked.loading, tracked.loading_tokens = [], 0
+
+    # ---- the end
+
+    def copying(self) -> bool:
+        """Return whether copies of the engine's blocks are under way, which read or write its KV caches. False if none
+        has ended for longer than a copy takes: then no worker is going to report its end."""
+        if self._clock() - self._copying_at > DRAIN_S + self._settings.load_timeout_s:
+            return False
+        return bool(self._receiving) or any(each.saves_open > 0 for each in self._tracked.values())
+
+    def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
+        """Forget a request. Return whether its blocks must stay until its saves have ended, and the fields for its
+        client's response."""
+        self._tier_waits.forget(request.request_id)
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None:
+            return False, None
+        fields = {"larder": {"loaded_tokens": tracked.loaded_tokens}} if tracked.loaded_tokens else None
+        # vLLM keeps the blocks for a load that is under way. If saves kept them too, vLLM would free them twice.
+        if tracked.saves_open <= 0 or request.request_id in self._receiving:
+            return False, fields
+        self._plan.released.append(request.request_id)
+        return True, fields
+
+    def reset(self) -> bool:
+        """Make everything stored so far a miss for this engine, for example after new weights were loaded."""
+        self._namespace = f"reset-{os.urandom(16).hex()}"
+        for tracked in self._tracked.values():
+            tracked.keys, tracked.saves = None, False
+        self._tier_waits.clear()
+        return True
+
+    def take_counts(self) -> dict[str, float]:
+        """Return the counts since the last call."""
+        taken, self.counts = self.counts, {}
+        return taken
+
+    def _count(self, name: str, by: float) -> None:
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    def close(self) -> None:
+        """Release all leases and disconnect."""
+        self._closed.set()
+        self._leases.clear()
+        if self._client is not None:
+            self._client.close()

@@ -1,0 +1,149 @@
+"""Requests that wait for blocks from tiers behind Larder's memory.
+
+Whether a shared tier holds blocks of other nodes is not known until the tier was asked. A request first waits for the
+answer, and then for the blocks, if loading them is expected to be faster than computing them.
+
+A request waits at most once, before its first answer to vLLM, and at most `larder.tier_timeout_s`. Nothing here blocks:
+vLLM asks again in each of its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dataplane.client.client import Client
+from dataplane.client.tiers import TierHits
+from dataplane.engines.vllm.rates import BreakEven
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+
+LOOK_AGAIN_S = 0.005
+"""Shortest time between two look-ups of a request that waits. An idle vLLM asks about every millisecond."""
+
+Tokens = Callable[[int], int]
+"""Number of tokens that a request could load if this number of its leading chunks were in memory."""
+
+
+@dataclass(slots=True)
+class TierWait:
+    """The wait of one request."""
+
+    ready: int
+    """Leading chunks that were in memory when the wait began."""
+    keys: list[bytes]
+    """Keys to prefetch: those of the chunks that tiers hold, after the last one in memory."""
+    wanted: int
+    """Leading chunks that are in memory when the prefetch has ended."""
+    began: float
+    deadline: float
+    look_at: float
+    sent: bool = False
+    asking: bool = False
+    """Whether shared tiers have not said yet what they hold."""
+
+
+class TierWaits:
+    """All waits of an engine, by request."""
+
+    def __init__(
+        self,
+        timeout_s: float,
+        break_even: BreakEven,
+        clock: Callable[[], float],
+        count: Callable[[str, float], None],
+    ) -> None:
+        """`timeout_s`: longest wait; with 0 no request waits. `count` adds to a counter of the connector."""
+        self._timeout_s = timeout_s
+        self._break_even = break_even
+        self._clock = clock
+        self._count = count
+        self._waits: dict[str, TierWait] = {}
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def looked_up_lately(self, name: str) -> bool:
+        """Return whether a request waits and need not be looked up again yet."""
+        wait = self._waits.get(name)
+        return wait is not None and self._clock() < wait.look_at
+
+    def look_up(
+        self,
+        client: Client,
+        name: str,
+        keys: Sequence[bytes],
+        tokens: Tokens,
+        *,
+        tenant: str,
+        counted: bool,
+        may_wait: bool,
+    ) -> int | None:
+        """Return how many leading chunks of a request are in memory; None if the request should wait for more."""
+        if not may_wait or not self._timeout_s:
+            return client.lookup(keys, tenant=tenant, counted=counted)
+        found = client.lookup_tiers(keys, tenant=tenant, counted=counted)
+        now = self._clock()
+        wait = self._waits.get(name)
+        if wait is None:
+            wait = self._begin(keys, found, tokens, now)
+            if wait is None:
+                return found.ready
+            self._waits[name] = wait
+            self._count("tier_waits", 1)
+        elif wait.asking:
+            known = now >= wait.deadline or not found.unknown
+            if known and not self._go_on(wait, found, tokens, now):
+                return self._end(name, found.ready, tokens, now)
+        elif tokens(found.ready) >= tokens(wait.wanted):
+            return self._end(name, found.ready, tokens, now)
+        elif not found.coming or now >= wait.deadline:
+            self._count("tier_waits_given_up", 1)
+            return self._end(name, found.ready, tokens, now)
+        if not wait.sent:  # the link may have had no room, so this is tried until the deadline
+            wait.sent = client.prefetch(wait.keys, wait_s=self._timeout_s)
+        wait.look_at = min(now + LOOK_AGAIN_S, wait.deadline)
+        return None
+
+    def _begin(self, keys: Sequence[bytes], found: TierHits, tokens: Tokens, now: float) -> TierWait | None:
+        """Return a wait for the chunks that tiers hold, or may hold, after those in memory; None if computing them is
+        expected to be faster, or if the wait would take too long."""
+        first = max(0, found.ready - 1)  # a block is stored with the key of the one before
+        end = min(found.ready + found.coming + found.unknown, first + MAX_KEYS_PER_REQUEST)
+        asking = found.ready + found.coming < end
+        if not (asking and tokens(end) > tokens(found.ready)) and not self._is_worth_it(
+            found, end, tokens, now
+        ):
+            return None
+        keys = list(keys[first:end])
+        return TierWait(found.ready, keys, end, now, now + self._timeout_s, now, asking=asking)
+
+    def _is_worth_it(self, found: TierHits, wanted: int, tokens: Tokens, now: float) -> bool:
+        """Return whether to wait until `wanted` chunks are in memory."""
+        more = tokens(wanted) - tokens(found.ready)
+        if more <= 0 or found.estimate_s > self._timeout_s:
+            return False
+        return self._break_even.worth_waiting(tokens(wanted), more, found.estimate_s, now)
+
+    def _go_on(self, wait: TierWait, found: TierHits, tokens: Tokens, now: float) -> bool:
+        """Take the answer of shared tiers. Return whether the wait continues, for the chunks that they hold."""
+        wait.asking = False
+        wait.wanted = min(wait.wanted, found.ready + found.coming)
+        if now < wait.deadline and self._is_worth_it(found, wait.wanted, tokens, now):
+            return True
+        if tokens(found.ready) < tokens(wait.wanted):
+            self._count("tier_waits_given_up", 1)
+        return False
+
+    def _end(self, name: str, ready: int, tokens: Tokens, now: float) -> int:
+        wait = self._waits.pop(name)
+        self._count("tier_tokens", max(0, tokens(ready) - tokens(wait.ready)))
+        self._count("tier_wait_seconds", now - wait.began)
+        return ready
+
+    def forget(self, name: str) -> None:
+        """Forget a request. What it asked for is still loaded, for later requests."""
+        self._waits.pop(name, None)
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._waits.clear()

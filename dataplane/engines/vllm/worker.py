@@ -1,0 +1,417 @@
+"""A worker's side: copies between the engine's blocks and the pool, on two threads of its own.
+
+This module does not import vLLM. The engine's thread only submits work and collects results. It waits in two cases: for
+saves of blocks that are about to be overwritten, and at shutdown.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from dataplane.client.client import Client, attach
+from dataplane.client.reservations import CommitResult
+from dataplane.devices.runtime import DeviceError, DeviceEvent
+from dataplane.engines.vllm.copies import GroupCopies
+from dataplane.engines.vllm.messages import Load, Save, StepPlan, StepReport
+from dataplane.engines.vllm.settings import ConnectorSettings
+from dataplane.protocol.keys import KEY_BYTES
+
+BATCH_BYTES = 64 << 20
+"""Bytes of one reservation: a long prompt becomes readable piece by piece."""
+JOIN_S = 5.0
+MAINTENANCE_S = 0.25
+"""Interval at which an idle engine looks for a new data plane: on the thread of loads, because one is enough."""
+
+_log = logging.getLogger("larder.vllm")
+
+
+class _Phase(Enum):
+    QUEUED = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class _LoadJob:
+    load: Load
+    deadline: float
+    marks: list[DeviceEvent | None]
+    """For each group, the event after which the copies may begin."""
+    phase: _Phase = _Phase.QUEUED
+    cancelled: bool = False
+    failed_from: int | None = None
+    """Position in the load of the first token that was not loaded; None if all tokens were loaded."""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _SaveJob:
+    save: Save
+    nbytes: int
+    marks: list[DeviceEvent | None]
+    phase: _Phase = _Phase.QUEUED
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Results:
+    """Loads and saves that have ended since the last call."""
+
+    received: set[str] = field(default_factory=set)
+    """Requests whose loads have ended, including failed loads."""
+    sent: set[str] = field(default_factory=set)
+    """Released requests whose saves have ended."""
+    bad_blocks: set[int] = field(default_factory=set)
+    """The engine's blocks that were not loaded, for caches of one group without windows."""
+    failed: set[str] = field(default_factory=set)
+    """Requests of `received` whose load failed without a list of blocks: all their tokens count as not loaded."""
+
+    def add(self, other: Results) -> None:
+        """Add the results of a later call."""
+        self.received |= other.received
+        self.sent |= other.sent
+        self.bad_blocks |= other.bad_blocks
+        self.failed |= other.failed
+
+
+class WorkerSide:
+    """Copies of one worker."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        copies: Sequence[GroupCopies],
+        *,
+        group: str,
+        engine: str,
+        holds_blocks: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Attach, and start the threads. `holds_blocks`: whether the engine keeps the blocks of a running request as
+        long as it runs; otherwise a step waits until its saves are copied. Raise AttachRefused, DeviceError or
+        ValueError."""
+        self.counts: dict[str, float] = {}
+        """Counts since the last call of `take_counts`."""
+        self._settings = settings
+        self._copies = list(copies)
+        self._chunk_bytes = sum(each.group.chunk_bytes for each in copies)
+        self._holds_blocks = holds_blocks
+        self._clock = clock
+        self._lock = threading.Condition()
+        self._loads: dict[str, _LoadJob] = {}
+        self._saves: dict[str, list[_SaveJob]] = {}
+        self._pending_save_bytes = 0
+        self._released: set[str] = set()
+        self._report = StepReport()
+        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [
+            queue.SimpleQueue(),
+            queue.SimpleQueue(),
+        ]
+        self._client: Client = attach(
+            settings.socket,
+            [each.layout.space for each in copies],
+            group=group,
+            engine=engine,
+            timeout_s=settings.timeout_s,
+            checksums=settings.checksums,
+            verify=settings.verify,
+        )
+        try:
+            for at, each in enumerate(copies):
+                each.open(self._client, at)
+        except BaseException:
+            self._disconnect()
+            raise
+        self._threads = [
+            threading.Thread(target=_run, args=(jobs, when_idle), name=f"larder-{name}", daemon=True)
+            for name, jobs, when_idle in zip(
+                ("loads", "saves"), self._queues, (self._client.maintain, None), strict=True
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # ---- the engine's thread
+
+    def begin_loads(self, plan: StepPlan) -> None:
+        """Begin the loads of a step."""
+        for load in plan.loads:
+            job = _LoadJob(load, self._clock() + self._settings.load_timeout_s, [])
+            with self._lock:
+                self._loads[load.request] = job
+            job.marks = self._marks()
+            self._queues[0].put(lambda job=job: self._run_load(job))  # type: ignore[misc]
+
+    def begin_saves(self, plan: StepPlan) -> None:
+        """Begin the saves of a step, whose results are in the engine's blocks now."""
+        started: list[_SaveJob] = []
+        for save in plan.saves:
+            nbytes = len(save.keys) // KEY_BYTES * self._chunk_bytes if save.blocks else 0
+            job = _SaveJob(save, nbytes, [])
+            with self._lock:
+                full = self._pending_save_bytes + job.nbytes > self._settings.pending_save_bytes
+                if full:
+                    self._count("dropped_saves", 1)
+                    self._end_report(save.request)
+                    continue
+                self._pending_save_bytes += job.nbytes
+                self._saves.setdefault(save.request, []).append(job)
+            job.marks = self._marks()
+            started.append(job)
+            self._queues[1].put(lambda job=job: self._run_save(job))  # type: ignore[misc]
+        with self._lock:
+            self._released.update(plan.released)
+        if not self._holds_blocks:
+            self._wait_for(started)
+
+    def _marks(self) -> list[DeviceEvent | None]:
+        """Return for each group an event that follows the work that the engine has enqueued. After an error, return no
+        events, so that the job fails."""
+        try:
+            return [each.mark() for each in self._copies]
+        except Exception:  # noqa: BLE001  requests wait for this job and for the other jobs of the step
+            _log.exception("a copy cannot begin")
+            return []
+
+    def before_overwriting(self, requests: Iterable[str]) -> None:
+        """End the saves of requests whose blocks are about to be overwritten."""
+        with self._lock:
+            jobs = [job for name in requests for job in self._saves.get(name, ())]
+            for job in jobs:
+                job.cancelled = True
+        self._wait_for(jobs)
+
+    def _wait_for(self, jobs: Sequence[_SaveJob]) -> None:
+        """Wait until none of these saves reads the engine's blocks any more: at most until the current chunk is copied
+        and one response of the data plane has arrived or timed out."""
+        with self._lock:
+            for job in jobs:
+                if job.phase is _Phase.QUEUED and job.cancelled:
+                    self._end_save(job)
+            while any(job.phase is not _Phase.ENDED for job in jobs):
+                self._lock.wait(0.1)
+
+    def results(self) -> Results:
+        """Return the loads and saves that have ended since the last call. Overdue loads end now."""
+        found = Results()
+        now = self._clock()
+        with self._lock:
+            for name, job in list(self._loads.items()):
+                if job.phase is not _Phase.ENDED and now >= job.deadline:
+                    job.cancelled = True
+                    if job.phase is _Phase.QUEUED:  # a running one ends after the current chunk
+                        job.failed_from, job.phase = 0, _Phase.ENDED
+                        self._count("late_loads", 1)
+                if job.phase is _Phase.ENDED:
+                    del self._loads[name]
+                    self._take_load(job, found)
+            for name in [each for each in self._released if each not in self._saves]:
+                self._released.discard(name)
+                found.sent.add(name)
+        return found
+
+    def _take_load(self, job: _LoadJob, found: Results) -> None:
+        load = job.load
+        found.received.add(load.request)
+        loaded = load.tokens if job.failed_from is None else job.failed_from
+        self._report.loaded_tokens += loaded
+        self._report.load_seconds += job.seconds
+        if self._copies[0].layout.space.rank == 0:  # every rank loads its part of the same tokens
+            self._count("loaded_tokens", loaded)
+        self._count("load_seconds", job.seconds)
+        if job.failed_from is None:
+            return
+        self._report.loads_failed.append(load.request)
+        # Block numbers are unique only within a group. If the engine frees blocks behind windows, the tokens before
+        # a failed block have no blocks, so vLLM cannot recompute from the failed block on.
+        if len(load.blocks) == 1 and self._holds_blocks:
+            found.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
+        else:
+            found.failed.add(load.request)
+
+    def take_report(self) -> StepReport | None:
+        """Return the report for the scheduler's side on the work since the last call; None if nothing happened."""
+        with self._lock:
+            report, self._report = self._report, StepReport()
+        return report or None
+
+    def take_counts(self) -> dict[str, float]:
+        """Return the counts since the last call."""
+        with self._lock:
+            taken, self.counts = self.counts, {}
+        return taken
+
+    def close(self) -> None:
+        """Cancel queued work, wait for running work, and disconnect."""
+        with self._lock:
+            for load in self._loads.values():
+                load.cancelled = True
+            for jobs in self._saves.values():
+                for job in jobs:
+                    job.cancelled = True
+        for jobs_queue in self._queues:
+            jobs_queue.put(None)
+        for thread in self._threads:
+            thread.join(JOIN_S)
+            if thread.is_alive():
+                _log.error(
+                    "%s still copies after %s s; the KV caches may be freed meanwhile", thread.name, JOIN_S
+                )
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        for each in self._copies:
+            each.close()
+        self._client.close()
+
+    def _count(self, name: str, by: float) -> None:
+        """Add to a counter. The caller holds the lock."""
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    # ---- the thread of loads
+
+    def _run_load(self, job: _LoadJob) -> None:
+        with self._lock:
+            if job.phase is not _Phase.QUEUED:
+                _close(job.marks)
+                return
+            job.phase = _Phase.RUNNING
+        started = time.perf_counter()
+        failed_from: int | None = 0
+        try:
+            failed_from = self._load(job)
+        except Exception:  # noqa: BLE001  a failed load is a miss
+            _log.exception("a load failed")
+        _close(job.marks)
+        with self._lock:
+            job.seconds = time.perf_counter() - started
+            job.failed_from, job.phase = failed_from, _Phase.ENDED
+            self._lock.notify_all()
+
+    def _load(self, job: _LoadJob) -> int | None:
+        """Copy the blocks of a load. Return the position of the first token that was not loaded; None if all were."""
+        load = job.load
+        failed: int | None = None
+        total = 0
+        for copies, numbers, after in zip(self._copies, load.blocks, job.marks, strict=True):
+            page_tokens = copies.layout.page_tokens
+            blocks = np.asarray(numbers, np.int64)
+            reached, nbytes = copies.load(load.keys, load.skip_tokens // page_tokens, blocks, after, job)
+            total += nbytes
+            if reached < len(blocks):
+                tokens = reached * page_tokens
+                failed = tokens if failed is None else min(failed, tokens)
+        with self._lock:
+            self._count("loaded_bytes", total)
+            if failed is not None:
+                self._count("late_loads" if job.cancelled else "lost_loads", 1)
+        return failed
+
+    # ---- the thread of saves
+
+    def _run_save(self, job: _SaveJob) -> None:
+        with self._lock:
+            if job.phase is not _Phase.QUEUED or job.cancelled:
+                _close(job.marks)
+                if job.phase is _Phase.QUEUED:
+                    self._end_save(job)
+                return
+            job.phase = _Phase.RUNNING
+        started = time.perf_counter()
+        try:
+            self._save(job)
+        except Exception:  # noqa: BLE001  a failed save is a later miss
+            _log.exception("a save failed")
+        _close(job.marks)
+        with self._lock:
+            self._count("save_seconds", time.perf_counter() - started)
+            self._end_save(job)
+
+    def _end_save(self, job: _SaveJob) -> None:
+        """Record the end of a save. The caller holds the lock."""
+        name = job.save.request
+        job.phase = _Phase.ENDED
+        self._pending_save_bytes -= job.nbytes
+        jobs = self._saves[name]
+        jobs.remove(job)
+        if not jobs:
+            del self._saves[name]
+        self._end_report(name)
+        self._lock.notify_all()
+
+    def _end_report(self, name: str) -> None:
+        self._report.saves_ended[name] = self._report.saves_ended.get(name, 0) + 1
+
+    def _save(self, job: _SaveJob) -> None:
+        save = job.save
+        count = len(save.keys) // KEY_BYTES
+        if not save.blocks:
+            self._pin(save)
+            return
+        for space, (copies, numbers, after) in enumerate(
+            zip(self._copies, save.blocks, job.marks, strict=True)
+        ):
+            per_chunk, chunk_bytes = copies.group.blocks_per_chunk, copies.group.chunk_bytes
+            batch = max(1, BATCH_BYTES // chunk_bytes)
+            for first in range(0, count, batch):
+                last = min(count, first + batch)
+                # A chunk that lacks a block is not stored, and no later chunk of the batch is stored after it.
+                while last > first and 0 in numbers[first * per_chunk : last * per_chunk]:
+                    last -= 1
+                if last == first or job.cancelled:
+                    break
+                keys = save.keys[first * KEY_BYTES : last * KEY_BYTES]
+                with self._client.reserve(
+                    keys, chunk_bytes, tenant=save.tenant, space=space, ttl_s=save.ttl_s, pin_s=save.pin_s
+                ) as reservation:
+                    result = copies.save(reservation, numbers[first * per_chunk :], after, job)
+                if result is not None:
+                    self._count_commit(result, chunk_bytes)
+
+    def _pin(self, save: Save) -> None:
+        """Apply the hint of a request to cached chunks. Chunks that were evicted since are not stored again."""
+        if not self._client.hint_max_s:
+            return
+        for space, copies in enumerate(self._copies):
+            self._client.reserve(
+                save.keys, copies.group.chunk_bytes, tenant=save.tenant, space=space, pin_s=save.pin_s
+            ).abort()
+
+    def _count_commit(self, result: CommitResult, chunk_bytes: int) -> None:
+        with self._lock:
+            self._count("saved_blocks", result.blocks)
+            self._count("saved_bytes", result.blocks * chunk_bytes)
+            for code, blocks in result.refused.items():
+                self._count(f"refused_blocks:{code.name.lower()}", blocks)
+
+
+def _close(marks: Sequence[DeviceEvent | None]) -> None:
+    """Close events."""
+    for mark in marks:
+        if mark is not None:
+            with suppress(DeviceError):
+                mark.close()
+
+
+def _run(jobs: queue.SimpleQueue[Callable[[], None] | None], when_idle: Callable[[], None] | None) -> None:
+    """Carry out jobs until None arrives. Without jobs, call `when_idle` in every interval."""
+    while True:
+        try:
+            job = jobs.get(timeout=None if when_idle is None else MAINTENANCE_S)
+        except queue.Empty:
+            job = when_idle
+        if job is None:
+            return
+        try:
+            job()
+        except Exception:  # noqa: BLE001  the thread must go on
+            _log.exception("a job of the connector failed")

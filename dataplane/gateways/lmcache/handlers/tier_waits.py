@@ -1,0 +1,100 @@
+"""Look-ups whose next chunks are in tiers behind memory.
+
+Such a look-up requests the loads, and has no result until they have ended or TIER_WAIT_S has passed. Its result is then
+the number of chunks in memory. The chunks that were in memory from the start are held in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dataplane.core.inprocess import InProcess
+from dataplane.core.tiering.load_queue import LoadRequest
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.keys import KEY_BYTES
+
+TIER_WAIT_S = 5.0
+"""The longest wait for tiers; vLLM does not compute the request meanwhile."""
+POLL_S = 0.005
+MAX_ANSWERS = 1024
+Later = Callable[[float, Callable[[], None]], object]
+
+
+@dataclass(eq=False, slots=True)
+class LookupTierWait:
+    """The loads that a look-up waits for."""
+
+    requests: list[LoadRequest]
+    until: float
+    layouts: list[list[int]]
+    """Spaces of every rank, by layout, as when the look-up began."""
+    tenant: str
+    readers: int
+    answered_later: bool = False
+    """Whether the response to a request waits for the end of the loads."""
+
+
+class LookupTierWaits:
+    """Asks for chunks that tiers hold, and reports when the loads have ended."""
+
+    def __init__(self, cache: InProcess, clock: Callable[[], float], later: Later) -> None:
+        """`later` calls a function after so many seconds."""
+        self._cache = cache
+        self._clock = clock
+        self._later = later
+        self._answers: list[tuple[LookupTierWait, float, Callable[[], None]]] = []
+
+    def ask(
+        self, client: int, layouts: list[list[int]], keys: bytes, tenant: str, readers: int, now: float
+    ) -> LookupTierWait | None:
+        """Ask for the chunks of a chain that are not in memory; None if the tiers do not hold the next one in every
+        space."""
+        tiering = self._cache.node.tiering
+        if tiering is None:
+            return None
+        spaces = [space for ranks in layouts for space in ranks]
+        found = [tiering.reach(space, keys) for space in spaces]
+        reach = min(each.reach for each in found)
+        if reach <= min(each.ready for each in found):
+            return None
+        until = now + TIER_WAIT_S
+        requests = []
+        for space in spaces:
+            try:
+                request = tiering.loads.request(client, space, keys[: reach * KEY_BYTES], until)
+            except ProtocolError:  # the core forgets empty spaces
+                return None
+            if request is not None:
+                requests.append(request)
+        return LookupTierWait(requests, until, layouts, tenant, readers)
+
+    def ended(self, wait: LookupTierWait, now: float) -> bool:
+        """Return whether no more blocks are to be loaded, or the wait has reached its limit."""
+        tiering = self._cache.node.tiering
+        return (
+            tiering is None
+            or now >= wait.until
+            or not any(tiering.loads.under_way(request) for request in wait.requests)
+        )
+
+    def when_ended(self, wait: LookupTierWait, seconds: float, done: Callable[[], None]) -> bool:
+        """Call `done` once `ended` holds, at the latest after `seconds`. Return False if it cannot wait:
+        another answer waits for the same look-up, or MAX_ANSWERS wait."""
+        if wait.answered_later or len(self._answers) >= MAX_ANSWERS:
+            return False
+        wait.answered_later = True
+        if not self._answers:
+            self._later(POLL_S, self._poll)
+        self._answers.append((wait, self._clock() + seconds, done))
+        return True
+
+    def _poll(self) -> None:
+        now = self._clock()
+        due = [each for each in self._answers if now >= each[1] or self.ended(each[0], now)]
+        self._answers = [each for each in self._answers if each not in due]
+        if self._answers:
+            self._later(POLL_S, self._poll)
+        for wait, _, done in due:
+            wait.answered_later = False
+            done()

@@ -1,0 +1,153 @@
+"""Memory without a name: a memfd of mode 0600 that other processes of the same user open through `/proc`.
+
+The kernel frees it when the last process that maps it ends, even if that process is killed. The name of the memfd
+identifies it (`larder-queue:<name>:<identity>`), so it is found among the open descriptors of the user's processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+PREFIX = "larder-"
+_LINK = "/memfd:"
+_DELETED = " (deleted)"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
+_IDENTITY = re.compile(r"[0-9a-f]{1,64}")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_F_SEAL_FUTURE_WRITE = 0x10
+_NOT_WRITABLE = fcntl.F_SEAL_WRITE | _F_SEAL_FUTURE_WRITE
+
+
+class MemoryGone(Exception):
+    """No running process of this user holds the memory."""
+
+
+class TooManyDescriptors(Exception):
+    """The user's processes have more open descriptors than the search may look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMemory:
+    """A descriptor of a process that holds memory of this library."""
+
+    kind: str
+    """`queue`, …"""
+    name: str
+    identity: str
+    pid: int
+    fd: int
+
+
+def create(kind: str, identity: str, name: str, nbytes: int) -> int:
+    """Return the descriptor of new zeroed memory whose size is sealed. Pages are allocated when they are written.
+
+    Raises ValueError for a name that is not of up to 128 letters, digits, `.`, `_` and `-`, and OSError.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name: expected up to 128 letters, digits, '.', '_' and '-', not {name!r}")
+    fd = os.memfd_create(f"{PREFIX}{kind}:{name}:{identity}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_through(pid: int, fd: int) -> int:
+    """Return a descriptor of this process for the memory that another process holds as `fd`.
+
+    Raises MemoryGone unless it is memory of this user, of mode 0600, of a sealed size and writable.
+    """
+    try:
+        own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise MemoryGone(f"descriptor {fd} of process {pid} cannot be opened: {error.strerror}") from None
+    found = os.fstat(own)
+    good = (
+        found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600
+    )
+    with suppress(OSError):
+        seals = fcntl.fcntl(own, fcntl.F_GET_SEALS)
+        if good and seals & _SEALS == _SEALS and not seals & _NOT_WRITABLE:
+            return own
+    os.close(own)
+    raise MemoryGone(f"descriptor {fd} of process {pid} is not sealed memory of this user")
+
+
+def find(
+    kind: str | None = None, identity: str | None = None, *, most: int | None = None
+) -> Iterator[OpenMemory]:
+    """Yield the descriptors of this user's processes that hold memory of this library. `most`: descriptors of all
+    processes together that are looked at; TooManyDescriptors is raised if there are more."""
+    own = os.geteuid()
+    looked = 0
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        folder = f"/proc/{entry}/fd"
+        try:
+            if os.stat(folder).st_uid != own:
+                continue
+            numbers = os.listdir(folder)
+        except OSError:  # the process is gone, or may not be inspected
+            continue
+        looked += len(numbers)
+        if most is not None and looked > most:
+            raise TooManyDescriptors(f"this user's processes have more than {most:,} open descriptors")
+        for number in numbers:
+            try:
+                target = os.readlink(f"{folder}/{number}")
+            except OSError:
+                continue
+            if not target.startswith(_LINK + PREFIX):
+                continue
+            parts = target.removeprefix(_LINK + PREFIX).removesuffix(_DELETED).split(":")
+            if (
+                len(parts) == 3
+                and _NAME.fullmatch(parts[1])
+                and _IDENTITY.fullmatch(parts[2])
+                and kind in (None, parts[0])
+                and identity in (None, parts[2])
+            ):
+                yield OpenMemory(parts[0], parts[1], parts[2], int(entry), int(number))
+
+
+class MappedMemory:
+    """A descriptor and its mapping: 64-bit words and bytes. `close` releases both."""
+
+    __slots__ = ("_anchor", "_map", "address", "bytes", "fd", "words")
+
+    def __init__(self, fd: int) -> None:
+        """Map the whole memory. Takes over `fd`."""
+        self.fd = fd
+        self._map = mmap.mmap(fd, 0)
+        self._anchor: object = ctypes.c_char.from_buffer(self._map)
+        self.address = ctypes.addressof(self._anchor)
+        self.bytes = memoryview(self._map)
+        whole_words = self.bytes.nbytes & -8
+        self.words = self.bytes[:whole_words].cast("Q")
+
+    def close(self) -> None:
+        """Unmap the memory and close the descriptor. Memory that is still viewed stays mapped until its view ends."""
+        if self.fd < 0:
+            return
+        self.address = 0
+        self._anchor = None
+        self.words.release()
+        with suppress(BufferError):
+            self.bytes.release()
+        with suppress(BufferError):
+            self._map.close()
+        os.close(self.fd)
+        self.fd = -1

@@ -1,0 +1,328 @@
+"""The reader's side of the ring: waiting for messages, reading them, and detecting that the writer is gone."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from dataplane.ipc import futex
+from dataplane.ipc.memory import MemoryGone, open_through
+from dataplane.ipc.processes import PidWatch
+from dataplane.ipc.queue.errors import CorruptMessage, MessageLost, QueueCancelled, QueueError, WriterGone
+from dataplane.ipc.queue.layout import (
+    ALIGNMENT,
+    LARGE,
+    LARGE_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    Flag,
+    Kind,
+    QueueHeader,
+    ReaderSlot,
+    SlotState,
+    WriterState,
+    align,
+    describe,
+    described,
+    slot_word,
+)
+from dataplane.ipc.queue.payload import checksum, parse
+from dataplane.ipc.queue.ring import ShmRingBuffer, Side
+
+SLICE_S = 0.1
+"""Longest sleep of a reader before it checks whether the writer runs."""
+MAX_SPIN_S = 30e-6
+_MIN_SPIN_S = 1e-6
+_PUBLISHED, _WANTED = int(QueueHeader.PUBLISHED), int(QueueHeader.WANTED)
+_MESSAGES, _BYTES = int(ReaderSlot.MESSAGES), int(ReaderSlot.BYTES)
+_WAITS, _WAKEUPS = int(ReaderSlot.WAITS), int(ReaderSlot.WAKEUPS)
+_PLAIN = describe(int(Kind.MESSAGE), 0, 0)
+_ALIGN = ALIGNMENT - 1
+_PADDING, _LARGE_KIND = int(Kind.PADDING), int(Kind.LARGE)
+"""Plain integers, because each message uses them."""
+
+Message = TypeVar("Message", covariant=True)
+
+
+class Receive(Protocol[Message]):
+    """Receives a message in the memory of the queue. `body` is valid only during the call. If `owned`, the buffers are
+    private to this reader and live as long as they are referenced; otherwise, they too are valid only during the
+    call."""
+
+    def __call__(
+        self, body: memoryview | bytes, buffers: Sequence[memoryview], owned: bool, /
+    ) -> Message: ...
+
+
+class ShmRingReader(Side):
+    """A reader of a ring. Threads may share it; each message goes to one of them."""
+
+    def __init__(self, ring: ShmRingBuffer, slot: int | None = None) -> None:
+        """Join at the current position. `slot`: a reserved slot, for which all messages were kept. Raises QueueFull."""
+        super().__init__(ring)
+        self.slot = ring.claim(slot)
+        self._at = slot_word(self.slot)
+        self._position_word = self._at + int(ReaderSlot.POSITION)
+        self._drops = ring.drops
+        self._checks = bool(ring.flags & Flag.CHECKSUM)
+        self._words = words = ring.memory.words
+        self._view = ring.memory.bytes
+        self._sleeping_word = self._at + int(ReaderSlot.SLEEPING)
+        self._messages_word, self._bytes_word = self._at + _MESSAGES, self._at + _BYTES
+        self._position = words[self._at + ReaderSlot.POSITION]
+        self._messages, self._bytes = words[self._messages_word], words[self._bytes_word]
+        self._counts = {int(each): words[self._at + each] for each in _COUNTERS}
+        self._spin_s = MAX_SPIN_S
+        self._cancelled = False
+        self._writer: PidWatch | None = None
+        self._epoch = 0
+
+    def read(self, receive: Receive[Message], deadline: float | None = None) -> Message:
+        """Wait for the next message, and return the result of `receive`.
+
+        The message counts as read when `receive` has returned or raised. Raises TimeoutError at `deadline` (monotonic
+        seconds; None: no limit), WriterGone, MessageLost, CorruptMessage, QueueCancelled, and what `receive` raises.
+        """
+        with self._lock:
+            while True:
+                if not self._open:
+                    raise QueueError(
+                        f"{self.ring.name!r} was closed by this reader, or belongs to the parent process"
+                    )
+                if self._words[_PUBLISHED] == self._position:
+                    self._wait(deadline)
+                if self._drops:
+                    self._follow_skip()
+                    if self._words[_PUBLISHED] == self._position:
+                        continue
+                elif not self._checks:
+                    position, ring = self._position, self.ring
+                    offset = position % ring.capacity
+                    start = ring.data_at + offset
+                    begins, description, size, _ = RECORD.unpack_from(self._view, start)
+                    if begins == position and description == _PLAIN | size:
+                        end = RECORD_BYTES + size
+                        if offset + end <= ring.capacity:
+                            try:
+                                return receive(self._view[start + RECORD_BYTES : start + end], (), False)
+                            finally:
+                                self._finish(size, position + (end + _ALIGN & ~_ALIGN))
+                found = self._one(receive)
+                if found is not None:
+                    return found[0]
+
+    def _one(self, receive: Receive[Message]) -> tuple[Message] | None:
+        """Read the record at the current position. Return None if it is not a message."""
+        ring, position = self.ring, self._position
+        view, capacity = ring.memory.bytes, ring.capacity
+        offset = position % capacity
+        start = ring.data_at + offset
+        begins, description, body, check = RECORD.unpack_from(view, start)
+        kind, count, nbytes = described(description)
+        content = start + RECORD_BYTES
+        stored = LARGE_BYTES if kind == _LARGE_KIND else nbytes
+        end = position + align(RECORD_BYTES + stored)
+        if self._drops and self._was_skipped():
+            return None
+        if begins != position or offset + RECORD_BYTES + stored > capacity or not 0 < kind <= _LARGE_KIND:
+            self._advance(self._words[_PUBLISHED])
+            raise CorruptMessage(
+                f"no record of {ring.name!r} begins at {position}; continuing at the newest message"
+            )
+        if kind == _PADDING:
+            self._advance(end)
+            return None
+        try:
+            if kind == _LARGE_KIND:
+                source, owned = self._large(content, nbytes), True
+            else:
+                source, owned = view[content : content + nbytes], False
+                if self._drops:  # copied first: the writer may reuse the memory at any time
+                    source = memoryview(bytes(source))
+            if self._drops and self._was_skipped():
+                return None
+            if self._checks and checksum(source) != check:
+                raise CorruptMessage(
+                    f"a message of {nbytes} bytes in {ring.name!r} does not match its checksum"
+                )
+            if count:
+                return (receive(*parse(source, count, body), owned),)
+            return (receive(source[:body], (), owned),)
+        finally:
+            if not (self._drops and self._was_skipped()):
+                self._finish(nbytes, end)
+
+    def _large(self, content: int, nbytes: int) -> memoryview:
+        """Return a private view of a message that has memory of its own. Raises MessageLost."""
+        pid, number, inode = LARGE.unpack_from(self.ring.memory.bytes, content)
+        name = self.ring.name
+        if self._drops and self._was_skipped():
+            raise MessageLost(f"the reader of {name!r} was too slow for a large message")
+        try:
+            fd = open_through(pid, number)
+        except MemoryGone as error:
+            self._count(ReaderSlot.LOST)
+            raise MessageLost(f"a message of {nbytes} bytes in {name!r}: {error}") from None
+        try:
+            found = os.fstat(fd)
+            if found.st_ino != inode or found.st_size != nbytes:
+                self._count(ReaderSlot.LOST)
+                raise MessageLost(f"a message of {nbytes} bytes in {name!r} ended with its writer")
+            return memoryview(mmap.mmap(fd, nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+        finally:
+            os.close(fd)
+
+    def _finish(self, nbytes: int, end: int) -> None:
+        """Count a message as read."""
+        words = self._words
+        self._messages = messages = self._messages + 1
+        self._bytes = total = self._bytes + nbytes
+        words[self._messages_word] = messages
+        words[self._bytes_word] = total
+        self._advance(end)
+
+    def _advance(self, position: int) -> None:
+        words = self._words
+        self._position = position
+        words[self._position_word] = position
+        futex.fence()  # pairs with the fence of a writer that is about to sleep
+        wanted = words[_WANTED]
+        if wanted and position >= wanted:
+            self.ring.wake(self._position_word)
+
+    def _was_skipped(self) -> bool:
+        return self._words[self._at + ReaderSlot.SKIP_TO] > self._position
+
+    def _follow_skip(self) -> None:
+        skip = self._words[self._at + ReaderSlot.SKIP_TO]
+        if skip > self._position:
+            self._advance(skip)
+            self._count(ReaderSlot.LOST)
+            raise MessageLost(f"the reader of {self.ring.name!r} was too slow, and messages were dropped")
+
+    def _wait(self, deadline: float | None) -> None:
+        """Return when something was published."""
+        words, position = self._words, self._position
+        began = now = time.monotonic()
+        if self._spin_s > _MIN_SPIN_S:
+            until = began + self._spin_s
+            while time.monotonic() < until:
+                if words[_PUBLISHED] != position:
+                    self._spin_s = min(self._spin_s * 2, MAX_SPIN_S)
+                    return
+                os.sched_yield()
+            self._spin_s /= 2
+        self._count(_WAITS)
+        sleeping = self._sleeping_word
+        try:
+            while True:
+                words[sleeping] = 1
+                futex.fence()  # pairs with the fence of the writer between PUBLISHED and SLEEPING
+                if words[_PUBLISHED] != position:
+                    break
+                if self._cancelled:
+                    self._cancelled = False
+                    raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
+                left = SLICE_S if deadline is None else min(SLICE_S, deadline - now)
+                if left <= 0:
+                    self._check_writer(position)
+                    if words[_PUBLISHED] != position:
+                        break
+                    raise TimeoutError(f"no message in {self.ring.name!r}")
+                self.ring.sleep(_PUBLISHED, position, left)
+                self._count(_WAKEUPS)
+                if words[_PUBLISHED] != position:
+                    break
+                self._check_writer(position)
+                now = time.monotonic()
+        finally:
+            words[sleeping] = 0
+        if time.monotonic() - began < 2 * MAX_SPIN_S:
+            self._spin_s = MAX_SPIN_S
+
+    def _check_writer(self, position: int) -> None:
+        """Raise WriterGone if no writer runs, and it published nothing after `position`."""
+        words = self._words
+        if self.writer_runs() or words[QueueHeader.PUBLISHED] != position:
+            return
+        closed = words[QueueHeader.WRITER_STATE] == WriterState.CLOSED
+        raise WriterGone(f"the writer of {self.ring.name!r} {'closed it' if closed else 'exited'}")
+
+    def writer_runs(self) -> bool:
+        """Return whether the queue has a writer whose process runs."""
+        words = self._words
+        if words[QueueHeader.WRITER_STATE] != WriterState.ACTIVE:
+            return False
+        epoch = words[QueueHeader.EPOCH]
+        if self._writer is None or epoch != self._epoch:
+            if self._writer is not None:
+                self._writer.close()
+            self._writer = PidWatch(words[QueueHeader.WRITER_PID], words[QueueHeader.WRITER_STARTED])
+            self._epoch = epoch
+        return self._writer.alive() or words[QueueHeader.EPOCH] != epoch
+
+    def wait_for_messages(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds. Return whether `read` has a message or an error."""
+        with self._lock:
+            if not self._open or self._words[QueueHeader.PUBLISHED] != self._position:
+                return True
+            try:
+                self._wait(time.monotonic() + timeout_s)
+            except TimeoutError:
+                return False
+            except WriterGone:
+                return True
+            return True
+
+    def wait_until_ready(self, deadline: float | None = None) -> None:
+        """Wait until the writer has seen all expected readers. Raises TimeoutError, WriterGone, QueueCancelled."""
+        with self._lock:
+            while not self._words[QueueHeader.READY]:
+                if self._cancelled:
+                    raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
+                left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+                if left <= 0:
+                    raise TimeoutError(f"the writer of {self.ring.name!r} waits for other readers")
+                self.ring.sleep(QueueHeader.READY, 0, left)
+                if not self._words[QueueHeader.READY]:
+                    self._check_writer(self._words[QueueHeader.PUBLISHED])
+
+    def cancel(self) -> None:
+        """End a wait of another thread, or else the next wait, with QueueCancelled. Messages are not lost."""
+        self._cancelled = True
+        self.ring.wake(QueueHeader.PUBLISHED)
+        self.ring.wake(QueueHeader.READY)
+
+    def close(self) -> None:
+        """Leave the queue, and end the wait of another thread."""
+        self.cancel()
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+            with suppress(TimeoutError, OSError):
+                if self._words[self._at + ReaderSlot.STATE] == SlotState.ACTIVE:
+                    self.ring.release(self.slot)
+            self.ring.wake(self._at + ReaderSlot.POSITION)
+            self._give_back()
+            self.ring.close()
+
+    def _give_back(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def abandon(self) -> None:
+        self._give_back()
+        super().abandon()
+
+    def _count(self, counter: int) -> None:
+        self._counts[counter] += 1
+        self._words[self._at + counter] = self._counts[counter]
+
+
+_COUNTERS = (ReaderSlot.WAITS, ReaderSlot.WAKEUPS, ReaderSlot.LOST)

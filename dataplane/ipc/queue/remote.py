@@ -1,0 +1,290 @@
+"""Readers on other machines: the same messages over ZeroMQ, numbered, without silent loss.
+
+The writer blocks when a reader's queue is full (XPUB_NODROP), as it does for readers in shared memory. The kernel ends
+the connection of a process that dies. TCP keepalive detects a machine that vanishes, as does the deadline of the writer
+while data is under way: ZeroMQ's heartbeats would also disconnect slow readers. Only readers with the key in the handle
+can connect: on loopback, which any user of the machine reaches, it is a password; elsewhere it is the server key of
+CURVE, which also encrypts the connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import threading
+import time
+from contextlib import suppress
+from struct import Struct
+from typing import Any, TypeVar
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from dataplane.ipc.queue.errors import CorruptMessage, MessageLost, QueueCancelled, QueueError, WriterGone
+from dataplane.ipc.queue.payload import Payload, parse
+from dataplane.ipc.queue.reader import Receive
+from dataplane.ipc.queue.ring import QueueHandle
+
+HIGH_WATER_MARK = 256
+"""Messages that wait at each end of a connection for a slow reader."""
+SLICE_S = 0.1
+_HEADER = Struct("<2Q")
+"""A message is one frame: a word with its number and the number of its buffers, the length of its body, its payload."""
+_COPIED_BYTES = 1 << 16
+"""Smaller frames are copied into ZeroMQ's memory, which takes less time than sharing them."""
+_SMALL_BYTES = 1 << 12
+"""The body of a smaller frame is copied, which takes less time than a view of it."""
+_NOBLOCK = int(zmq.NOBLOCK)
+_COUNT_BITS = 16
+_COUNT_MASK = (1 << _COUNT_BITS) - 1
+_TAKE_EVERY = 64
+_TAKE_AT_ONCE = 256
+_MAX_RECEIVED_BYTES = 4096
+"""Readers send nothing but their subscription."""
+_CLOSED = b"closed"
+PASSWORD = b"password:"
+"""Prefix of a key that is a password, not a key of CURVE."""
+_USER = b"reader"
+
+Message = TypeVar("Message", covariant=True)
+
+
+class RemoteWriter:
+    """The endpoint that sends to remote readers."""
+
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint`: `tcp://<address>`, or `tcp://<address>:<port>`. Raises ValueError, and ZMQError if it cannot be
+        bound."""
+        address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        if not port.isdecimal():
+            address, port = endpoint.removeprefix("tcp://"), "*"
+        self.key = b""
+        self._context = zmq.Context()
+        self._socket = socket = self._context.socket(zmq.XPUB)
+        plain: Any = super(zmq.Socket, socket)
+        self._send = plain.send
+        """ZeroMQ's `send` without the conversions of pyzmq's Python method, which take as long as sending."""
+        try:
+            socket.set(zmq.SNDHWM, HIGH_WATER_MARK)
+            socket.set(zmq.XPUB_NODROP, 1)
+            socket.set(zmq.XPUB_VERBOSER, 1)
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
+            _keep_alive(socket)
+            if _is_loopback(address):
+                self.key = PASSWORD + secrets.token_hex(32).encode()
+                _admit(self._context, self.key)
+                socket.set(zmq.PLAIN_SERVER, 1)
+            else:
+                self.key, secret = zmq.curve_keypair()
+                socket.set(zmq.CURVE_SERVER, 1)
+                socket.set(zmq.CURVE_SECRETKEY, secret)
+            if ":" in address:
+                socket.set(zmq.IPV6, 1)
+            socket.bind(f"tcp://{address}:{port}")
+        except (zmq.ZMQError, ValueError):
+            self.close(0.0)
+            raise
+        self.endpoint = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
+        self.readers = 0
+        self._sequence = 0
+
+    def send(self, payload: Payload, deadline: float | None) -> None:
+        """Send a message. Raises TimeoutError if readers are too slow; then no reader gets it."""
+        sequence = self._sequence
+        if sequence % _TAKE_EVERY == 0:
+            self._take_subscriptions()
+        body, buffers = payload
+        header = _HEADER.pack(sequence << _COUNT_BITS | len(buffers), len(body))
+        frame: bytes | bytearray = header + body
+        if buffers:
+            frame = bytearray(header).ljust(len(header) + payload.nbytes, b"\0")
+            payload.write(memoryview(frame)[len(header) :])
+        try:  # a large frame is sent without another copy
+            self._send(frame, _NOBLOCK, len(frame) < _COPIED_BYTES)
+        except zmq.Again:
+            self._send_slowly(frame, deadline)
+        self._sequence = sequence + 1
+
+    def _send_slowly(self, frame: bytes | bytearray, deadline: float | None) -> None:
+        while True:
+            left = SLICE_S if deadline is None else min(SLICE_S, max(deadline - time.monotonic(), 0.0))
+            self._socket.set(zmq.SNDTIMEO, int(left * 1000))
+            try:
+                self._send(frame, 0, len(frame) < _COPIED_BYTES)
+            except zmq.Again:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError(f"remote readers of {self.endpoint} are too slow") from None
+            else:
+                return
+
+    def wait_for_readers(self, count: int, deadline: float | None) -> None:
+        """Wait until `count` readers are connected. Raises TimeoutError."""
+        while self.readers < count:
+            left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"{self.readers} of {count} remote readers joined {self.endpoint}")
+            self._socket.poll(int(left * 1000) + 1)
+            self._take_subscriptions()
+
+    def _take_subscriptions(self) -> None:
+        with suppress(zmq.Again):
+            for _ in range(_TAKE_AT_ONCE):
+                change = self._socket.recv(zmq.NOBLOCK)
+                self.readers += {b"\x01": 1, b"\x00": -1}.get(change, 0)
+
+    def close(self, linger_s: float = 1.0) -> None:
+        """Send the readers the end of the queue, and close the endpoint after at most `linger_s` seconds."""
+        if self._socket.closed:
+            return
+        with suppress(zmq.ZMQError):
+            self._socket.send(_CLOSED, zmq.NOBLOCK)
+        self._socket.close(linger=int(linger_s * 1000))
+        self._context.term()
+
+
+class RemoteReader:
+    """A reader over ZeroMQ, which reads messages from the time of its connection. Threads may share it."""
+
+    def __init__(self, handle: QueueHandle) -> None:
+        """Connect to the endpoint of the handle. Raises ValueError if it has none."""
+        if handle.remote is None:
+            raise ValueError(f"the queue {handle.name!r} has no endpoint for remote readers")
+        self.name = handle.name
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._context = zmq.Context()
+        self._socket = socket = self._context.socket(zmq.SUB)
+        plain: Any = super(zmq.Socket, socket)
+        self._receive = plain.recv
+        """ZeroMQ's `recv` without the conversions of pyzmq's Python method."""
+        socket.set(zmq.LINGER, 0)
+        socket.set(zmq.RECONNECT_IVL, 50)
+        socket.set(zmq.RCVHWM, HIGH_WATER_MARK)
+        socket.set(zmq.RCVTIMEO, int(SLICE_S * 1000))
+        _keep_alive(socket)
+        if handle.remote_key.startswith(PASSWORD):
+            socket.set(zmq.PLAIN_USERNAME, _USER)
+            socket.set(zmq.PLAIN_PASSWORD, handle.remote_key)
+        elif handle.remote_key:
+            public, secret = zmq.curve_keypair()
+            socket.set(zmq.CURVE_SERVERKEY, handle.remote_key)
+            socket.set(zmq.CURVE_PUBLICKEY, public)
+            socket.set(zmq.CURVE_SECRETKEY, secret)
+        if "[" in handle.remote:
+            socket.set(zmq.IPV6, 1)
+        socket.set(zmq.SUBSCRIBE, b"")
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        socket.connect(handle.remote)
+        self._next: int | None = None
+        self._held: tuple[Any] | None = None
+        """The message that arrived after lost ones, for the next call."""
+        self._gone = False
+
+    def read(self, receive: Receive[Message], deadline: float | None = None) -> Message:
+        """Wait for the next message, as `ShmRingReader.read` does."""
+        with self._lock:
+            if self._held is not None:
+                held, self._held = self._held, None
+                return held[0]  # type: ignore[no-any-return]
+            if self._socket.closed:
+                raise QueueError(f"{self.name!r} was closed by this reader")
+            try:
+                frame = self._receive(_NOBLOCK)
+            except zmq.Again:
+                frame = self._wait(deadline)
+            return self._received(frame, receive)
+
+    def _wait(self, deadline: float | None) -> bytes:
+        while True:
+            left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
+            try:
+                if left == SLICE_S or self._socket.poll(max(int(left * 1000), 0)):
+                    return self._socket.recv()
+            except zmq.Again:
+                pass
+            if self._cancelled:
+                self._cancelled = False
+                raise QueueCancelled(f"the wait for {self.name!r} was cancelled")
+            if self._writer_gone():
+                raise WriterGone(f"the writer of {self.name!r} is not connected")
+            if left <= 0:
+                raise TimeoutError(f"no message in {self.name!r}")
+
+    def _received(self, frame: bytes, receive: Receive[Message]) -> Message:
+        if len(frame) < _HEADER.size:
+            if frame == _CLOSED:
+                raise WriterGone(f"the writer of {self.name!r} closed it")
+            raise CorruptMessage(f"a message of {len(frame)} bytes in {self.name!r}")
+        header, size = _HEADER.unpack_from(frame)
+        sequence, count = header >> _COUNT_BITS, header & _COUNT_MASK
+        if not count and size == len(frame) - _HEADER.size < _SMALL_BYTES:
+            message = receive(frame[_HEADER.size :], (), False)
+        else:
+            message = receive(*parse(memoryview(frame)[_HEADER.size :], count, size), False)
+        expected, self._next = self._next, sequence + 1
+        if expected is not None and sequence != expected:
+            self._held = (message,)
+            raise MessageLost(f"{self.name!r}: message {sequence} arrived, and {expected} was expected")
+        return message
+
+    def _writer_gone(self) -> bool:
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)
+            self._gone = event["event"] == zmq.EVENT_DISCONNECTED
+        return self._gone
+
+    def wait_for_messages(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds. Return whether `read` has a message."""
+        with self._lock:
+            return (
+                self._socket.closed
+                or self._held is not None
+                or bool(self._socket.poll(int(timeout_s * 1000)))
+            )
+
+    def cancel(self) -> None:
+        """End a wait of another thread, or else the next wait, with QueueCancelled, within a tenth of a second."""
+        self._cancelled = True
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.cancel()
+        with self._lock:
+            if self._socket.closed:
+                return
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close(linger=0)
+            self._context.term()
+
+
+def _keep_alive(socket: zmq.Socket[bytes]) -> None:
+    socket.set(zmq.TCP_KEEPALIVE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_IDLE, 1)
+    socket.set(zmq.TCP_KEEPALIVE_INTVL, 1)
+    socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
+
+
+def _admit(context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
+    """Admit the peers of a context that know the key, on a thread that ends with the context (ZeroMQ's ZAP)."""
+    requests = context.socket(zmq.REP)
+    requests.bind("inproc://zeromq.zap.01")
+
+    def answer() -> None:
+        with requests, suppress(zmq.ZMQError):
+            while True:
+                version, number, _, _, _, mechanism, *credentials = requests.recv_multipart()
+                given = credentials[1] if len(credentials) == 2 else b""
+                known = mechanism == b"PLAIN" and hmac.compare_digest(given, key)
+                requests.send_multipart((version, number, b"200" if known else b"400", b"", b"", b""))
+
+    threading.Thread(target=answer, name="larder-queue-admission", daemon=True).start()
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        raise ValueError(f"endpoint: expected tcp://<IP address>[:<port>], not {address!r}") from None

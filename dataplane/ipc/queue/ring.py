@@ -1,0 +1,290 @@
+"""The shared memory of a queue: creation, opening, and the changes of slots that need the lock."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import msgspec
+
+from dataplane.ipc import futex, memory
+from dataplane.ipc.memory import MappedMemory, MemoryGone
+from dataplane.ipc.processes import PidWatch, runs, start_time
+from dataplane.ipc.queue.errors import QueueError, QueueFull, QueueGone
+from dataplane.ipc.queue.layout import (
+    ALIGNMENT,
+    MAGIC,
+    MAX_CAPACITY,
+    MAX_READERS,
+    MIN_CAPACITY,
+    VERSION,
+    Flag,
+    QueueHeader,
+    ReaderSlot,
+    SlotState,
+    align,
+    header_fault,
+    ring_at,
+    slot_word,
+)
+
+KIND = "queue"
+LOCK_S = 1.0
+"""Longest wait for the lock. Its holder runs a few instructions, and the kernel releases the lock of a dead holder."""
+_LOCK_RETRY_S = 0.0005
+
+
+class QueueHandle(msgspec.Struct, frozen=True):
+    """How other processes open a queue: a value that can be pickled or encoded by msgspec. It keeps no memory."""
+
+    identity: str
+    name: str
+    pid: int
+    """A process that holds the memory. If it is gone, the queue is opened through another one."""
+    fd: int
+    remote: str | None = None
+    """ZeroMQ endpoint for readers on other machines."""
+    remote_key: bytes = b""
+    """Key of that endpoint: a password on loopback, else the server key of CURVE."""
+
+
+class ShmRingBuffer:
+    """The memory of one queue, mapped by this process."""
+
+    def __init__(self, fd: int, identity: str, name: str) -> None:
+        """Map the memory. Takes over `fd`. Raises QueueGone if it is not a queue's memory."""
+        self.identity = identity
+        self.name = name
+        try:
+            self.memory = MappedMemory(fd)
+        except (OSError, ValueError) as error:  # empty, too large, or sealed against writing
+            os.close(fd)
+            raise QueueGone(f"the memory of {name!r} cannot be mapped: {error}") from None
+        words = self.memory.words
+        if fault := header_fault(words, self.memory.bytes.nbytes):
+            self.memory.close()
+            raise QueueGone(f"the memory of {name!r} {fault}")
+        self.slots = words[QueueHeader.SLOTS]
+        self.capacity = words[QueueHeader.CAPACITY]
+        self.flags = words[QueueHeader.FLAGS]
+        self.data_at = ring_at(self.slots)
+
+    @classmethod
+    def create(cls, name: str, *, capacity: int, slots: int, reserved: int = 0, flags: int = 0) -> Self:
+        """Create the memory of a queue without a writer.
+
+        `capacity`: bytes of the ring. `slots`: most readers. `reserved`: slots that keep messages for readers that
+        have not joined yet. `flags`: bits of `Flag`. Raises ValueError, and OSError if there is no memory.
+        """
+        if not 0 <= reserved <= slots or not 1 <= slots <= MAX_READERS:
+            raise ValueError(
+                f"max_readers: expected {max(reserved, 1)} to {MAX_READERS}, got {slots} with readers={reserved}"
+            )
+        capacity = align(max(capacity, MIN_CAPACITY))
+        if capacity > MAX_CAPACITY:
+            raise ValueError(f"capacity_bytes: expected at most {MAX_CAPACITY}, got {capacity}")
+        identity = os.urandom(16).hex()
+        fd = memory.create(KIND, identity, name, ring_at(slots) + capacity)
+        plain = MappedMemory(os.dup(fd))
+        words = plain.words
+        words[QueueHeader.SLOTS] = slots
+        words[QueueHeader.CAPACITY] = capacity
+        words[QueueHeader.FLAGS] = flags
+        words[QueueHeader.CREATED_S] = int(time.time())
+        for slot in range(reserved):
+            words[slot_word(slot) + ReaderSlot.STATE] = SlotState.RESERVED
+        words[QueueHeader.VERSION] = VERSION
+        words[QueueHeader.MAGIC] = MAGIC
+        plain.close()
+        # A description of its own: locks belong to descriptions, and readers open theirs.
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        os.close(fd)
+        return cls(own, identity, name)
+
+    @classmethod
+    def open(cls, handle: QueueHandle) -> Self:
+        """Open the memory that a handle names. Raises QueueGone."""
+        with suppress(MemoryGone):
+            return cls._open_as(handle, handle.pid, handle.fd)
+        for found in memory.find(KIND, handle.identity):
+            with suppress(MemoryGone):
+                return cls._open_as(handle, found.pid, found.fd)
+        raise QueueGone(f"no running process holds the queue {handle.name!r}")
+
+    @classmethod
+    def _open_as(cls, handle: QueueHandle, pid: int, number: int) -> Self:
+        fd = memory.open_through(pid, number)
+        link = os.readlink(f"/proc/self/fd/{fd}")
+        if not link.startswith(f"/memfd:{memory.PREFIX}{KIND}:{handle.name}:{handle.identity}"):
+            os.close(fd)
+            raise MemoryGone(f"descriptor {number} of process {pid} is other memory")
+        return cls(fd, handle.identity, handle.name)
+
+    def handle(self) -> QueueHandle:
+        """Return a handle of this process's descriptor."""
+        return QueueHandle(self.identity, self.name, os.getpid(), self.memory.fd)
+
+    @property
+    def drops(self) -> bool:
+        """Whether the writer moves slow readers forward instead of waiting for them."""
+        return bool(self.flags & Flag.DROP)
+
+    def wake(self, word: int) -> int:
+        """Wake the processes that sleep on the low half of a word."""
+        address = self.memory.address
+        return futex.wake(address + word * 8) if address else 0
+
+    def sleep(self, word: int, value: int, timeout_s: float) -> None:
+        """Sleep while the low half of a word is that of `value`."""
+        address = self.memory.address
+        if address:
+            futex.wait(address + word * 8, value & 0xFFFFFFFF, timeout_s)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock that guards the states of slots and of the writer. Raises TimeoutError."""
+        deadline = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the lock of {self.name!r} was held for {LOCK_S:g} s") from None
+                time.sleep(_LOCK_RETRY_S)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.memory.fd, fcntl.LOCK_UN)
+
+    def claim(self, wanted: int | None) -> int:
+        """Claim a reader slot for this process and return its number.
+
+        `wanted`: a reserved slot, for which the messages so far were kept; None for any free slot, whose reader joins
+        at the current position. Raises QueueFull.
+        """
+        with self.locked():
+            words = self.memory.words
+            for slot in range(self.slots) if wanted is None else (wanted,):
+                if not 0 <= slot < self.slots:
+                    break
+                at = slot_word(slot)
+                state = words[at + ReaderSlot.STATE]
+                if state == SlotState.RESERVED and wanted is None:
+                    continue
+                if state == SlotState.ACTIVE and runs(
+                    words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED]
+                ):
+                    continue
+                self._take(slot, keep=state == SlotState.RESERVED)
+                return slot
+        raise QueueFull(
+            f"{self.name!r} has no free reader slot of {self.slots}"
+            if wanted is None
+            else f"slot {wanted} of {self.name!r} belongs to another reader"
+        )
+
+    def _take(self, slot: int, *, keep: bool) -> None:
+        words = self.memory.words
+        at = slot_word(slot)
+        if not keep:
+            words[at + ReaderSlot.STATE] = SlotState.FREE  # of a dead reader
+            for each in (
+                ReaderSlot.MESSAGES,
+                ReaderSlot.BYTES,
+                ReaderSlot.WAITS,
+                ReaderSlot.WAKEUPS,
+                ReaderSlot.LOST,
+            ):
+                words[at + each] = 0
+            words[at + ReaderSlot.POSITION] = words[QueueHeader.PUBLISHED]
+        words[at + ReaderSlot.SLEEPING] = 0
+        words[at + ReaderSlot.PID] = os.getpid()
+        words[at + ReaderSlot.STARTED] = start_time(os.getpid())
+        words[at + ReaderSlot.STATE] = SlotState.ACTIVE
+        self._changed()
+        # Pairs with the fence of the writer between PUBLISHED and its look at the slots: either the writer sees this
+        # reader before it reuses memory, or this reader sees how far the writer was.
+        while not keep:
+            futex.fence()
+            published = words[QueueHeader.PUBLISHED]
+            if published == words[at + ReaderSlot.POSITION]:
+                self.wake(at + ReaderSlot.POSITION)  # the writer may sleep on a position that was moved on
+                break
+            words[at + ReaderSlot.POSITION] = published
+
+    def release(self, slot: int) -> None:
+        """Free a slot, of this reader or of a dead one."""
+        with self.locked():
+            self._free(slot)
+
+    def release_if_dead(self, slot: int, watch: PidWatch) -> bool:
+        """Free the slot of a dead reader, unless another reader has claimed it. Return whether it was freed."""
+        with self.locked():
+            words = self.memory.words
+            at = slot_word(slot)
+            same = watch.is_of(words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED])
+            if not same or words[at + ReaderSlot.STATE] != SlotState.ACTIVE:
+                return False
+            self._free(slot)
+            return True
+
+    def _free(self, slot: int) -> None:
+        self.memory.words[slot_word(slot) + ReaderSlot.STATE] = SlotState.FREE
+        self._changed()
+
+    def _changed(self) -> None:
+        self.memory.words[QueueHeader.CHANGES] += 1
+        self.wake(QueueHeader.CHANGES)
+
+    def close(self) -> None:
+        """Unmap the memory."""
+        self.memory.close()
+
+
+class Side:
+    """Base of writers and readers: one mapping, used by one thread at a time, and closed in a forked child."""
+
+    def __init__(self, ring: ShmRingBuffer) -> None:
+        self.ring = ring
+        self._lock = threading.Lock()
+        self._open = True
+        _sides.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called, or this is a copy in a forked child."""
+        return not self._open
+
+    def close(self) -> None:
+        """Leave the queue."""
+        raise NotImplementedError
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, TypeError, OSError, TimeoutError, QueueError):  # half made, or at exit
+            self.close()
+
+    def abandon(self) -> None:
+        """Release the mapping in a forked child, without effect on other processes."""
+        self._open = False
+        self._lock = threading.Lock()
+        self.ring.close()
+
+
+_sides: weakref.WeakSet[Side] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for side in list(_sides):
+        side.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+assert MIN_CAPACITY % ALIGNMENT == 0

@@ -1,0 +1,49 @@
+"""Token ids of recently hashed chunks, for events that carry them. They are prompts: they are kept only if the settings
+request it, and never written to disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dataplane.core.blocks.blocks import Block
+
+MAX_CHUNKS = 1 << 16
+MAX_BYTES = 64 << 20
+MAX_WANTED = 1 << 18
+
+
+class TokenIds:
+    """Bounded map from keys to the token ids of their chunks, as u32 little-endian. The oldest entries are dropped
+    first.
+
+    A block whose tokens are not known can be marked as wanted; `found` is called when they arrive.
+    """
+
+    def __init__(self, found: Callable[[Block], None], max_chunks: int = MAX_CHUNKS) -> None:
+        self._found = found
+        self._max_chunks = max_chunks
+        self._tokens: dict[bytes, bytes] = {}
+        self._bytes = 0
+        self._wanted: dict[bytes, Block] = {}
+
+    def add(self, key: bytes, tokens: bytes) -> None:
+        """Remember the tokens of a chunk."""
+        before = self._tokens.pop(key, b"")
+        self._tokens[key] = tokens
+        self._bytes += len(tokens) - len(before)
+        while len(self._tokens) > self._max_chunks or self._bytes > MAX_BYTES:
+            self._bytes -= len(self._tokens.pop(next(iter(self._tokens))))
+        if self._wanted and (block := self._wanted.pop(key, None)) is not None:
+            self._found(block)
+
+    def get(self, key: bytes) -> bytes:
+        """Return the tokens of a chunk, or nothing if they are not known."""
+        return self._tokens.get(key, b"")
+
+    def want(self, key: bytes, block: Block) -> None:
+        if len(self._wanted) < MAX_WANTED:
+            self._wanted[key] = block
+
+    def forget(self, key: bytes) -> None:
+        """Drop the request for the tokens of a removed block."""
+        self._wanted.pop(key, None)

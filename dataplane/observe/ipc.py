@@ -1,0 +1,185 @@
+"""Samples the counters of the queues and stores in shared memory of this user, on a thread.
+
+Other processes write these counters: they are copied, checked and bounded, and their memory is never mapped.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from dataplane.ipc import memory
+from dataplane.ipc.memory import MemoryGone, OpenMemory, TooManyDescriptors
+from dataplane.ipc.queue import stats as queues
+from dataplane.ipc.queue.errors import QueueGone
+from dataplane.ipc.store import stats as stores
+from dataplane.ipc.store.errors import StoreCorrupted
+from dataplane.protocol.stats.ipc import IpcQueueStats, IpcStats, IpcStoreStats
+
+MAX_LISTED = 16
+"""Maximum number of queues, and of stores, that are listed."""
+MAX_READ = 64
+"""Maximum number of queues and stores together that one sample reads."""
+MAX_DESCRIPTORS = 20_000
+"""Maximum number of open descriptors that one sample searches; each takes about 2 us."""
+BUSY_SHARE = 0.01
+"""Largest share of a CPU that samples take: a slow sample is followed by a longer pause."""
+MAX_COUNT = (1 << 53) - 1
+"""Larger counters are reported as this number, which every reader of JSON represents exactly."""
+STOP_S = 30.0
+
+log = structlog.stdlib.get_logger()
+
+
+class IpcSampler:
+    """Samples of all queues and stores, and totals over all samples."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._before: dict[str, tuple[float, int, int, int]] = {}
+        """By identity: time, messages or puts, bytes, dead processes at the previous sample."""
+        self._messages = self._message_bytes = self._put_bytes = self._dead = 0
+
+    def sample(self) -> IpcStats:
+        """Read the counters of the live queues and stores."""
+        now = self._clock()
+        found: dict[str, IpcQueueStats | IpcStoreStats] = {}
+        problem = ""
+        try:
+            for each in memory.find(most=MAX_DESCRIPTORS):
+                if len(found) >= MAX_READ:
+                    problem = f"there are more than {MAX_READ} queues and stores"
+                    break
+                if each.kind in ("queue", "store") and each.identity not in found:
+                    read = self._read(each)
+                    if read is not None:
+                        found[each.identity] = read
+        except TooManyDescriptors as error:
+            problem = str(error)
+        now_known = {identity: self._count(now, each) for identity, each in found.items()}
+        self._before = now_known
+        live_queues = [each for each in found.values() if isinstance(each, IpcQueueStats)]
+        live_stores = [each for each in found.values() if isinstance(each, IpcStoreStats)]
+        return IpcStats(
+            at=now,
+            queues=sorted(live_queues, key=_busiest)[:MAX_LISTED],
+            stores=sorted(live_stores, key=_busiest)[:MAX_LISTED],
+            queues_total=len(live_queues),
+            stores_total=len(live_stores),
+            messages=self._messages,
+            message_bytes=self._message_bytes,
+            put_bytes=self._put_bytes,
+            dead_peers=self._dead,
+            problem=problem,
+        )
+
+    def _read(self, each: OpenMemory) -> IpcQueueStats | IpcStoreStats | None:
+        try:
+            fd = memory.open_through(each.pid, each.fd)
+        except MemoryGone:
+            return None
+        try:
+            return _queue(fd, each) if each.kind == "queue" else _store(fd, each)
+        except (QueueGone, StoreCorrupted, OSError):  # of another release, being created, or other memory
+            return None
+        finally:
+            os.close(fd)
+
+    def _count(self, now: float, each: IpcQueueStats | IpcStoreStats) -> tuple[float, int, int, int]:
+        """Set the rates of a queue or store, and add the counts since the previous sample to the totals."""
+        if isinstance(each, IpcQueueStats):
+            count, nbytes, dead = each.messages, each.bytes, each.dead_readers
+        else:
+            count, nbytes, dead = each.puts, each.put_bytes, each.dead_processes
+        at, count_before, bytes_before, dead_before = self._before.get(
+            each.identity, (now, count, nbytes, dead)
+        )
+        more, more_bytes = max(count - count_before, 0), max(nbytes - bytes_before, 0)
+        self._dead += max(dead - dead_before, 0)
+        passed = now - at
+        if isinstance(each, IpcQueueStats):
+            self._messages += more
+            self._message_bytes += more_bytes
+            each.messages_per_s = more / passed if passed > 0 else 0.0
+        else:
+            self._put_bytes += more_bytes
+            each.puts_per_s = more / passed if passed > 0 else 0.0
+        each.bytes_per_s = more_bytes / passed if passed > 0 else 0.0
+        return now, count, nbytes, dead
+
+
+class IpcWatcher:
+    """Samples every `interval_s` seconds, or less often if samples are slow. `latest` is None before the first one."""
+
+    def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
+        self.latest: IpcStats | None = None
+        self._interval_s = interval_s
+        self._sampler = IpcSampler(clock)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ipc", daemon=True)
+        if interval_s > 0:
+            self._thread.start()
+
+    def _run(self) -> None:
+        pause_s = self._interval_s
+        while not self._stop.wait(pause_s):
+            began = time.thread_time()
+            try:
+                self.latest = self._sampler.sample()
+            except Exception:  # a sample that fails must not end the thread
+                log.exception("ipc.sample_failed")
+            pause_s = max(self._interval_s, (time.thread_time() - began) / BUSY_SHARE)
+
+    def close(self) -> None:
+        """Stop sampling."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+
+def _queue(fd: int, each: OpenMemory) -> IpcQueueStats:
+    read = queues.read_stats(fd, each.name, each.identity)
+    running = [reader for reader in read.readers if reader.alive]
+    return IpcQueueStats(
+        identity=each.identity[:64],
+        name=each.name,
+        writer=read.writer,
+        readers=len(running),
+        capacity_bytes=_bounded(read.capacity_bytes),
+        lag_bytes=_bounded(max((reader.lag_bytes for reader in running), default=0)),
+        messages=_bounded(read.messages),
+        bytes=_bounded(read.bytes),
+        waits=_bounded(read.waits),
+        dropped=_bounded(read.dropped),
+        dead_readers=_bounded(read.dead_readers),
+    )
+
+
+def _store(fd: int, each: OpenMemory) -> IpcStoreStats:
+    read = stores.read_stats(fd, each.name, each.identity)
+    return IpcStoreStats(
+        identity=each.identity[:64],
+        name=each.name,
+        processes=len(read.pids),
+        data_bytes=read.data_bytes,
+        objects=read.objects,
+        used_bytes=None if read.used_bytes is None else _bounded(read.used_bytes),
+        hits=_bounded(read.hits),
+        misses=_bounded(read.misses),
+        puts=_bounded(read.puts),
+        put_bytes=_bounded(read.put_bytes),
+        evictions=_bounded(read.evictions),
+        dead_processes=_bounded(read.dead_processes),
+    )
+
+
+def _bounded(count: int) -> int:
+    return min(count, MAX_COUNT)
+
+
+def _busiest(each: IpcQueueStats | IpcStoreStats) -> tuple[float, str, str]:
+    return -each.bytes_per_s, each.name, each.identity

@@ -1,0 +1,66 @@
+"""Verification of blocks, and digests of the memory of engines."""
+
+import msgspec
+
+from dataplane.protocol.control.scopes import Scope
+
+
+class DigestEngine(msgspec.Struct, tag_field="op", tag="digest_engine", forbid_unknown_fields=True):
+    """Request the MD5 of blocks in an engine's own memory, to check that a load restored the right bytes. Only engines
+    for which this node copies can be read. Answered with `EngineDigests` when the blocks have been read."""
+
+    nonce: str
+    gateway: str
+    instance: int
+    """Instance number that the engine uses for itself."""
+    blocks: list[int]
+    """Block numbers of the engine."""
+    chunk_blocks: int
+    """Number of blocks that make one digest."""
+    layerwise: bool = False
+    """True: one list of digests for each layer; False: one list for all layers together."""
+
+
+class Verify(msgspec.Struct, tag_field="op", tag="verify", forbid_unknown_fields=True):
+    """Verify blocks against their checksums in the background; corrupt blocks are dropped. Answered with `Verified`."""
+
+    nonce: str
+    scope: Scope = Scope()
+    """Without any field: all blocks. `keys` selects only the blocks of those keys, not blocks stored after them."""
+
+
+class Verification(msgspec.Struct, tag_field="op", tag="verification", forbid_unknown_fields=True):
+    """Ask for the progress of a verification. Answered with `Verified`."""
+
+    nonce: str
+    number: int
+
+
+class EngineDigests(msgspec.Struct, tag_field="op", tag="engine_digests"):
+    nonce: str
+    digests: list[list[str]]
+    """MD5 digests in hex."""
+
+
+class VerificationState(msgspec.Struct):
+    """Progress of a verification."""
+
+    number: int
+    """Number of the verification, as in the event `verification.ended`."""
+    blocks: int
+    """Blocks that the verification started with."""
+    checked: int
+    """Blocks compared with their checksums, including corrupt ones."""
+    corrupt: int
+    without_checksum: int
+    gone: int
+    """Blocks that were evicted or invalidated during the verification."""
+    unread: int
+    """Blocks not read, because they are too large to read without delaying engines or the machine refused memory."""
+    started_at: float
+    ended_at: float | None
+
+
+class Verified(msgspec.Struct, tag_field="op", tag="verified"):
+    nonce: str
+    state: VerificationState

@@ -1,0 +1,41 @@
+"""Engines that are attached, or whose bytes are still held."""
+
+import msgspec
+
+from dataplane.protocol.spaces import LMCACHE_SCHEDULERS, TIER_MOVER
+
+
+class EngineStats(msgspec.Struct):
+    client: int
+    pid: int
+    group: str
+    engine: str
+    attached_at: float
+    spaces: list[str]
+    """Models of the engine's spaces; at most 8 names, each cut to 64 characters."""
+    connected: bool
+    reserved_bytes: int = 0
+    quarantined_bytes: int = 0
+    ring_dropped: int = 0
+    ring_entries_rejected: int = 0
+    leased_blocks: int = 0
+    """Blocks that the engine leases, by its own counters."""
+    alive: bool = True
+    """The process is not proven gone."""
+    waits_for_pids: list[int] = []
+    """After the connection closed: processes that must be gone before the engine's bytes are released; at most 8."""
+    expelled: str = ""
+    """`barred`: an operator expelled the process, which may not attach; its leases do not count. `readmitted`: the
+    process may attach again; the leases of this attachment still do not count. Empty: neither."""
+    read_bytes: int = 0
+    """Bytes of the blocks that the engine acquired, since the data plane started."""
+    read_tokens: int = 0
+    """Tokens of these blocks, counted once per request: in spaces of rank, stage and group 0. An engine of several
+    processes reads them in the process of rank 0."""
+    stored_bytes: int = 0
+    """Bytes of the blocks that the engine stored, since the data plane started."""
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether this is a real engine, not one that a gateway keeps for itself or that loads from tiers."""
+        return self.group != TIER_MOVER and (bool(self.pid) or self.group != LMCACHE_SCHEDULERS)

@@ -1,0 +1,80 @@
+"""Gateways, which serve engines that use another protocol."""
+
+import msgspec
+
+
+class GatewayOperation(msgspec.Struct):
+    """Counters of one operation of a gateway's protocol, since the process started."""
+
+    operation: str
+    """`unknown` stands for all operations that the node does not know."""
+    requests: int
+    failures: dict[str, int]
+    """Failures by reason."""
+    seconds: float
+    """Seconds in which the node worked on the operation or a copy ran."""
+    buckets: list[int]
+    """Histogram of durations: requests up to each bound in `GatewayStats.bounds_s`; the last bucket counts those
+    beyond."""
+
+
+class GatewayInstance(msgspec.Struct):
+    """A worker registered with a gateway."""
+
+    instance: int
+    """Instance number that the worker uses for itself."""
+    client: int
+    """Client number of its engine."""
+    pid: int
+    """0 if unknown."""
+    model: str
+    world_size: int
+    layout: str
+    dtype: str
+    chunk_bytes: int
+    copies: bool
+    """True if this node copies for the worker; false if the worker copies itself."""
+    silent_s: float
+    """Seconds since the last message of the worker."""
+    attached: bool = True
+    """False while its connection is gone, or after a long silence."""
+
+
+class GatewayStats(msgspec.Struct):
+    """State of a gateway, which serves engines that use another protocol."""
+
+    gateway: str
+    """`lmcache`."""
+    url: str
+    """URL on which the gateway listens."""
+    memory_name: str
+    """Name of its shared memory, without a slash."""
+    memory_bytes: int
+    chunk_tokens: int
+    connections: int
+    lookups: int
+    """Look-ups that hold blocks, or whose result has not been collected yet."""
+    lookups_ended: dict[str, int]
+    """Look-ups that ended without a request of their scheduler: `expired`, `crowded_out`, `disconnected`."""
+    instances: list[GatewayInstance]
+    """At most 256."""
+    operations: list[GatewayOperation]
+    bounds_s: list[float]
+    unanswered: int
+    """Answers that could not be delivered because the peer was gone."""
+    stored_bytes: int = 0
+    """Bytes of chunks that clients stored."""
+    read_bytes: int = 0
+    """Bytes of chunks that clients read."""
+    chunks_in: int = 0
+    chunks_out: int = 0
+    requested_chunks: int = 0
+    """Chunks that look-ups requested."""
+    hit_chunks: int = 0
+    """Chunks that look-ups found, in every rank's space."""
+    problem: str = ""
+    """Reason why new workers cannot map the gateway's memory; empty if they can."""
+    name_restored: int = 0
+    """Number of times that the name of the memory was removed and restored."""
+    memory_short: bool = False
+    """The last store that needed more memory failed, because the machine or `/dev/shm` had none."""

@@ -1,0 +1,14 @@
+"""Distributions of observed values."""
+
+import msgspec
+
+
+class Histogram(msgspec.Struct):
+    """Counts of observations since the process started."""
+
+    bounds: list[float]
+    counts: list[int]
+    """One count for each bound (observations up to it and above the bound before), and one for those above all bounds.
+    """
+    total: float
+    """Sum of the observed values."""

@@ -1,0 +1,72 @@
+"""Message queues and object stores in shared memory."""
+
+import msgspec
+
+
+class IpcQueueStats(msgspec.Struct):
+    """One message queue in shared memory. Counters are since it was created, and are what its processes wrote."""
+
+    identity: str
+    name: str
+    writer: int
+    """Pid; 0 if no writer runs."""
+    readers: int
+    """Readers that run."""
+    capacity_bytes: int
+    lag_bytes: int
+    """Bytes that the slowest running reader has not read."""
+    messages: int
+    bytes: int
+    waits: int
+    """Times that the writer waited for readers."""
+    dropped: int
+    """Times that a slow reader was moved forward."""
+    dead_readers: int
+    messages_per_s: float = 0.0
+    """Mean since the previous sample."""
+    bytes_per_s: float = 0.0
+
+
+class IpcStoreStats(msgspec.Struct):
+    """One object store in shared memory. Counters are since it was created, and are what its processes wrote."""
+
+    identity: str
+    name: str
+    processes: int
+    data_bytes: int
+    """The budget."""
+    objects: int | None
+    """Objects that can be read; null if the store is too large to count them."""
+    used_bytes: int | None
+    hits: int
+    misses: int
+    puts: int
+    put_bytes: int
+    evictions: int
+    dead_processes: int
+    puts_per_s: float = 0.0
+    """Mean since the previous sample."""
+    bytes_per_s: float = 0.0
+    """Bytes put."""
+
+
+class IpcStats(msgspec.Struct):
+    """Queues and stores in shared memory of the user that runs the data plane."""
+
+    at: float
+    """Unix seconds of the sample."""
+    queues: list[IpcQueueStats] = []
+    """Those with the most bytes per second, at most 16."""
+    stores: list[IpcStoreStats] = []
+    """Those with the most bytes per second, at most 16."""
+    queues_total: int = 0
+    stores_total: int = 0
+    messages: int = 0
+    """Messages of all queues, counted while this data plane ran."""
+    message_bytes: int = 0
+    put_bytes: int = 0
+    """Bytes put into all stores, counted while this data plane ran."""
+    dead_peers: int = 0
+    """Readers of queues and processes of stores that ended without leaving, counted while this data plane ran."""
+    problem: str = ""
+    """Why the sample lacks some queues and stores; empty if it has all."""

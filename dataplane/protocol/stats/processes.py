@@ -1,0 +1,51 @@
+"""The process of a data plane: how it started, and the resources that it uses."""
+
+from typing import Literal
+
+import msgspec
+
+from dataplane.protocol.stats.histogram import Histogram
+
+StartKind = Literal["unknown", "first", "warm", "cold"]
+
+
+class CacheStart(msgspec.Struct):
+    """How a data plane process started: with the memory of the previous process, or with an empty cache."""
+
+    kind: StartKind = "unknown"
+    """`first`: no earlier process cached anything in this state directory. `warm`: this process took over the memory of
+    its predecessor. `cold`: it could not, and the cache started empty. `unknown`: the data plane is of an older
+    release.
+    """
+    at: float = 0.0
+    """Unix seconds."""
+    reason: str = ""
+    """One sentence that says why the start is cold."""
+    released: bool = False
+    """The memory was released on purpose (`larder down`, `larder up --fresh`, `keep_memory_s = 0`), not lost."""
+    blocks: int = 0
+    """Blocks that were taken over."""
+    bytes: int = 0
+    """Bytes that were taken over."""
+    lost_blocks: int = 0
+    """Blocks of the previous process that are no longer cached, as far as it recorded them."""
+    lost_bytes: int = 0
+
+
+class ProcessStats(msgspec.Struct):
+    """Resource usage and release of the process."""
+
+    cpu_s: float = 0.0
+    """CPU seconds of all threads."""
+    resident_bytes: int = 0
+    open_fds: int = 0
+    gc_collections: list[int] = []
+    """Collections of Python's garbage collector by generation."""
+    gc_pause_s: float = 0.0
+    """Seconds that collections took."""
+    loop_lag: Histogram | None = None
+    """Delay in seconds of the event loop's timers."""
+    version: str = ""
+    commit: str = ""
+    """Commit of the source code; empty if unknown."""
+    python: str = ""

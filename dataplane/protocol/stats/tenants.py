@@ -1,0 +1,39 @@
+"""What a tenant holds and did."""
+
+import msgspec
+
+
+class TenantStats(msgspec.Struct, omit_defaults=True):
+    """State and counters of one tenant. Fields at their default are not sent: a node may report 1,000 tenants."""
+
+    tenant: str
+    bytes: int = 0
+    blocks: int = 0
+    limit_bytes: int | None = None
+    over_limit: bool = False
+    managed: bool = False
+    """A quota record exists."""
+    floor_bytes: int = 0
+    effective_floor_bytes: int = 0
+    """Floor in effect: less than `floor_bytes` while the pool cannot hold the sum of all floors."""
+    weight: float = 1.0
+    pin_budget_bytes: int | None = None
+    pinned_bytes: int = 0
+    store_rate_bytes: int | None = None
+    on_exceed: str = "evict_self"
+    mode: str = "enforce"
+    would_refuse_blocks: int = 0
+    """In mode `observe`: blocks that the limits would have refused."""
+    refused: dict[str, int] = {}
+    """Refused blocks by code name."""
+    requested_blocks: int = 0
+    hit_blocks: int = 0
+    stored_blocks: int = 0
+    evicted_blocks: int = 0
+    refused_blocks: int = 0
+    evicted: dict[str, int] = {}
+    """Evicted blocks by reason, including invalidated and corrupt ones, which `evicted_blocks` excludes."""
+    hit_tokens: int = 0
+    """Tokens of the chains that engines acquired, counted once per request: in spaces of rank, stage and group 0."""
+    hit_bytes: int = 0
+    """Bytes of the chains that engines acquired, in all spaces."""

@@ -1,0 +1,275 @@
+"""The tier directory: a table in shared memory that tells engines which blocks lie in a tier behind memory.
+
+The data plane writes it and engines map it read-only, so that a look-up needs no message. A key hashes to two buckets
+of four entries; an entry is two words of 64 bits:
+
+    0   bits 16-63 fingerprint of key and space, bits 0-7 mask of tiers; 0 for a free entry
+    1   size of the block in bytes
+
+Readers need no lock: they decide by the first word, which is written last and cleared first. A fingerprint may be that
+of another key, and an entry may be gone by the time of the load: in both cases the load finds nothing, which is a miss.
+A block for which both buckets are full is not listed, which is a miss, too; the header counts these blocks.
+
+The header has one row for each tier: bytes that wait to be loaded, bytes per second that it loads, microseconds that
+its loads take at least, and whether it is in service. `estimate_s` computes from it how long a load would take. One
+word has the masks of the tiers that are in service, and of those among them that are shared with other nodes.
+
+A shared tier may hold blocks that the table does not list, because other nodes wrote them; the data plane asks it when
+an engine asks for the block. Behind the header are words for blocks that were just found to be missing in all shared
+tiers: the fingerprint of the block, at a place that depends on it, until the data plane clears it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dataplane.protocol.layout import U64, LayoutError
+
+MAX_TIERS = 8
+HEADER_WORDS = 512
+WORDS_PER_BUCKET = 8
+MAX_BUCKETS = 1 << 24
+_MAGIC = int.from_bytes(b"LARDERT2", "little")
+H_MAGIC, H_BUCKETS, H_ENTRIES, H_UNLISTED, H_SERVING = 0, 1, 2, 3, 4
+MISSING_WORDS = 1 << 14
+"""Number of blocks that are remembered as missing in shared tiers: about so many, as places collide."""
+H_TIERS, TIER_WORDS = 8, 8
+T_WAITING_BYTES, T_BYTES_PER_S, T_LATENCY_US, T_SERVES = 0, 1, 2, 3
+CLEARED_BUCKETS = 1 << 15
+"""Buckets of one part of `clear_part`: 2 MiB."""
+_MASK = np.uint64(0xFF)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_LOW16 = np.uint64(0xFFFF)
+_SHIFT16, _SHIFT32 = np.uint64(16), np.uint64(32)
+
+U8 = npt.NDArray[np.uint8]
+
+
+class Found(NamedTuple):
+    """What the directory says of the keys of a chain."""
+
+    tiers: U8
+    """Mask of the tiers that hold each block; 0 for a block that no tier holds."""
+    nbytes: U64
+    """Size of each block; 0 for a block that no tier holds."""
+
+
+def buckets_for(blocks: int) -> int:
+    """Return the number of buckets, a power of two, for that many blocks: at most half of the entries are used."""
+    return min(MAX_BUCKETS, max(64, 1 << (max(1, blocks) // 2 - 1).bit_length()))
+
+
+def directory_bytes(buckets: int) -> int:
+    """Return the size of a directory in bytes."""
+    return 8 * (HEADER_WORDS + MISSING_WORDS + WORDS_PER_BUCKET * buckets)
+
+
+def _missing_at(print_: np.uint64) -> int:
+    return int(print_) % MISSING_WORDS
+
+
+def space_word(identity: str) -> int:
+    """Return the word that stands for a space in fingerprints, from `Space.identity()`."""
+    return int(identity[:16], 16)
+
+
+class TierDirectory:
+    """The table over memory of `directory_bytes`: a buffer of the data plane, or a mapping of an engine."""
+
+    def __init__(self, memory: memoryview) -> None:
+        """Open a table that `make` wrote. Raises LayoutError if the memory is none."""
+        cells: U64 = np.frombuffer(memory, np.uint64)
+        if len(cells) < HEADER_WORDS or int(cells[H_MAGIC]) != _MAGIC:
+            raise LayoutError("a tier directory that does not begin with its magic number")
+        buckets = int(cells[H_BUCKETS])
+        if (
+            not 1 <= buckets <= MAX_BUCKETS
+            or buckets & buckets - 1
+            or 8 * len(cells) < directory_bytes(buckets)
+        ):
+            raise LayoutError(f"a tier directory of {buckets} buckets in {8 * len(cells)} bytes")
+        self.header: U64 = cells[:HEADER_WORDS]
+        first = HEADER_WORDS + MISSING_WORDS
+        self._missing: U64 = cells[HEADER_WORDS:first]
+        end = first + WORDS_PER_BUCKET * buckets
+        self._buckets: U64 = cells[first:end].reshape(buckets, 4, 2)
+        self._last = np.uint64(buckets - 1)
+
+    @classmethod
+    def make(cls, memory: memoryview, buckets: int) -> TierDirectory:
+        """Write an empty table into zeroed memory, and open it."""
+        cells: U64 = np.frombuffer(memory, np.uint64)
+        cells[H_BUCKETS] = buckets
+        cells[H_MAGIC] = _MAGIC
+        return cls(memory)
+
+    # ---- reading
+
+    def find(self, words: U64, space: int) -> Found:
+        """Return which tiers hold the blocks of packed keys [n, 4] in a space (`space_word`)."""
+        prints, first, second = self._places(words, space)
+        entries = np.concatenate((self._buckets[first], self._buckets[second]), axis=1)
+        heads = entries[:, :, 0]
+        same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
+        at = same.argmax(axis=1)
+        rows = np.arange(len(words))
+        there = same[rows, at]
+        tiers = np.where(there, heads[rows, at] & _MASK, 0).astype(np.uint8)
+        return Found(tiers, np.where(there, entries[rows, at, 1], 0))
+
+    def leading(self, words: U64, space: int) -> Found:
+        """Return the leading part of `find` in which a tier in service holds each block."""
+        found = self.find(words, space)
+        tiers = found.tiers & np.uint8(self.serving())
+        missing = np.flatnonzero(tiers == 0)
+        end = int(missing[0]) if len(missing) else len(tiers)
+        return Found(tiers[:end], found.nbytes[:end])
+
+    def listed(self) -> int:
+        """Return the number of blocks that are listed."""
+        return int(self.header[H_ENTRIES])
+
+    def unlisted(self) -> int:
+        """Return how many times a block was not listed, because its buckets were full."""
+        return int(self.header[H_UNLISTED])
+
+    def serving(self) -> int:
+        """Return the mask of the tiers that are in service."""
+        return int(self.header[H_SERVING]) & 0xFF
+
+    def shared(self) -> int:
+        """Return the mask of the tiers in service that may hold blocks that are not listed."""
+        return int(self.header[H_SERVING]) >> 8 & 0xFF
+
+    def is_missing(self, words: U64, space: int) -> bool:
+        """Return whether the shared tiers were just found not to hold the first of these blocks."""
+        print_ = self._places(words[:1], space)[0][0]
+        return bool(self._missing[_missing_at(print_)] == print_)
+
+    def estimate_s(self, found: Found) -> float:
+        """Return how many seconds it takes to load these blocks, each from the first tier that holds it; infinity if
+        a tier is not in service or its bandwidth is not known."""
+        rows = self._tier_rows()
+        longest = 0.0
+        lowest = found.tiers & (~found.tiers + np.uint8(1))
+        for tier in range(MAX_TIERS):
+            here = lowest == 1 << tier
+            if not here.any():
+                continue
+            waiting, per_s, latency_us, serves = (int(word) for word in rows[tier, :4])
+            if not serves or not per_s:
+                return float("inf")
+            nbytes = int(found.nbytes[here].sum())
+            longest = max(longest, latency_us / 1e6 + (waiting + nbytes) / per_s)
+        return longest
+
+    def _tier_rows(self) -> U64:
+        return self.header[H_TIERS : H_TIERS + MAX_TIERS * TIER_WORDS].reshape(MAX_TIERS, TIER_WORDS)
+
+    def _places(self, words: U64, space: int) -> tuple[U64, U64, U64]:
+        with np.errstate(over="ignore"):
+            salt = np.uint64(space) * _MIX
+            prints = (words[:, 1] ^ salt) >> _SHIFT16
+            prints = np.where(prints == 0, np.uint64(1), prints)
+            first = (words[:, 0] ^ salt) & self._last
+            # The distance depends on the fingerprint alone, so that either bucket leads to the other.
+            second = first ^ ((prints * _MIX >> _SHIFT32 | np.uint64(1)) & self._last)
+        return prints, first, second
+
+    # ---- writing
+
+    def add(self, words: U64, space: int, tier: int, sizes: U64) -> None:
+        """List blocks of a space as held by a tier."""
+        prints, first, second = self._places(words, space)
+        bit = np.uint64(1 << tier)
+        flat = self._buckets.reshape(-1, 2)
+        slots = self._slots(first, second)
+        left = np.arange(len(words))
+        while len(left):
+            rows = np.arange(len(left))
+            heads = flat[slots[left], 0]
+            same = (heads >> _SHIFT16 == prints[left][:, None]) & (heads & _MASK != 0)
+            listed = same.any(axis=1)
+            free = heads == 0
+            emptier = np.where(
+                free[:, :4].sum(axis=1) >= free[:, 4:].sum(axis=1),
+                free[:, :4].argmax(axis=1),
+                4 + free[:, 4:].argmax(axis=1),
+            )
+            place = slots[left[rows], np.where(listed, same.argmax(axis=1), emptier)]
+            fits = listed | free.any(axis=1)
+            self.header[H_UNLISTED] += np.uint64(np.count_nonzero(~fits))
+            left, place, listed = left[fits], place[fits], listed[fits]
+            # Two blocks may have chosen the same entry: the second one chooses again.
+            places, chosen = np.unique(place, return_index=True)
+            heads = np.where(listed[chosen], flat[places, 0], prints[left[chosen]] << _SHIFT16)
+            flat[places, 1] = sizes[left[chosen]]
+            flat[places, 0] = heads | bit
+            self.header[H_ENTRIES] += np.uint64(np.count_nonzero(~listed[chosen]))
+            left = np.delete(left, chosen)
+
+    def remove(self, words: U64, space: int, tier: int) -> None:
+        """Stop listing blocks of a space as held by a tier. Blocks that are not listed are skipped."""
+        prints, first, second = self._places(words, space)
+        entries = self._slots(first, second)
+        flat = self._buckets.reshape(-1, 2)
+        heads = flat[entries, 0]
+        same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
+        listed = same.any(axis=1)
+        places = np.unique(entries[listed, same.argmax(axis=1)[listed]])
+        left = flat[places, 0] & ~np.uint64(1 << tier)
+        gone = left & _MASK == 0
+        self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(gone))
+        flat[places, 0] = np.where(gone, np.uint64(0), left)
+
+    def clear_tier(self, tier: int) -> None:
+        """Stop listing all blocks of a tier."""
+        part = 0
+        while self.clear_part(tier, part):
+            part += 1
+
+    def clear_part(self, tier: int, part: int) -> bool:
+        """Stop listing the blocks of a tier in one part of the table. Return whether there is another part."""
+        heads = self._buckets[part * CLEARED_BUCKETS : (part + 1) * CLEARED_BUCKETS, :, 0]
+        bit = np.uint64(1 << tier)
+        held = heads & bit != 0
+        left = heads & ~bit
+        heads[held] = np.where(left & _MASK != 0, left, 0)[held]
+        self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(held & (left & _MASK == 0)))
+        return (part + 1) * CLEARED_BUCKETS < len(self._buckets)
+
+    def note_missing(self, key: bytes, space: int, *, missing: bool) -> None:
+        """Remember a block as missing in all shared tiers, or stop to."""
+        print_ = self._places(np.frombuffer(key, np.uint64).reshape(1, 4), space)[0][0]
+        at = _missing_at(print_)
+        if missing:
+            self._missing[at] = print_
+        elif self._missing[at] == print_:
+            self._missing[at] = 0
+
+    def say(
+        self,
+        tier: int,
+        *,
+        waiting_bytes: int,
+        bytes_per_s: int,
+        latency_us: int,
+        serves: bool,
+        shared: bool = False,
+    ) -> None:
+        """Publish the state of a tier, for `estimate_s`."""
+        bits = (serves << tier) | ((serves and shared) << tier + 8)
+        kept = int(self.header[H_SERVING]) & ~(0x101 << tier)
+        self.header[H_SERVING] = np.uint64(kept | bits)
+        row = self._tier_rows()[tier]
+        row[T_WAITING_BYTES], row[T_BYTES_PER_S] = waiting_bytes, bytes_per_s
+        row[T_LATENCY_US], row[T_SERVES] = latency_us, serves
+
+    def _slots(self, first: U64, second: U64) -> npt.NDArray[np.intp]:
+        """Return the places of the eight entries of two buckets each."""
+        four = np.arange(4, dtype=np.uint64)
+        each = (first[:, None] * np.uint64(4) + four, second[:, None] * np.uint64(4) + four)
+        return np.concatenate(each, axis=1).astype(np.intp)

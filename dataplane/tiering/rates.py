@@ -1,0 +1,29 @@
+"""How fast a tier loads, as measured: an exponential average over the last loads.
+
+Time that loads wait for their turn does not count, because the caller adds what waits; time in which several loads run
+counts once.
+"""
+
+from __future__ import annotations
+
+_KEPT = 0.8
+"""Share of the older loads after each load."""
+_ASSUMED_BYTES_PER_S = 100e6
+"""What is assumed before the first load."""
+
+
+class Rates:
+    """Bandwidth of loads."""
+
+    def __init__(self) -> None:
+        self.bytes_per_s = _ASSUMED_BYTES_PER_S
+        self._bytes = self._seconds = 0.0
+        self._counted_until = 0.0
+
+    def add(self, nbytes: int, began: float, ended: float) -> None:
+        """Add a load of so many bytes that ran from `began` to `ended`, seconds of one clock."""
+        busy_s = max(0.0, ended - max(began, self._counted_until))
+        self._counted_until = max(self._counted_until, ended)
+        self._bytes = _KEPT * self._bytes + nbytes
+        self._seconds = _KEPT * self._seconds + busy_s
+        self.bytes_per_s = self._bytes / max(self._seconds, 1e-6)

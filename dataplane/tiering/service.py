@@ -1,0 +1,378 @@
+"""The tiers of a node, of its settings and of records: opened, changed and closed while the node serves.
+
+Nothing here waits: a tier is opened and closed on a thread, and its contents are added in slices on the loop. A tier
+that cannot be opened is tried again, at the intervals of the circuit breaker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence, Set
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from dataplane.base import allowed_secrets
+from dataplane.core.node import Node
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.core.tiering.tiering import Tiering
+from dataplane.core.tiering.tombstones import Tombstone
+from dataplane.io.loop import Loop
+from dataplane.memory.memory import NodeMemory
+from dataplane.memory.shared_file import SharedFile
+from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.engine import VERSION, Attach
+from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER
+from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.tier_directory import MAX_TIERS, TierDirectory, buckets_for, directory_bytes
+from dataplane.protocol.tiers import TierSpec
+from dataplane.tiering.background import Background
+from dataplane.tiering.breaker import FIRST_WAIT_S, LONGEST_WAIT_S
+from dataplane.tiering.known_spaces import KnownSpaces
+from dataplane.tiering.listing import TierListing
+from dataplane.tiering.mover import Mover
+from dataplane.tiering.opening import OpenedTier, open_and_read
+from dataplane.tiering.tier_run import TierRun
+from dataplane.tiering.tombstones import TombstoneFile
+from dataplane.tiers.registry import TierContext, is_shared, tier_faults_of
+from dataplane.tiers.tier import TierError, writer_number
+
+STEP_S = 0.1
+START_WAIT_S = 5.0
+"""Longest time that the start waits for tiers. Tiers that take longer are added while the node serves."""
+EMPTIED_AT_ONCE = 256
+log = structlog.stdlib.get_logger()
+
+
+class Opening:
+    """One attempt to open a tier."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Bit of the tier in the directory."""
+        self.abandoned = False
+        """Whether the tier was changed or removed in the meantime."""
+        self.missed: list[Tombstone] = []
+        """Invalidations since its contents were read."""
+
+
+class NodeTier:
+    """One tier that the node should use."""
+
+    def __init__(self, spec: TierSpec, *, from_settings: bool) -> None:
+        self.spec = spec
+        self.from_settings = from_settings
+        self.opening: Opening | None = None
+        self.run: TierRun | None = None
+        self.listing: TierListing | None = None
+        """Listing of what the node wrote to a shared tier before; None before it is open, and for other tiers."""
+        self.reason = ""
+        """Why the last attempt to open it failed; empty if none did."""
+        self._wait_s = FIRST_WAIT_S
+        self._next_at = 0.0
+
+    def failed(self, reason: str, now: float) -> None:
+        """Note a failed attempt, and when the next one is due."""
+        self.reason, self._next_at = reason, now + self._wait_s
+        self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
+
+    def succeeded(self) -> None:
+        """Note an attempt that succeeded."""
+        self.reason, self._wait_s = "", FIRST_WAIT_S
+
+    def wants_to_open(self, now: float) -> bool:
+        """Return whether an attempt to open it is due."""
+        return self.run is None and self.opening is None and now >= self._next_at
+
+
+class TierService:
+    """Opens, changes and closes the tiers of a node. All methods run on the thread of the data plane."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        node: Node,
+        memory: NodeMemory,
+        clock: Callable[[], float],
+        state: Path,
+        cluster: str,
+        of_settings: Sequence[TierSpec],
+        listed_blocks: int,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        """`state` is the folder for tombstones, `cluster` the name of the cluster. The directory has room for
+        `listed_blocks` blocks. Records may name the `secrets` of `allowed_secrets`."""
+        self._secrets = secrets
+        buckets = buckets_for(listed_blocks)
+        self.directory_file = SharedFile.create("larder-tiers", directory_bytes(buckets))
+        """Memory of the tier directory, which engines map read-only."""
+        self._directory = TierDirectory.make(memoryview(self.directory_file.map()), buckets)
+        self._loop, self._node, self._memory, self._clock = loop, node, memory, clock
+        self._cluster = sha256(b"larder.cluster.1" + cluster.encode()).digest()[:16]
+        self._background = Background(loop)
+        self._tombstones = TombstoneFile(
+            state, partial(self._background.run, "larder-tombstones"), self._stores_in_use
+        )
+        self._spaces = KnownSpaces(state, partial(self._background.run, "larder-spaces"))
+        node.when_recorded = self._tombstones.when_written
+        self._tiers = {spec.name: NodeTier(spec, from_settings=True) for spec in of_settings}
+        self._leaving: dict[TierRun, bool] = {}
+        """Tiers that are being closed, and whether the settings declared them."""
+        self._mover: Mover | None = None
+        self.tiering: Tiering | None = None
+        """The decisions about tiers; None as long as this node never had a tier."""
+        if self._tiers or self._tombstones.knows_tiers:
+            self._begin()
+        node.tier_stats = self.stats
+        loop.every(STEP_S, self.step)
+
+    # ---- records
+
+    @property
+    def names_of_settings(self) -> Set[str]:
+        """Names of the tiers that the settings declare."""
+        return frozenset(name for name, tier in self._tiers.items() if tier.from_settings)
+
+    def check(self, spec: TierSpec) -> Sequence[tuple[str, str]]:
+        """Return the fields that the tier's type does not accept, and why."""
+        return [*tier_faults_of(spec), *allowed_secrets.faults(spec.parameters, self._secrets)]
+
+    def apply(self, specs: Sequence[TierSpec], now: float) -> None:
+        """Use the tiers of these records, and stop using tiers of other records."""
+        wanted = {spec.name: spec for spec in specs}
+        for name, tier in list(self._tiers.items()):
+            if not tier.from_settings and name not in wanted:
+                self._close(tier)
+                del self._tiers[name]
+        for name, spec in wanted.items():
+            known = self._tiers.get(name)
+            if known is None:
+                self._tiers[name] = NodeTier(spec, from_settings=False)
+            elif _store_of(known.spec) != _store_of(spec):
+                self._reopen(known, spec)
+            elif known.spec != spec:
+                self._change(known, spec)
+        self.step()
+
+    def _change(self, tier: NodeTier, spec: TierSpec) -> None:
+        """Apply changes for which a tier need not be opened again."""
+        resized = spec.budget_bytes != tier.spec.budget_bytes
+        if tier.run is None:
+            if resized:
+                self._reopen(tier, spec)
+            tier.spec = spec
+            return
+        tier.spec = tier.run.state.spec = spec
+        assert self.tiering is not None
+        self.tiering.sort()
+        if resized:
+            budget_bytes = spec.budget_bytes
+            tier.run.worker.submit(
+                "copy", lambda opened: opened.resize(budget_bytes), partial(self._resized, tier, tier.run)
+            )
+
+    def _resized(self, tier: NodeTier, run: TierRun, result: bool | TierError) -> None:
+        if tier.run is run and result is not True:
+            self._reopen(tier, tier.spec)
+            self.step()
+
+    def _reopen(self, tier: NodeTier, spec: TierSpec) -> None:
+        self._close(tier)
+        self._tiers[spec.name] = NodeTier(spec, from_settings=tier.from_settings)
+
+    # ---- opening
+
+    def step(self) -> None:
+        """Begin to open the tiers for which an attempt is due."""
+        now = time.monotonic()
+        for tier in self._tiers.values():
+            if tier.wants_to_open(now):
+                self._open(tier, now)
+            elif tier.listing is not None:
+                tier.listing.step(now)
+
+    def wait_opened(self) -> None:
+        """Wait a bounded time until the tiers that are not shared are open, or could not be opened. Call it once,
+        before the loop runs."""
+
+        def settled() -> bool:
+            return all(tier.opening is None or is_shared(tier.spec.type) for tier in self._tiers.values())
+
+        self._background.wait(settled, START_WAIT_S)
+
+    def _open(self, tier: NodeTier, now: float) -> None:
+        taken = {each.opening.number for each in self._tiers.values() if each.opening is not None}
+        taken |= {each.run.state.number for each in self._tiers.values() if each.run is not None}
+        taken |= {run.state.number for run in self._leaving}
+        number = next((number for number in range(MAX_TIERS) if number not in taken), None)
+        if number is None:
+            tier.failed("other tiers are still being closed", now)
+            return
+        try:
+            self._begin()
+        except ProtocolError as error:
+            tier.failed(str(error), now)
+            return
+        opening = tier.opening = Opening(number)
+        context = TierContext(self._cluster, self._node.options.name, tier.spec.budget_bytes)
+        tombstones = list(self._tombstones.of(_store_of(tier.spec)))
+        self._background.run(
+            f"larder-tier-{tier.spec.name}-open",
+            partial(open_and_read, tier.spec, context, tombstones),
+            partial(self._opened, tier, opening),
+        )
+
+    def _opened(self, tier: NodeTier, opening: Opening, result: OpenedTier | Exception) -> None:
+        if opening.abandoned:
+            if not isinstance(result, Exception):
+                self._background.run(f"larder-tier-{tier.spec.name}-close", result.tier.close)
+            return
+        if isinstance(result, Exception):
+            tier.opening = None
+            if tier.reason != str(result):
+                log.warning(
+                    "tier.not_opened",
+                    tier=tier.spec.name,
+                    reason=str(result),
+                    effect="memory is served without it, and it is tried again",
+                )
+            tier.failed(str(result) or type(result).__name__, time.monotonic())
+            return
+        assert self.tiering is not None
+        assert self._mover is not None
+        state = TierState(
+            opening.number, tier.spec, result.tier.stored_size, shared=is_shared(tier.spec.type)
+        )
+        state.tombstones = partial(self._tombstones.of, _store_of(tier.spec))
+        self.tiering.add_tier(state)
+        run = tier.run = self._mover.add(state, result.tier)
+        self._background.in_slices(
+            self.tiering.restoring(state, result.kept, self._clock()),
+            partial(self._restored, tier, opening, run, result),
+        )
+
+    def _restored(self, tier: NodeTier, opening: Opening, run: TierRun, result: OpenedTier) -> None:
+        if run.state.closing:
+            return
+        assert self.tiering is not None
+        assert self._mover is not None
+        for tombstone in opening.missed:
+            self.tiering.invalidate_in(run.state, tombstone)
+        self.tiering.delete_later(run.state, result.unwanted)
+        tier.opening = None
+        tier.succeeded()
+        if run.state.shared:
+            state, opened = run.state, result.tier
+            tier.listing = TierListing(
+                self._background, self.tiering, run, opened, state.tombstones, self._clock
+            )
+        self._mover.opened(run)
+        log.info(
+            "tier.opened",
+            tier=tier.spec.name,
+            blocks=len(run.state.contents),
+            bytes=run.state.contents.used_bytes,
+            invalidated=result.dead,
+            seconds=round(result.seconds, 3),
+        )
+
+    def _stores_in_use(self) -> set[str]:
+        return {_store_of(tier.spec) for tier in self._tiers.values()} | {
+            _store_of(run.state.spec) for run in self._leaving
+        }
+
+    def _begin(self) -> None:
+        """Attach the engine that loads blocks, once. Raises ProtocolError."""
+        if self.tiering is not None:
+            return
+        message = Attach(0, VERSION, TIER_MOVER, [])
+        engine, _ = self._node.attach(message, os.getpid(), self._clock(), gateway=TIER_GATEWAY)
+        self.tiering = Tiering(self._node, engine.client, self._directory, [])
+        self.tiering.writer = writer_number(self._node.options.name)
+        self.tiering.on_tombstone = self._add_tombstone
+        self.tiering.pinned_chains.know(self._spaces.models)
+        self.tiering.pinned_chains.on_space = self._spaces.add
+        self._node.use_tiers(self.tiering)
+        self._mover = Mover(self._loop, self._memory, self.tiering, self._clock, self._deleted)
+
+    def _add_tombstone(self, tombstone: Tombstone) -> None:
+        self._tombstones.add(tombstone)
+        for tier in self._tiers.values():
+            if tier.opening is not None:
+                tier.opening.missed.append(tombstone)
+
+    def _deleted(self, run: TierRun) -> None:
+        if not run.state.shared and run.state.tombstones():
+            self._tombstones.clear(_store_of(run.state.spec))
+
+    # ---- closing
+
+    def _close(self, tier: NodeTier) -> None:
+        """Stop using a tier. Its blocks stay where they are."""
+        if tier.opening is not None:
+            tier.opening.abandoned = True
+        run = tier.run
+        if run is None:
+            return
+        assert self.tiering is not None
+        assert self._mover is not None
+        self._leaving[run] = tier.from_settings
+        self.tiering.remove_tier(run.state)
+        left = {"closed", "forgotten"}
+
+        def ended(what: str) -> None:
+            left.discard(what)
+            if not left:
+                del self._leaving[run]
+                log.info("tier.closed", tier=run.state.spec.name)
+                self.step()
+
+        self._mover.remove(run, partial(ended, "closed"))
+        self._background.in_slices(self.tiering.forgetting(run.state), partial(ended, "forgotten"))
+
+    def close(self, now: float) -> None:
+        """End all work. Memory that a thread still writes to stays reserved until this process has ended."""
+        self._background.close()
+        self._tombstones.close()
+        if self._mover is not None and self._mover.close():
+            assert self.tiering is not None
+            self._node.say_detached(self.tiering.client, now)
+        self.directory_file.close()
+
+    # ---- state
+
+    def stats(self) -> list[TierStats]:
+        """Return the statistics of all tiers: in use, not open, or being closed."""
+        found = [self._stats_of(tier) for tier in self._tiers.values()]
+        for run, from_settings in self._leaving.items():
+            if run.state.spec.name not in self._tiers:
+                found.append(self._run_stats(run, from_settings=from_settings))
+        return found
+
+    def _run_stats(self, run: TierRun, *, from_settings: bool) -> TierStats:
+        assert self._mover is not None
+        return msgspec.structs.replace(self._mover.stats_of(run), from_settings=from_settings)
+
+    def _stats_of(self, tier: NodeTier) -> TierStats:
+        if tier.run is not None:
+            return self._run_stats(tier.run, from_settings=tier.from_settings)
+        return TierStats(
+            name=tier.spec.name,
+            type=tier.spec.type,
+            budget_bytes=tier.spec.budget_bytes,
+            serves=False,
+            reason=tier.reason or "it is being opened",
+            state="not opened" if tier.reason else "opening",
+            from_settings=tier.from_settings,
+            shared=is_shared(tier.spec.type),
+        )
+
+
+def _store_of(spec: TierSpec) -> str:
+    """Return a name of the store that a tier uses. Tiers of different types or parameters have different stores."""
+    parameters = msgspec.json.encode(spec.parameters, order="deterministic")
+    return f"{spec.type}:{sha256(parameters).hexdigest()[:32]}"

@@ -1,0 +1,192 @@
+"""The tier `mooncake`: `dataplane.tiers.tier.Tier` over Mooncake Store.
+
+Calls of Mooncake's client cannot be cancelled, and use their memory until they return, so the deadline is checked
+before each block. Mooncake cannot list keys. Therefore, the tier lists only the blocks that it wrote since it was
+opened; Mooncake evicts the blocks of an earlier process.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from threading import Lock
+from typing import Any, TypeVar
+
+from mooncake.store import MooncakeDistributedStore
+
+from dataplane.tiers.header import HEADER_BYTES
+from dataplane.tiers.mooncake.parameters import MooncakeParameters
+from dataplane.tiers.registry import TierContext
+from dataplane.tiers.tier import (
+    BlockLoad,
+    BlockName,
+    BlockStore,
+    Loaded,
+    Outcome,
+    StoredBlock,
+    TierError,
+    TierHealth,
+    TierUsage,
+)
+from dataplane.tiers.values import packed_header, read_header, value_name, value_size, verify
+from dataplane.tiers.written import Written
+
+T = TypeVar("T")
+R = TypeVar("R")
+_MISSING = -704
+_FULL = -200
+_UNREACHABLE = -900
+
+
+class MooncakeTier:
+    """Blocks in Mooncake Store. See `Tier` for the methods."""
+
+    def __init__(self, parameters: MooncakeParameters, context: TierContext) -> None:
+        """Connect to the master. Raises TierError."""
+        self._cluster = context.cluster
+        self._place = f"Mooncake master {parameters.master}"
+        self._written = Written(context.budget_bytes)
+        self._blocks: dict[BlockName, StoredBlock] = {}
+        self._lock = Lock()
+        self._store: Any = MooncakeDistributedStore()
+        result = self._store.setup(
+            parameters.hostname,
+            parameters.metadata,
+            parameters.segment_bytes,
+            parameters.buffer_bytes,
+            parameters.protocol,
+            parameters.devices,
+            parameters.master,
+        )
+        if result:
+            raise TierError(f"{self._place}: cannot connect (error {result})")
+
+    def stored_size(self, length: int) -> int:
+        return value_size(length)
+
+    def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
+        def look(name: BlockName) -> StoredBlock | None:
+            value = self._get(name)
+            return None if value is None else read_header(value[:HEADER_BYTES], self._cluster, name)
+
+        return self._each(names, deadline, look, None)
+
+    def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing([store.block.name for store in stores], deadline):
+                return self._each(stores, deadline, self._put, Outcome.LATE)
+        except TimeoutError:
+            self._opened()
+            return [Outcome.LATE] * len(stores)
+
+    def _put(self, store: BlockStore) -> Outcome:
+        block, size = store.block, value_size(store.block.length)
+        header = packed_header(store, self._cluster)
+        if header is None:
+            return Outcome.FAILED
+        if not self._written.reserve(block.name, size):
+            return Outcome.FULL
+        result = _UNREACHABLE
+        try:
+            data = memoryview(store.data).cast("B")
+            result = self._opened().upsert_parts(self._key(block.name), header, data)
+        finally:
+            if result:
+                self._written.cancel(size)
+        self._check(result)
+        if result:
+            return Outcome.FULL if result == _FULL else Outcome.FAILED
+        self._written.commit(block.name, size)
+        with self._lock:
+            self._blocks[block.name] = block
+        return Outcome.OK
+
+    def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
+        loaded = self._each(loads, deadline, self._load, Loaded(Outcome.LATE))
+        for load, each in zip(loads, loaded, strict=True):
+            if each.outcome is Outcome.CORRUPT:
+                self._written.corrupt()
+                self.delete([load.name], deadline)
+        return loaded
+
+    def _load(self, load: BlockLoad) -> Loaded:
+        commits = self._written.commits()
+        value = self._get(load.name)
+        if value is None:
+            self._written.missing(load.name, commits)
+            return Loaded(Outcome.MISSING)
+        into = load.into.cast("B")
+        if len(value) != value_size(len(into)):
+            return Loaded(Outcome.CORRUPT)
+        into[:] = value[HEADER_BYTES:]
+        block = verify(value[:HEADER_BYTES], into, self._cluster, load.name)
+        return Loaded(Outcome.CORRUPT) if block is None else Loaded(Outcome.OK, block)
+
+    def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing(names, deadline):
+                return self._each(names, deadline, self._remove, Outcome.LATE)
+        except TimeoutError:
+            self._opened()
+            return [Outcome.LATE] * len(names)
+
+    def _remove(self, name: BlockName) -> Outcome:
+        result = self._opened().remove(self._key(name), True)  # also if the block was read recently
+        self._check(result)
+        if result not in (0, _MISSING):
+            return Outcome.FAILED
+        self._written.remove(name)
+        with self._lock:
+            self._blocks.pop(name, None)
+        return Outcome.OK
+
+    def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
+        self._opened()
+        with self._lock:
+            held = list(self._blocks.values())
+        return iter(held)
+
+    def resize(self, budget_bytes: int) -> bool:
+        self._written.resize(budget_bytes)
+        return True
+
+    def usage(self) -> TierUsage:
+        return self._written.usage()
+
+    def health(self, deadline: float) -> TierHealth:
+        try:
+            self._check(self._opened().is_exist("larder/health"))
+        except TierError as error:
+            return TierHealth(ok=False, reason=str(error))
+        return TierHealth(ok=True)
+
+    def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _key(self, name: BlockName) -> str:
+        return value_name(self._cluster, name)
+
+    def _get(self, name: BlockName) -> memoryview | None:
+        """Return a value, or None if the store does not have it. Raises TierError."""
+        store = self._opened()
+        handle = store.get_buffer(self._key(name))
+        if handle is None:
+            self._check(store.is_exist(self._key(name)))
+            return None
+        return memoryview(handle).cast("B")
+
+    def _opened(self) -> Any:
+        if self._store is None:
+            raise TierError(f"{self._place}: the tier is closed")
+        return self._store
+
+    def _check(self, result: int) -> None:
+        """Raise TierError if the result of a call means that the master does not answer."""
+        if result <= _UNREACHABLE:
+            raise TierError(f"{self._place}: no answer (error {result})")
+
+    def _each(self, items: Sequence[T], deadline: float, call: Callable[[T], R], late: R) -> list[R]:
+        """Call for each item until the deadline. Raises TierError."""
+        self._opened()
+        return [late if time.monotonic() >= deadline else call(item) for item in items]

@@ -1,0 +1,170 @@
+"""Commands on one block: the bytes to send, how the reply is read, and what it means."""
+
+from collections.abc import Sequence
+
+from redis.exceptions import ResponseError
+
+from dataplane.tiers.header import HEADER_BYTES
+from dataplane.tiers.redis.connection import BlockConnection, refusal, server
+from dataplane.tiers.redis.parameters import Address, port_number
+from dataplane.tiers.tier import (
+    BlockLoad,
+    BlockName,
+    BlockStore,
+    Buffer,
+    Loaded,
+    Outcome,
+    StoredBlock,
+    TierError,
+)
+from dataplane.tiers.values import read_header, value_name, value_size, verify
+
+_END = b"\r\n"
+
+
+class Redirect(Exception):
+    """Another server of the cluster holds the key."""
+
+    def __init__(self, address: Address, *, asking: bool) -> None:
+        super().__init__(address)
+        self.address = address
+        self.asking = asking
+        """Whether the key is being moved, so that its command needs `ASKING` in front of it."""
+
+
+class Command:
+    """A command for the value of one block."""
+
+    def __init__(self, name: BlockName, cluster: bytes) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.key = value_name(cluster, name).encode()
+        self.outcome = Outcome.FAILED
+        self.in_flight = 0
+        """Bytes of the block that are under way until the reply has come."""
+
+    def pieces(self) -> Sequence[Buffer]:
+        """Return the bytes to send."""
+        raise NotImplementedError
+
+    def read(self, connection: BlockConnection, deadline: float) -> None:
+        """Read the reply and set the outcome. Raises Redirect, TierError and the exceptions of `replies`."""
+        raise NotImplementedError
+
+    def refused(self, error: ResponseError, connection: BlockConnection) -> None:
+        """Set the outcome for an error that the server answered. Raises Redirect, TierError."""
+        if error.status_code in {"MOVED", "ASK"}:
+            host, _, port = str(error).partition(" ")[2].rpartition(":")
+            address = (host or connection.address[0], port_number(int(port)))
+            raise Redirect(address, asking=error.status_code == "ASK")
+        sentence = refusal(error)
+        if sentence:
+            raise TierError(f"{server(connection.address)}: {sentence}")
+        self.outcome = Outcome.FULL if error.status_code == "OOM" else Outcome.FAILED
+
+
+class StoreCommand(Command):
+    """SET: store a header and data as one value."""
+
+    def __init__(self, store: BlockStore, header: bytes, cluster: bytes, ttl_s: int) -> None:
+        super().__init__(store.block.name, cluster)
+        self._header = header
+        self._data = memoryview(store.data).cast("B")
+        self._ttl_s = ttl_s
+        self.in_flight = value_size(len(self._data))
+
+    def pieces(self) -> Sequence[Buffer]:
+        value = b"$%d\r\n%b" % (value_size(len(self._data)), self._header)
+        if not self._ttl_s:
+            return [_words(b"SET", self.key, more=1) + value, self._data, _END]
+        expiry = b"".join(map(_word, (b"EX", b"%d" % self._ttl_s)))
+        return [_words(b"SET", self.key, more=3) + value, self._data, _END + expiry]
+
+    def read(self, connection: BlockConnection, deadline: float) -> None:
+        reply = connection.parser.read_short(deadline)
+        if isinstance(reply, ResponseError):
+            self.refused(reply, connection)
+        elif reply == b"OK":
+            self.outcome = Outcome.OK
+        else:
+            raise ValueError("expected OK")
+
+
+class LoadCommand(Command):
+    """GET, or GETEX where blocks expire: load a value into memory and verify it."""
+
+    def __init__(self, load: BlockLoad, cluster: bytes, ttl_s: int) -> None:
+        super().__init__(load.name, cluster)
+        self._into = load.into.cast("B")
+        self._ttl_s = ttl_s
+        self._block: StoredBlock | None = None
+        self.in_flight = value_size(len(self._into))
+
+    @property
+    def loaded(self) -> Loaded:
+        """The result of the load."""
+        return Loaded(self.outcome, self._block)
+
+    def pieces(self) -> Sequence[Buffer]:
+        if self._ttl_s:
+            return [_words(b"GETEX", self.key, b"EX", b"%d" % self._ttl_s)]
+        return [_words(b"GET", self.key)]
+
+    def read(self, connection: BlockConnection, deadline: float) -> None:
+        header = memoryview(bytearray(HEADER_BYTES))
+        reply = connection.parser.read_value(header, self._into, deadline)
+        if isinstance(reply, ResponseError):
+            self.refused(reply, connection)
+        elif reply is None:
+            self.outcome = Outcome.MISSING
+        else:
+            if reply == self.in_flight:
+                self._block = verify(header, self._into, self.cluster, self.name)
+            self.outcome = Outcome.OK if self._block else Outcome.CORRUPT
+
+
+class LookupCommand(Command):
+    """GETRANGE: read the header alone."""
+
+    block: StoredBlock | None = None
+
+    def pieces(self) -> Sequence[Buffer]:
+        return [_words(b"GETRANGE", self.key, b"0", b"%d" % (HEADER_BYTES - 1))]
+
+    def read(self, connection: BlockConnection, deadline: float) -> None:
+        reply = connection.parser.read_short(deadline)
+        if isinstance(reply, ResponseError):
+            self.refused(reply, connection)
+        elif not isinstance(reply, bytes):
+            raise ValueError("expected a string")
+        else:
+            self.block = read_header(reply, self.cluster, self.name)
+            self.outcome = Outcome.OK if self.block else Outcome.MISSING
+
+
+class DeleteCommand(Command):
+    """UNLINK: delete a value."""
+
+    def pieces(self) -> Sequence[Buffer]:
+        return [_words(b"UNLINK", self.key)]
+
+    def read(self, connection: BlockConnection, deadline: float) -> None:
+        reply = connection.parser.read_short(deadline)
+        if isinstance(reply, ResponseError):
+            self.refused(reply, connection)
+        elif not isinstance(reply, int):
+            raise ValueError("expected a number")
+        else:
+            self.outcome = Outcome.OK
+
+
+ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+
+def _words(*words: bytes, more: int = 0) -> bytes:
+    """Return a command, or the beginning of one that `more` words follow."""
+    return b"*%d\r\n" % (len(words) + more) + b"".join(map(_word, words))
+
+
+def _word(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)

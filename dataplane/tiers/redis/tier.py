@@ -1,0 +1,336 @@
+"""The tier `redis`: `dataplane.tiers.tier.Tier` over Redis or Valkey."""
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf
+from typing import TypeVar
+
+from redis.exceptions import ResponseError
+
+from dataplane.tiers.redis.commands import (
+    ASKING,
+    Command,
+    DeleteCommand,
+    LoadCommand,
+    LookupCommand,
+    Redirect,
+    StoreCommand,
+)
+from dataplane.tiers.redis.connection import BlockConnection, refusal, server
+from dataplane.tiers.redis.parameters import Address, RedisParameters
+from dataplane.tiers.redis.servers import RedisServers
+from dataplane.tiers.registry import TierContext
+from dataplane.tiers.tier import (
+    BlockLoad,
+    BlockName,
+    BlockStore,
+    Loaded,
+    Outcome,
+    StoredBlock,
+    TierError,
+    TierHealth,
+    TierUsage,
+    writer_number,
+)
+from dataplane.tiers.values import packed_header, parse_value_name, value_prefix, value_size
+from dataplane.tiers.written import Written
+
+C = TypeVar("C", bound=Command)
+Lost = (ConnectionError, ValueError, RecursionError)
+"""How a connection ends besides TimeoutError: closed, or with bytes that are not of the protocol."""
+
+_MAX_REDIRECTS = 3
+_MAX_FRUITLESS = 2
+_SCAN_TIMEOUT_S = 30.0
+_SCAN_COUNT = 256
+_MIN_SLICE_BYTES = 4 * 1024 * 1024
+
+
+class RedisTier:
+    """Blocks in Redis or Valkey. See `Tier` for the methods."""
+
+    def __init__(self, parameters: RedisParameters, context: TierContext) -> None:
+        """Make no connection yet: the calls do."""
+        self._parameters = parameters
+        self._cluster = context.cluster
+        self._prefix = value_prefix(context.cluster).encode()
+        self._servers = RedisServers(parameters)
+        self._writer = writer_number(context.node)
+        self._written = Written(context.budget_bytes, parameters.ttl_s)
+        self._threads = ThreadPoolExecutor(
+            max_workers=4 * parameters.connections, thread_name_prefix="redis-tier"
+        )
+
+    def stored_size(self, length: int) -> int:
+        return value_size(length)
+
+    def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
+        return self._headers(names, deadline)[0]
+
+    def _headers(
+        self, names: Sequence[BlockName], deadline: float
+    ) -> tuple[list[StoredBlock | None], list[Outcome]]:
+        commands = self._execute([LookupCommand(name, self._cluster) for name in names], deadline)
+        return [command.block for command in commands], [command.outcome for command in commands]
+
+    def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing([store.block.name for store in stores], deadline):
+                return self._store(stores, deadline)
+        except TimeoutError:
+            return [Outcome.LATE] * len(stores)
+
+    def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        outcomes = [Outcome.FAILED] * len(stores)
+        admitted: dict[int, StoreCommand] = {}
+        for number, store in enumerate(stores):
+            header = packed_header(store, self._cluster)
+            if header is None:
+                continue
+            if self._written.reserve(store.block.name, value_size(store.block.length)):
+                admitted[number] = StoreCommand(store, header, self._cluster, self._parameters.ttl_s)
+            else:
+                outcomes[number] = Outcome.FULL
+        try:
+            self._execute(list(admitted.values()), deadline)
+        finally:
+            for number, command in admitted.items():
+                outcomes[number] = command.outcome
+                if command.outcome is Outcome.OK:
+                    self._written.commit(command.name, command.in_flight)
+                else:
+                    self._written.cancel(command.in_flight)
+        return outcomes
+
+    def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
+        commits = self._written.commits()
+        commands = self._execute(
+            [LoadCommand(load, self._cluster, self._parameters.ttl_s) for load in loads], deadline
+        )
+        corrupt = []
+        for command in commands:
+            if command.outcome is Outcome.OK:
+                self._written.touch(command.name)
+            elif command.outcome is Outcome.MISSING:
+                self._written.missing(command.name, commits)
+            elif command.outcome is Outcome.CORRUPT:
+                self._written.corrupt()
+                corrupt.append(command.name)
+        if corrupt:
+            self.delete(corrupt, deadline)
+        return [command.loaded for command in commands]
+
+    def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing(names, deadline):
+                commands = self._execute([DeleteCommand(name, self._cluster) for name in names], deadline)
+                for command in commands:
+                    if command.outcome is Outcome.OK:
+                        self._written.remove(command.name)
+                return [command.outcome for command in commands]
+        except TimeoutError:
+            return [Outcome.LATE] * len(names)
+
+    def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
+        try:
+            addresses = self._servers.addresses(min(deadline, time.monotonic() + _SCAN_TIMEOUT_S))
+        except TimeoutError:
+            raise TierError("no Redis server answered") from None
+        for address in addresses:
+            cursor = before = 0
+            while True:
+                before, (cursor, names) = cursor, self._scan(address, cursor, deadline)
+                if cursor and cursor == before:
+                    raise TierError(f"{server(address)}: SCAN answers with the cursor that it was sent")
+                until = min(deadline, time.monotonic() + _SCAN_TIMEOUT_S)
+                yield from self._written.listed(
+                    names, partial(self._headers, names, until), self._writer, until
+                )
+                if not cursor:
+                    break
+
+    def resize(self, budget_bytes: int) -> bool:
+        self._written.resize(budget_bytes)
+        return True
+
+    def usage(self) -> TierUsage:
+        return self._written.usage()
+
+    def health(self, deadline: float) -> TierHealth:
+        try:
+            servers = self._servers.addresses(deadline)
+        except TierError as error:
+            return TierHealth(ok=False, reason=str(error))
+        except TimeoutError:
+            return TierHealth(ok=False, reason="no Redis server answered by the deadline")
+        failures = [failure for address in servers if (failure := self._ping(address, deadline))]
+        return TierHealth(ok=len(failures) < len(servers), reason="; ".join(failures))
+
+    def close(self) -> None:
+        self._servers.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ping(self, address: Address, deadline: float) -> str:
+        """Return what is wrong with a server, "" for nothing."""
+        try:
+            with self._servers.connected(address, deadline) as connection:
+                reply = connection.ask("PING", deadline=deadline)
+        except TierError as error:
+            return str(error)
+        except (TimeoutError, *Lost):
+            self._servers.drop_idle(address)
+            return f"{server(address)}: no valid answer to PING by the deadline"
+        sentence = (
+            refusal(reply) if isinstance(reply, ResponseError) and reply.status_code != "NOPERM" else None
+        )
+        return f"{server(address)}: {sentence}" if sentence else ""
+
+    def _scan(self, address: Address, cursor: int, deadline: float) -> tuple[int, list[BlockName]]:
+        """Return the next cursor, 0 at the end, and some names of blocks that a server holds."""
+        words = ("SCAN", cursor, "MATCH", self._prefix + b"*", "COUNT", _SCAN_COUNT)
+        until = min(deadline, time.monotonic() + _SCAN_TIMEOUT_S)
+        try:
+            with self._servers.connected(address, until) as connection:
+                reply = connection.ask(*words, deadline=until)
+                match reply:
+                    case [bytes(following), [*keys]]:
+                        texts = [
+                            key.decode("ascii", errors="replace") for key in keys if isinstance(key, bytes)
+                        ]
+                        names = [parse_value_name(self._cluster, text) for text in texts]
+                        return int(following), [name for name in names if name is not None]
+                    case ResponseError():
+                        raise TierError(f"{server(address)}: {refusal(reply) or 'SCAN was refused'}")
+                    case _:
+                        raise ValueError("expected a cursor and a list of keys")
+        except (TimeoutError, *Lost):
+            raise TierError(f"{server(address)}: no valid answer to SCAN") from None
+
+    # --- sending commands -------------------------------------------------------------------------------------------
+
+    def _execute(self, commands: Sequence[C], deadline: float) -> Sequence[C]:
+        """Send commands to the servers that hold their keys and wait for the replies, until the deadline.
+
+        Raises TierError if no server answered.
+        """
+        if not commands:
+            return commands
+        try:
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+            holders = self._servers.holders([command.key for command in commands], deadline)
+        except TimeoutError:
+            for command in commands:
+                command.outcome = Outcome.LATE
+            return commands
+        slices = self._slices(commands, holders)
+        if len(slices) == 1:
+            failures = [self._execute_slice(*slices[0], deadline)]
+        else:
+            try:
+                running = [
+                    self._threads.submit(self._execute_slice, address, part, deadline)
+                    for address, part in slices
+                ]
+            except RuntimeError:
+                raise TierError("the tier is closed") from None
+            failures = [future.result() for future in running]
+        if all(failures):
+            raise next(failure for failure in failures if failure)
+        return commands
+
+    def _slices(
+        self, commands: Sequence[Command], holders: Sequence[Address]
+    ) -> list[tuple[Address, list[Command]]]:
+        """Divide commands by server, and those of a server among connections if they are worth more than one."""
+        by_server: dict[Address, list[Command]] = {}
+        for command, address in zip(commands, holders, strict=True):
+            by_server.setdefault(address, []).append(command)
+        slices = []
+        for address, group in by_server.items():
+            size = sum(command.in_flight for command in group)
+            count = max(1, min(self._parameters.connections, len(group), size // _MIN_SLICE_BYTES))
+            slices += [(address, group[first::count]) for first in range(count)]
+        return slices
+
+    def _execute_slice(self, address: Address, commands: list[Command], deadline: float) -> TierError | None:
+        """Execute commands at one server. Returns why the server is not usable, or None.
+
+        A connection that is lost is replaced: it may have been idle while the server restarted. The second one in a
+        row that gives no reply is the last.
+        """
+        answered: list[Command] = []
+        fruitless = 0
+        while fruitless < _MAX_FRUITLESS:
+            before = len(answered)
+            rest = commands[len(answered) :]
+            try:
+                with self._servers.connected(address, deadline) as connection:
+                    self._exchange(connection, rest, answered, deadline)
+                return None
+            except TimeoutError:
+                for command in commands[len(answered) :]:
+                    command.outcome = Outcome.LATE
+                return None
+            except TierError as error:
+                self._servers.forget()
+                return error
+            except Lost:
+                self._servers.drop_idle(address)
+                fruitless = fruitless + 1 if len(answered) == before else 0
+        self._servers.forget()
+        return None
+
+    def _exchange(
+        self, connection: BlockConnection, commands: list[Command], answered: list[Command], deadline: float
+    ) -> None:
+        """Send commands ahead of their replies, within the bound on bytes in flight; append those with a reply."""
+        sent = 0
+        in_flight = 0
+        moved: list[tuple[Command, Redirect]] = []
+        for waiting in range(len(commands)):
+            while sent < len(commands) and (
+                sent == waiting
+                or in_flight + commands[sent].in_flight <= self._parameters.max_in_flight_bytes
+            ):
+                connection.send(commands[sent].pieces(), deadline)
+                in_flight += commands[sent].in_flight
+                sent += 1
+            command = commands[waiting]
+            try:
+                command.read(connection, deadline)
+            except Redirect as redirect:
+                if not self._parameters.cluster:  # the other server would get the password
+                    raise TierError(
+                        f"{server(connection.address)}: expected a server without a cluster, got a redirection to "
+                        "another one: set cluster"
+                    ) from None
+                moved.append((command, redirect))
+            in_flight -= command.in_flight
+            answered.append(command)
+        for command, first in moved:
+            self._follow(command, first, deadline)
+
+    def _follow(self, command: Command, first: Redirect, deadline: float) -> None:
+        """Execute a command at the server that the cluster named; it stays FAILED if there is none."""
+        current = first
+        for _ in range(_MAX_REDIRECTS):
+            if not current.asking:
+                self._servers.forget()
+            try:
+                with self._servers.connected(current.address, deadline) as connection:
+                    if current.asking:
+                        connection.send([ASKING], deadline)
+                        connection.parser.read_short(deadline)
+                    connection.send(command.pieces(), deadline)
+                    command.read(connection, deadline)
+                return
+            except Redirect as further:
+                current = further
+            except TimeoutError:
+                command.outcome = Outcome.LATE
+                return
+            except (TierError, *Lost):
+                return

@@ -1,0 +1,290 @@
+"""The tier `s3`: `dataplane.tiers.tier.Tier` over object storage."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil, inf
+
+import msgspec
+
+from dataplane.tiers.codecs.decoding import fill
+from dataplane.tiers.header import HEADER_BYTES
+from dataplane.tiers.registry import TierContext
+from dataplane.tiers.s3.client import ObjectClient
+from dataplane.tiers.s3.faults import StoreRequestFailed
+from dataplane.tiers.s3.parameters import S3Parameters
+from dataplane.tiers.s3.worker_process import PendingRequest
+from dataplane.tiers.tier import (
+    BlockLoad,
+    BlockName,
+    BlockStore,
+    Loaded,
+    Outcome,
+    StoredBlock,
+    TierError,
+    TierHealth,
+    TierUsage,
+    writer_number,
+)
+from dataplane.tiers.values import (
+    packed_header,
+    parse_value_name,
+    read_encoded_header,
+    value_name,
+    value_prefix,
+    value_size,
+)
+from dataplane.tiers.written import Written
+
+_MAX_DELETES = 1000
+_PAGE_OBJECTS = 1000
+_LIST_TIMEOUT_S = 30.0
+
+
+class S3Tier:
+    """Blocks in object storage. See `Tier` for the methods."""
+
+    def __init__(self, parameters: S3Parameters, context: TierContext) -> None:
+        """Create the tier. The first call connects to the store."""
+        self._cluster = context.cluster
+        self._prefix = value_prefix(context.cluster)
+        self._max_in_flight_bytes = parameters.max_in_flight_bytes
+        self._range_bytes = parameters.range_bytes
+        self._writer = writer_number(context.node)
+        self._written = Written(context.budget_bytes)
+        self._client = ObjectClient(parameters)
+
+    def stored_size(self, length: int) -> int:
+        return value_size(length)
+
+    def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
+        blocks, _ = self._headers(names, deadline)
+        return [block and msgspec.structs.replace(block, encoding=None) for block in blocks]
+
+    def _headers(
+        self, names: Sequence[BlockName], deadline: float
+    ) -> tuple[list[StoredBlock | None], list[Outcome]]:
+        """Return the blocks with their encodings, and the outcomes of the requests."""
+        found: list[StoredBlock | None] = [None] * len(names)
+
+        def start(number: int) -> PendingRequest:
+            return self._client.get(self._path(names[number]), HEADER_BYTES, HEADER_BYTES)
+
+        def finish(number: int, value: memoryview) -> Outcome:
+            known = read_encoded_header(bytes(value), self._cluster, names[number])
+            found[number] = known and msgspec.structs.replace(known[0], encoding=known[1])
+            return Outcome.OK if found[number] else Outcome.MISSING
+
+        return found, self._run([HEADER_BYTES] * len(names), start, finish, deadline)
+
+    def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing([store.block.name for store in stores], deadline):
+                return self._store(stores, deadline)
+        except TimeoutError:
+            return [Outcome.LATE] * len(stores)
+
+    def _store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
+        outcomes = [Outcome.FAILED] * len(stores)
+        sizes = [value_size(memoryview(store.data).nbytes) for store in stores]
+        admitted: list[tuple[int, bytes]] = []
+        for number, store in enumerate(stores):
+            header = packed_header(store, self._cluster)
+            if header is None:
+                continue
+            if self._written.reserve(store.block.name, sizes[number]):
+                admitted.append((number, header))
+            else:
+                outcomes[number] = Outcome.FULL
+
+        def start(position: int) -> PendingRequest:
+            number, header = admitted[position]
+            store = stores[number]
+            return self._client.put(self._path(store.block.name), [header, memoryview(store.data).cast("B")])
+
+        def finish(position: int, value: memoryview) -> Outcome:
+            outcomes[admitted[position][0]] = Outcome.OK
+            return Outcome.OK
+
+        try:
+            results = self._run([sizes[number] for number, _ in admitted], start, finish, deadline)
+        finally:
+            for number, _ in admitted:
+                if outcomes[number] is Outcome.OK:
+                    self._written.commit(stores[number].block.name, sizes[number])
+                else:
+                    self._written.cancel(sizes[number])
+        for (number, _), outcome in zip(admitted, results, strict=True):
+            # A store has no object that could be missing or corrupt.
+            outcomes[number] = outcome if outcome in _STORE_OUTCOMES else Outcome.FAILED
+        return outcomes
+
+    def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
+        commits = self._written.commits()
+        blocks: list[StoredBlock | None] = [None] * len(loads)
+        sizes = [value_size(load.into.nbytes) for load in loads]
+
+        def start(number: int) -> PendingRequest:
+            size = sizes[number]
+            ranges = max(1, ceil((size - HEADER_BYTES) / self._range_bytes))
+            return self._client.get(self._path(loads[number].name), size, ceil(size / ranges))
+
+        def finish(number: int, value: memoryview) -> Outcome:
+            name, into = loads[number]
+            # The process may change the value at any time. `fill` verifies copies: the header is copied here, data that
+            # are not encoded are verified in `into`, and encoded data that follow the header are joined first.
+            parts = [bytes(value[:HEADER_BYTES]), value[HEADER_BYTES:]]
+            blocks[number] = fill(parts, into.cast("B"), self._cluster, name)
+            return Outcome.OK if blocks[number] else Outcome.CORRUPT
+
+        outcomes = self._run(sizes, start, finish, deadline)
+        corrupt = []
+        for load, outcome in zip(loads, outcomes, strict=True):
+            if outcome is Outcome.MISSING:
+                self._written.missing(load.name, commits)
+            elif outcome is Outcome.CORRUPT:
+                self._written.corrupt()
+                corrupt.append(load.name)
+        if corrupt:
+            self.delete(corrupt, deadline)
+        return [Loaded(outcome, block) for outcome, block in zip(outcomes, blocks, strict=True)]
+
+    def delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        try:
+            with self._written.writing(names, deadline):
+                return self._delete(names, deadline)
+        except TimeoutError:
+            return [Outcome.LATE] * len(names)
+
+    def _delete(self, names: Sequence[BlockName], deadline: float) -> list[Outcome]:
+        groups = [names[first : first + _MAX_DELETES] for first in range(0, len(names), _MAX_DELETES)]
+
+        def start(number: int) -> PendingRequest:
+            return self._client.delete([self._path(name) for name in groups[number]])
+
+        outcomes: list[Outcome] = []
+        results = self._run([HEADER_BYTES] * len(groups), start, lambda number, value: Outcome.OK, deadline)
+        for group, outcome in zip(groups, results, strict=True):
+            deleted = outcome in {Outcome.OK, Outcome.MISSING}
+            outcomes += [Outcome.OK if deleted else outcome] * len(group)
+            if deleted:
+                for name in group:
+                    self._written.remove(name)
+        return outcomes
+
+    def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
+        after = ""
+        while objects := self._page(after, _PAGE_OBJECTS, min(deadline, time.monotonic() + _LIST_TIMEOUT_S)):
+            sizes: dict[BlockName, int] = {}
+            for path, size in objects:
+                if path <= after:
+                    raise TierError(f"{self._client.place}: the list of objects repeats, or is not in order")
+                after = path
+                name = parse_value_name(self._cluster, path)
+                if name is not None and size >= HEADER_BYTES:
+                    sizes[name] = size
+            until = min(deadline, time.monotonic() + _LIST_TIMEOUT_S)
+            read = partial(self._listed_headers, sizes, until)
+            yield from self._written.listed(list(sizes), read, self._writer, until)
+
+    def _listed_headers(
+        self, sizes: Mapping[BlockName, int], deadline: float
+    ) -> tuple[list[StoredBlock | None], list[Outcome]]:
+        """Return the same as `_headers`. An object of another size than its header states is not a block, whatever the
+        header claims."""
+        blocks, outcomes = self._headers(list(sizes), deadline)
+        for number, (block, size) in enumerate(zip(blocks, sizes.values(), strict=True)):
+            if block is not None and size != value_size(_stored_bytes(block)):
+                blocks[number], outcomes[number] = None, Outcome.MISSING
+        return blocks, outcomes
+
+    def resize(self, budget_bytes: int) -> bool:
+        self._written.resize(budget_bytes)
+        return True
+
+    def usage(self) -> TierUsage:
+        return self._written.usage()
+
+    def health(self, deadline: float) -> TierHealth:
+        try:
+            self._page("", 1, deadline)
+        except TierError as error:
+            return TierHealth(ok=False, reason=str(error))
+        return TierHealth(ok=True)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _path(self, name: BlockName) -> str:
+        return value_name(self._cluster, name)
+
+    def _page(self, after: str, size: int, deadline: float) -> list[tuple[str, int]]:
+        """Return at most `size` paths of the list with the bytes of their objects, from the first path after `after`.
+        Raises TierError."""
+        try:
+            with self._client.list_page(self._prefix, after, size) as request:
+                return request.reply(deadline).objects
+        except TimeoutError:
+            raise TierError(f"{self._client.place}: no answer by the deadline") from None
+        except StoreRequestFailed as error:
+            self._client.fault(error)
+            raise TierError(f"{self._client.place}: the list of objects cannot be read") from None
+
+    def _run(
+        self,
+        sizes: Sequence[int],
+        start: Callable[[int], PendingRequest],
+        finish: Callable[[int, memoryview], Outcome],
+        deadline: float,
+    ) -> list[Outcome]:
+        """Make a request for each block of these sizes, as many at once as `max_in_flight_bytes` allows.
+
+        `start` makes the request for the block with a number; `finish` processes its result. Raises TierError.
+        """
+        outcomes = [Outcome.LATE] * len(sizes)
+        running: deque[PendingRequest] = deque()
+        in_flight = started = 0
+        try:
+            for number in range(len(sizes)):
+                while started < len(sizes) and (
+                    started == number or in_flight + sizes[started] <= self._max_in_flight_bytes
+                ):
+                    if time.monotonic() >= deadline:
+                        break
+                    running.append(start(started))
+                    in_flight += sizes[started]
+                    started += 1
+                if not running:
+                    break
+                outcomes[number] = self._outcome(number, running.popleft(), finish, deadline)
+                in_flight -= sizes[number]
+        finally:
+            for request in running:
+                request.end()
+        return outcomes
+
+    def _outcome(
+        self,
+        number: int,
+        request: PendingRequest,
+        finish: Callable[[int, memoryview], Outcome],
+        deadline: float,
+    ) -> Outcome:
+        """Wait for a request. Raises TierError."""
+        try:
+            with request:
+                done = request.reply(deadline)
+                return finish(number, request.memory[: done.size])
+        except TimeoutError:
+            return Outcome.LATE
+        except StoreRequestFailed as error:
+            return self._client.fault(error).outcome
+
+
+def _stored_bytes(block: StoredBlock) -> int:
+    """Return the bytes that follow the header of a listed block."""
+    return block.length if block.encoding is None else block.encoding.nbytes
+
+
+_STORE_OUTCOMES = frozenset({Outcome.OK, Outcome.FULL, Outcome.LATE, Outcome.FAILED})

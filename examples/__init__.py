@@ -1,0 +1,1 @@
+"""Examples that run on any machine; `make` prints their targets."""

@@ -1,0 +1,147 @@
+"""`larder tiers` for records: what it sends and says."""
+
+import json
+
+import msgspec
+import pytest
+
+from dataplane.protocol.control.snapshots import Fault
+from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.tiers import TierSpec
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+PARAMETERS = "directories: [/mnt/nvme0/larder]"
+SET = ("tiers", "set", "nvme", "--type", "disk", "--budget", "2TiB", "--parameters", PARAMETERS)
+
+
+async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: FakeNode) -> None:
+    code, out, err = await larder(plane, *SET, "--wait", "30s")
+    assert (code, out) == (0, "nvme: disk, budget 2 TiB, spill commit, order 0; applied\n"), err
+    code, out, _ = await larder(plane, "tiers", "set", "nvme", "--spill", "evict", "--wait", "30s")
+    assert (code, out) == (0, "nvme: disk, budget 2 TiB, spill evict, order 0; applied\n")
+    assert node.tiers == [
+        TierSpec("nvme", "disk", 2 << 40, {"directories": ["/mnt/nvme0/larder"]}, spill="evict")
+    ]
+    held = TierStats("nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False)
+    held.logical_bytes, held.encodings = 128 << 20, {"none": 40, "zstd": 1000}
+    node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+    await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
+    _, out, _ = await larder(plane, "tiers", "list", "-o", "wide")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[:3] == [
+        "Tiers (1)",
+        "name type nodes budget stored blocks spill order deadline in flight compress ratio state owner note",
+        "nvme disk all 2 TiB 64 MiB 1,040 evict 0 5s 64 MiB none 50% applied -",
+    ]
+    _, out, _ = await larder(plane, "tier", "get", "nvme")
+    assert [" ".join(line.split()) for line in out.splitlines()[-2:]] == [
+        "node state generation stored blocks encodings tier",
+        "node-a in_sync 2 64 MiB 1,040 1,000 zstd, 40 none in service",
+    ]
+    listed = msgspec.structs.replace(held, listed_blocks=1204, listing_fault="no answer")
+    node.stats = msgspec.structs.replace(node.stats, tiers=[listed])
+    await plane.until(
+        lambda: any(tier.listing_fault for stats in plane.app.parts.fleet.stats() for tier in stats.tiers)
+    )
+    _, out, _ = await larder(plane, "tier", "get", "nvme", "-o", "wide")
+    assert "in service, listing, 1,204 blocks so far; no answer; it is tried again" in " ".join(out.split())
+    _, out, _ = await larder(plane, "tiers", "--json")
+    assert json.loads(out)["items"][0]["stats"]["node-a"]["blocks"] == 1040
+    assert (await larder(plane, "tiers", "describe", "nvme"))[0] == 0
+    code, out, _ = await larder(plane, "tiers", "delete", "nvme", "--wait", "30s")
+    assert code == 0
+    assert out.startswith("nvme: tier deleted; 1,040 blocks (64 MiB) that it holds")
+    assert node.tiers == []
+
+
+async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: FakeNode) -> None:
+    assert (await larder(plane, *SET, "--wait", "30s"))[0] == 0
+    reason = "credentials.access_key_id: the environment variable TIER_ACCESS_KEY_OF_THE_BUCKET is not set"
+    held = TierStats("nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason)
+    node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+    await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
+    _, out, _ = await larder(plane, "tiers", "get", "nvme")
+    assert out.endswith(f"\n  node-a: not opened: {reason}\n")
+    _, out, _ = await larder(plane, "nodes", "tiers")
+    assert out.endswith(f"\n  node-a nvme: not opened: {reason}\n")
+    _, out, _ = await larder(plane, "nodes", "tiers", "-o", "wide")
+    assert out.count(reason) == 1
+    _, out, _ = await larder(plane, "tiers", "describe", "nvme")
+    assert "max_bytes_in_flight: 64 MiB" in " ".join(out.split())
+
+
+async def test_a_dry_run_changes_nothing_and_fails_where_a_node_would_refuse(
+    plane: Plane, node: FakeNode
+) -> None:
+    code, out, err = await larder(plane, *SET, "--dry-run")
+    assert (code, out) == (0, "node-a: accepted\n"), err
+    node.faults = [Fault("tiers[0].name", "bad_field", "'nvme' is a tier of the settings")]
+    code, out, err = await larder(plane, *SET, "--dry-run")
+    assert (code, out) == (1, "node-a: tiers.nvme.name: 'nvme' is a tier of the settings\n")
+    assert (await plane.get("/api/v1/tiers"))["total"] == 0
+    code, out, _ = await larder(plane, *SET, "--wait", "30s")
+    assert "waiting (node-a: nacked)" in out
+    refusal = "  node-a refused tiers: tiers.nvme.name: 'nvme' is a tier of the settings\n"
+    assert refusal in out
+    assert refusal in (await larder(plane, "tiers", "list"))[1]
+    assert refusal in (await larder(plane, "tiers", "get", "nvme"))[1]
+    assert "node-a refused tiers: tiers[0].name" in (await larder(plane, "status"))[1]
+
+
+async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(
+    plane: Plane, node: FakeNode
+) -> None:
+    code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--dry-run")
+    nowhere = "no node matches the selector zone=b: the tier would apply nowhere"
+    assert (code, out) == (0, f"node-a: not selected\n{nowhere}\n"), err
+    tried = await larder(plane, *SET, "--selector", "zone=b", "--dry-run", "-o", "json")
+    assert [item["selected"] for item in json.loads(tried[1])["items"]] == [False]
+    headers = {"Content-Type": "application/merge-patch+json"}
+    labelled = await plane.http.patch("/api/v1/nodes/node-a", json={"labels": {"zone": "b"}}, headers=headers)
+    assert labelled.status_code == 200, labelled.text
+    assert await larder(plane, *SET, "--selector", "zone=b", "--dry-run") == (0, "node-a: accepted\n", "")
+    node.faults = [Fault("tiers", "too_many", "expected at most 8 tiers on a node")]
+    code, out, _ = await larder(plane, *SET, "--selector", "zone=c", "--dry-run")
+    assert (code, out.splitlines()[0]) == (
+        1,
+        "node-a: not selected; tiers: expected at most 8 tiers on a node",
+    )
+    code, out, _ = await larder(
+        plane, "policies", "check", "big", "--algorithm", "arc", "--selector", "zone=c"
+    )
+    assert out.splitlines()[0].startswith("node-a: not selected")
+
+
+async def test_a_tier_that_selects_no_node_says_so(plane: Plane, node: FakeNode) -> None:
+    nowhere = "  nvme: no node matches the selector rack=7,zone=b\n"
+    code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--selector", "rack=7")
+    assert (code, out) == (
+        0,
+        f"nvme: disk, budget 2 TiB, spill commit, order 0; waiting (no node)\n{nowhere}",
+    ), err
+    for words in (("tiers", "list"), ("tiers", "get", "nvme")):
+        _, out, _ = await larder(plane, *words)
+        assert "waiting (no node)" in out
+        assert out.endswith(nowhere)
+    _, out, _ = await larder(plane, "tiers", "describe", "nvme")
+    assert "no node matches the selector rack=7,zone=b" in " ".join(out.split())
+    assert node.tiers == []
+
+
+async def test_what_cannot_be_is_told_by_option_or_field(plane: Plane) -> None:
+    assert (await larder(plane, "tiers", "set", "nvme"))[0] == 2
+    for text in ("[1]", "a: b: c", "word", "a: 1\n---\nb: 2"):
+        code, _, err = await larder(plane, *SET[:-1], text)
+        assert (code, "--parameters" in err) == (2, True), text
+    secret = ("--type", "redis", "--parameters", "{servers: ['cache:6379'], password: hunter2}")
+    code, out, err = await larder(plane, "tiers", "set", "cache", "--budget", "1GiB", *secret)
+    assert code == 1
+    assert "parameters.password: expected a reference to the secret" in err
+    assert "hunter2" not in out + err
+    code, _, err = await larder(
+        plane, "tiers", "create", "nvme", "--type", "disk", "--parameters", PARAMETERS
+    )
+    assert (code, err) == (1, "Error: budget_bytes: expected a value\n")

@@ -1,0 +1,227 @@
+"""`larder why`: alerts, preceding changes, and the sentence about the most likely cause."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from app.cli.commands.views.causes import Evidence, cause
+from dataplane.protocol.stats.tenants import TenantStats
+from tests.app.command import larder
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+from tests.app.views.test_alerts import alert, post, rfc
+
+pytestmark = pytest.mark.anyio
+T = 1_700_000_000.0
+
+
+def change(**fields: Any) -> dict[str, Any]:
+    return {
+        "audit_id": 7, "at": T, "actor": "alice", "action": "update", "kind": "quota", "name": "acme",
+        "tenant": "acme", "node": "", "type": "quotas", "generation": 3, "summary": "quota acme: …",
+        "fields": [{"name": "limit_bytes", "before": 8 << 30, "after": 1 << 30}], **fields,
+    }  # fmt: skip
+
+
+def event(name: str, at: float, node: str = "", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "at": at, "node": node, "actor": "", "fields": fields}
+
+
+def node(name: str = "a", **fields: Any) -> dict[str, Any]:
+    return {"name": name, "state": "in_sync", "draining": False, "faults": [], "stats": None, **fields}
+
+
+REFUSED = event("refusals.started", T + 5, "a", tenant="acme", reason="over_limit")
+FULL = {"limit_bytes": 100, "bytes": 95, "on_exceed": "evict_self"}
+REJECTS = {"name": "on_exceed", "before": "evict_self", "after": "reject"}
+NOOP = change(kind="policy", tenant="", at=T + 4, summary="policy default: lru → noop", fields=[])
+CASES = {
+    "limit": (
+        Evidence("tenant", "acme", changes=[change()], events=[REFUSED]),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit "
+        "entry 7), and its blocks are refused (over_limit) on node a since 22:13:25Z, 5 s later.",
+    ),
+    "limit of the node's tenant": (
+        Evidence("node", "a", nodes=[node()], changes=[change()], events=[REFUSED]),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit "
+        "entry 7), and its blocks are refused (over_limit) on node a since 22:13:25Z, 5 s later.",
+    ),
+    "limit of another tenant": (
+        Evidence("tenant", "other", changes=[change()], events=[REFUSED]),
+        "",
+    ),
+    "limit, and refusals before it": (
+        Evidence("tenant", "acme", changes=[change(at=T + 60)], events=[REFUSED]),
+        "",
+    ),
+    "limit, and a full pool": (
+        Evidence(
+            "tenant", "acme", changes=[change()],
+            events=[event("refusals.started", T + 5, "a", tenant="acme", reason="pool_full")],
+        ),
+        "",
+    ),
+    "policy, and refusals after it": (
+        Evidence(
+            "tenant", "acme",
+            changes=[change(kind="policy", tenant="", summary="policy default: lru → noop"), change(at=T - 9)],
+            events=[event("refusals.started", T + 5, "a", tenant="acme", reason="pool_full")],
+        ),
+        "Policy default: lru → noop by alice at 22:13:20Z (audit entry 7), and blocks of tenant acme are "
+        "refused (pool_full) on node a since 22:13:25Z, 5 s later.",
+    ),
+    "limit that evicts": (
+        Evidence("tenant", "acme", FULL, changes=[change(actor="", audit_id=None)]),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme at 22:13:20Z, and the tenant is at "
+        "its limit: its own blocks are evicted.",
+    ),
+    "limit that rejects": (
+        Evidence("tenant", "acme", {**FULL, "on_exceed": "reject"}, changes=[change()]),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit "
+        "entry 7), and the tenant is at its limit: stores beyond it are refused.",
+    ),
+    "policy that evicts nothing, within a limit": (
+        Evidence(
+            "tenant", "acme", FULL,
+            changes=[NOOP, change(at=T - 9)], events=[REFUSED],
+        ),
+        "Policy default: lru → noop by alice at 22:13:24Z (audit entry 7), and blocks of tenant acme are refused "
+        "(over_limit) on node a since 22:13:25Z, 1 s later.",
+    ),
+    "policy, and a limit that rejects": (
+        Evidence(
+            "tenant", "acme",
+            changes=[NOOP, change(fields=[*change()["fields"], REJECTS])],
+            events=[REFUSED],
+        ),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit "
+        "entry 7), and its blocks are refused (over_limit) on node a since 22:13:25Z, 5 s later.",
+    ),
+    "stopped, and a limit before": (
+        Evidence(
+            "node", "a", nodes=[node(state="lost")], changes=[change()],
+            events=[event("node.lost", T + 9, "a"), event("node.stopped", T + 6, "a"), REFUSED],
+        ),
+        "Node a is lost since 22:13:29Z: its data plane was stopped at 22:13:26Z and has not started again.",
+    ),
+    "crashes of a tenant at its limit": (
+        Evidence(
+            "tenant", "acme", FULL, nodes=[node()],
+            changes=[change()],
+            events=[event("dataplane.exited", T + 60, code=1), event("dataplane.exited", T, code=1)],
+        ),
+        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); no change preceded it.",
+    ),
+    "crashes": (
+        Evidence(
+            "node", "a", nodes=[node()],
+            events=[event("dataplane.exited", T + 60, code=-9), event("dataplane.exited", T, code=-9)],
+        ),
+        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (killed by signal 9); no change preceded "
+        "it.",
+    ),
+    "lost": (
+        Evidence("tenant", "acme", nodes=[node(), node("b", state="lost")], events=[event("node.lost", T, "b")]),
+        "Node b is lost since 22:13:20Z: it neither receives snapshots nor reports. Its process or the network failed; "
+        "no record change explains this.",
+    ),
+    "drained": (
+        Evidence("node", "a", nodes=[node(draining=True)], changes=[change(action="drain", kind="node", node="a")]),
+        "Node a was drained by alice at 22:13:20Z (audit entry 7): it stores nothing more.",
+    ),
+    "pins": (
+        Evidence(
+            "node", "a",
+            nodes=[node(stats={"pool": {"pinned_bytes": 60 << 20, "capacity_bytes": 64 << 20}})],
+            changes=[change(kind="pin", action="create", audit_id=n, at=T + n) for n in range(12, 0, -1)],
+        ),
+        "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12; pins keep "
+        "60 MiB of 64 MiB.",
+    ),
+    "policy": (
+        Evidence(
+            "tenant", "acme",
+            changes=[change(kind="policy", tenant="", summary="policy default: algorithm lru → fifo")],
+            series={
+                "at": [T - 3, T - 2, T - 1, T + 3, T + 4, T + 5],
+                "hit_ratio": [0.9, 0.8, 0.85, 0.2, None, 0.3],
+            },
+        ),
+        "",
+    ),
+    "an alert and the change before": (
+        Evidence(
+            "tenant", "acme",
+            alerts=[{"alertname": "Slow", "starts_at": T + 9, "preceding_changes": [change(summary="pin p: ttl_s 9")]}],
+        ),
+        "pin p: ttl_s 9 by alice at 22:13:20Z (audit entry 7): the latest change before Slow fired, 9 s later.",
+    ),
+    "nothing": (Evidence("tenant", "acme"), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rules_name_the_cause(case: str) -> None:
+    evidence, sentence = CASES[case]
+    assert cause(evidence) == sentence
+
+
+def test_a_policy_after_which_the_hit_ratio_fell_is_named() -> None:
+    policy = change(kind="policy", tenant="", summary="policy default: algorithm lru → fifo")
+    series = {
+        "at": [T - 3, T - 2, T - 1, T + 3, T + 4, T + 5, T + 6],
+        "hit_ratio": [0.9, 0.8, 0.85, 0.2, None, 0.3, 0.25],
+    }
+    sentence = cause(Evidence("tenant", "acme", changes=[policy], series=series))
+    assert sentence == (
+        "Policy default: algorithm lru → fifo by alice at 22:13:20Z (audit entry 7), and the hit ratio fell from 85% "
+        "to 25% since."
+    )
+
+
+async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: FakeNode) -> None:
+    await plane.until_state("in_sync")
+    await plane.events_flow()
+    runs = plane.app.parts.refusal_runs
+    await plane.until(lambda: bool(runs._counts))  # what was refused before it looked has no time
+    await plane.put_quota("acme", "8GiB")
+    await plane.put_quota("acme", "1GiB")
+    node.stats.tenants = [TenantStats("acme", bytes=1 << 30, limit_bytes=1 << 30, refused={"over_limit": 5})]
+    await plane.until_fact("refusals.started")
+    await post(
+        plane,
+        alert(labels={"tenant": "acme"}, startsAt=rfc(time.time())),
+        alert("Other", labels={"tenant": "x"}),
+    )
+    async with asyncio.timeout(60):
+        while not (await plane.get("/api/v1/events/history?name=refusals.started"))["items"]:
+            await asyncio.sleep(0.05)
+    code, out, err = await larder(plane, "why", "acme")
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "Alerts (1)" in text
+    assert "LarderTenantRefused (warning) since" in text
+    assert "used 1 GiB of limit 1 GiB" in text
+    assert "refused blocks by reason: over_limit 5" in text
+    assert "quota acme: limit_bytes 8 GiB → 1 GiB by local (audit entry" in text
+    assert "refusals.started" in text
+    assert text.split("Most likely: ")[1].startswith(
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by local at "
+    )
+    code, out, _ = await larder(plane, "why", "node-a", "-o", "json")
+    found = json.loads(out)
+    assert (code, found["kind"], found["figures"]["state"]) == (0, "node", "in_sync")
+    assert "refused (over_limit) on node node-a" in found["cause"]
+
+    code, _, err = await larder(plane, "why", "acne")
+    assert (code, "did you mean 'acme'?" in err) == (4, True)
+    code, _, err = await larder(plane, "why", "acme", "--node")
+    assert (code, "there is no node 'acme'" in err) == (4, True)
+    await plane.put_quota("node-a", "1GiB")
+    code, _, err = await larder(plane, "why", "node-a")
+    assert (code, "is a tenant and a node: add --tenant or --node" in err) == (2, True)
+    assert (await larder(plane, "why", "node-a", "--node"))[0] == 0
+    assert "tenant node-a" in (await larder(plane, "why", "node-a", "--tenant"))[1]

@@ -1,0 +1,101 @@
+"""The catalogue of events: complete, documented, and published."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from app.observe.catalogue import CATALOGUE, NOT_STORED, OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
+from dataplane.protocol.event import COMMON_FIELDS, EventStruct
+from dataplane.protocol.event_sums import BLOCK_TRAFFIC
+from docs.settings_table import texts
+
+ROOT = Path(__file__).parents[3]
+DECLARING = ("app/observe/catalogue/", "dataplane/protocol/event", "dataplane/observe/log.py")
+IRREGULAR = {"forgotten", "lost", "sent", "timed_out"}
+"""Participles without the ending -ed."""
+EVENTS = [*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES]
+
+
+def modules(*words: str) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the modules whose text has one of these words; others cannot matter and take seconds to parse."""
+    wanted = re.compile(rf"\b({'|'.join(words)})\b")
+    for plane in ("app", "dataplane"):
+        for path in sorted((ROOT / plane).rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if wanted.search(text):
+                yield str(path.relative_to(ROOT)), ast.parse(text)
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_a_name_is_a_noun_and_a_past_participle(name: str) -> None:
+    noun, _, participle = name.partition(".")
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", noun)
+    word = participle.rpartition("_")[2]
+    assert word.endswith("ed") or {word, participle} & IRREGULAR or participle == "started_cold"
+
+
+def test_names_and_classes_are_unique_and_agree() -> None:
+    assert len(CATALOGUE) == len(EVENTS)
+    for kind in EVENTS:
+        assert kind.__name__.lower() == name_of(kind).replace(".", "").replace("_", "")
+
+
+def test_every_event_is_declared_in_the_catalogue() -> None:
+    declared = {kind.__name__ for kind in EVENTS} | {"NodeStats"}
+    for path, tree in modules("tag"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(
+                word.arg == "tag"
+                and isinstance(base, ast.Name)
+                and base.id.endswith(("Event", "EventStruct"))
+                for word in node.keywords
+                for base in node.bases
+            ):
+                assert node.name in declared, path
+
+
+def test_every_event_is_published_somewhere() -> None:
+    used: set[str] = set()
+    for path, tree in modules(*(kind.__name__ for kind in EVENTS)):
+        if not path.startswith(DECLARING):
+            used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert {kind.__name__ for kind in EVENTS} - used == set()
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=name_of)
+def test_every_event_and_each_field_has_a_meaning(kind: type[EventStruct]) -> None:
+    assert (kind.__doc__ or "").rstrip().endswith("."), "a docstring"
+    described = texts(kind)
+    for field in msgspec.structs.fields(kind):
+        assert field.name in described or field.name in COMMON_FIELDS, field.name
+
+
+def test_common_fields_are_fields_of_events() -> None:
+    of_bus = {"actor", "at", "node"}
+    fields = {field.name for kind in EVENTS for field in msgspec.structs.fields(kind)} | of_bus
+    assert set(COMMON_FIELDS) - fields == set()
+
+
+def test_what_changed_or_was_refused_is_stored() -> None:
+    assert "blocks.refused" not in NOT_STORED
+    assert not [
+        name
+        for name in NOT_STORED
+        if name.endswith((".created", ".changed", ".deleted"))
+        and name not in ("segment.created", "admission.changed")
+    ]
+
+
+def test_exactly_the_block_events_can_be_summed() -> None:
+    assert {kind for kind in EVENTS if kind.per_block} == set(BLOCK_TRAFFIC)
+
+
+def test_the_dashboard_uses_only_names_of_the_catalogue() -> None:
+    text = (ROOT / "web/src/model/events.ts").read_text(encoding="utf-8")
+    shown = set(re.findall(r"'([a-z_]+\.[a-z_]+)'", text))
+    assert len(shown) > 30
+    assert shown - CATALOGUE.keys() == set()

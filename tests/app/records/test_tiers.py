@@ -1,0 +1,310 @@
+"""Tiers: checked, pushed, refused by nodes with paths, and shown with what they hold."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dataplane.protocol.control.records import encode_tiers
+from dataplane.protocol.control.snapshots import Fault
+from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.tiers import TierSpec
+from tests.app.callers import asked, guarding, made
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane, serving, settings_in
+
+pytestmark = pytest.mark.anyio
+T = "/api/v1/tiers/nvme"
+DISK: dict[str, Any] = {
+    "type": "disk", "budget_bytes": "2GiB", "parameters": {"directories": ["/mnt/nvme0/larder"]}, "order": 1,
+    "spill": "evict", "load_deadline_s": 2, "max_bytes_in_flight": "128MiB", "note": "fast",
+}  # fmt: skip
+REDIS: dict[str, Any] = {
+    "type": "redis",
+    "budget_bytes": "1GiB",
+    "parameters": {"servers": ["cache:6379"], "username": "larder", "password": "file:/run/secrets/redis"},
+}
+NVME = TierSpec("nvme", "disk", 2 << 30, {"directories": ["/mnt/nvme0/larder"]}, 1, "evict", 2.0, 128 << 20)
+SECRET = "hunter2-very-secret"
+
+
+async def test_a_tier_reaches_the_node_and_a_deleted_one_leaves_none(plane: Plane, node: FakeNode) -> None:
+    response = await plane.http.put(f"{T}?wait=30s", json=DISK)
+    assert response.status_code == 201, response.text
+    assert response.json()["status"]["applied"] is True
+    assert node.tiers == [NVME]
+    assert (await plane.http.put(f"{T}?wait=30s", json=DISK)).status_code == 200
+    assert (await plane.get("/api/v1/tiers"))["total"] == 1
+    gone = await plane.http.delete(f"{T}?wait=30s")
+    assert (gone.status_code, gone.json()["blocks"], gone.json()["generation"]) == (200, 0, 2)
+    assert node.tiers == []
+    assert (await plane.http.get(T)).status_code == 404
+    entries = (await plane.get("/api/v1/audit?kind=tier"))["items"]
+    assert [(e["kind"], e["type"], e["action"], e["generation"]) for e in entries] == [
+        ("tier", "tiers", "delete", 2),
+        ("tier", "tiers", "create", 1),
+    ]
+
+
+async def test_a_node_is_sent_no_tiers_before_there_is_a_record(plane: Plane, node: FakeNode) -> None:
+    await plane.put_quota("acme")
+    await plane.until_state("in_sync")
+    assert "tiers" not in {snapshot.type for snapshot in node.received}
+    assert (await plane.node())["state"] == "in_sync"
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"type": "dsk"}, "type"),
+    ({"type": 7}, "type"),
+    ({"type": None}, "type"),
+    ({"type": ""}, "type"),
+    ({"budget_bytes": 0}, "budget_bytes"),
+    ({"budget_bytes": -1}, "budget_bytes"),
+    ({"budget_bytes": "much"}, "budget_bytes"),
+    ({"budget_bytes": (1 << 60) + 1}, "budget_bytes"),
+    ({"budget_bytes": None}, "budget_bytes"),
+    ({"parameters": {}}, "parameters.directories"),
+    ({"parameters": []}, "parameters"),
+    ({"parameters": {"directories": []}}, "parameters.directories"),
+    ({"parameters": {"directories": ["relative"]}}, "parameters.directories[0]"),
+    ({"parameters": {"directories": ["/a\x00b"]}}, "parameters.directories[0]"),
+    ({"parameters": {"directories": ["/a"], "threads": 0}}, "parameters.threads"),
+    ({"parameters": {"directories": ["/a"], "threads": 1 << 200}}, "parameters.threads"),
+    ({"parameters": {"directories": ["/a"], "compress": "zstd"}}, "parameters.compress"),
+    ({"parameters": {"directories": ["/" + "a" * 17_000]}}, "parameters"),
+    ({"parameters": {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": 1}}}}}}}}}, "parameters.a.b.c.d.e.f.g.h"),
+    ({"order": -1}, "order"),
+    ({"order": 1001}, "order"),
+    ({"order": 1.5}, "order"),
+    ({"spill": "always"}, "spill"),
+    ({"load_deadline_s": 0}, "load_deadline_s"),
+    ({"load_deadline_s": 301}, "load_deadline_s"),
+    ({"load_deadline_s": "soon"}, "load_deadline_s"),
+    ({"max_bytes_in_flight": "1KiB"}, "max_bytes_in_flight"),
+    ({"max_bytes_in_flight": "65GiB"}, "max_bytes_in_flight"),
+    ({"note": "x" * 1025}, "note"),
+    ({"managed_by": "a b"}, "managed_by"),
+    ({"selector": {"-zone": "a"}}, "selector"),
+    ({"compress": "fp8"}, "compress"),
+    ({"compress": "zstd"}, "compress"),
+    ({"compress": "lz4"}, "compress"),
+]
+
+
+async def test_a_field_that_cannot_be_is_refused_by_its_path(plane: Plane) -> None:
+    for fields, path in BAD:
+        response = await plane.http.put(T, json={**DISK, **fields})
+        assert response.status_code == 422, (fields, response.text)
+        assert path in [error["path"] for error in response.json()["errors"]], fields
+        document = {"apiVersion": "larder/v1", "tiers": {"nvme": {**DISK, **fields}}}
+        applied = await plane.http.post("/api/v1/apply", json={"document": document})
+        assert applied.status_code == 422, (fields, applied.text)
+        assert f"tiers.nvme.{path}" in [error["path"] for error in applied.json()["errors"]], fields
+        tried = await plane.http.post("/api/v1/actions/dry-run", json={"tiers": {"nvme": {**DISK, **fields}}})
+        assert tried.status_code == 422, fields
+    for name in ("a b", "x" * 65, "é"):
+        response = await plane.http.put(f"/api/v1/tiers/{name}", json=DISK)
+        assert (response.status_code, response.json()["errors"][0]["path"]) == (422, "name")
+    missing = await plane.http.put(T, json={})
+    assert [error["path"] for error in missing.json()["errors"]] == ["type", "budget_bytes"]
+    assert (await plane.get("/api/v1/tiers"))["total"] == 0
+
+
+SECRETS: list[tuple[dict[str, Any], str]] = [
+    (REDIS | {"parameters": {"servers": ["cache:6379"], "password": SECRET}}, "parameters.password"),
+    (REDIS | {"parameters": {"servers": ["cache:6379"], "password": "env:"}}, "parameters.password"),
+    (REDIS | {"parameters": {"servers": ["cache:6379"], "my": {"apiToken": SECRET}}}, "parameters.my.apiToken"),
+    ({"type": "s3", "budget_bytes": 1 << 30, "parameters": {
+        "url": "s3://bucket/blocks", "credentials": {"access_key_id": "env:ID", "secret_access_key": SECRET}}},
+     "parameters.credentials.secret_access_key"),
+    ({"type": "s3", "budget_bytes": 1 << 30, "parameters": {
+        "url": "s3://bucket", "endpoint": f"https://me:{SECRET}@minio:9000"}}, "parameters.endpoint"),
+]  # fmt: skip
+
+
+async def test_a_secret_in_place_of_a_reference_is_refused_and_shown_nowhere(
+    plane: Plane, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, path in SECRETS:
+        document = {"apiVersion": "larder/v1", "tiers": {"shared": given}}
+        answers = [
+            await plane.http.put("/api/v1/tiers/shared", json=given),
+            await plane.http.post("/api/v1/apply", json={"document": document, "dry_run": True}),
+            await plane.http.post("/api/v1/actions/dry-run", json={"tiers": {"shared": given}}),
+        ]
+        for answer in answers:
+            assert answer.status_code == 422, answer.text
+            faults = [error for error in answer.json()["errors"] if error["path"].endswith(path)]
+            assert "reference" in faults[0]["message"]
+            assert SECRET not in answer.text
+    assert SECRET not in str(await plane.get("/api/v1/audit")) + str(
+        await plane.get("/api/v1/events/history")
+    )
+    output = capsys.readouterr()
+    assert "request.ended" in output.out + output.err + caplog.text
+    assert SECRET not in output.out + output.err + caplog.text
+
+
+async def test_references_are_kept_as_they_are(plane: Plane, node: FakeNode) -> None:
+    made = await plane.http.put("/api/v1/tiers/shared?wait=30s", json=REDIS)
+    assert made.status_code == 201, made.text
+    assert made.json()["parameters"] == REDIS["parameters"] == node.tiers[0].parameters
+    contradiction = {"parameters": {"servers": ["cache:6379"], "username": "larder"}}
+    refused = await plane.http.put("/api/v1/tiers/shared", json=REDIS | contradiction)
+    assert [error["path"] for error in refused.json()["errors"]] == ["parameters.password"]
+
+
+async def test_a_tier_of_a_type_with_codecs_compresses(plane: Plane, node: FakeNode) -> None:
+    plain = {"type": "s3", "budget_bytes": "1GiB", "parameters": {"url": "s3://bucket/blocks"}}
+    made = await plane.http.put("/api/v1/tiers/cold?wait=30s", json={**plain, "compress": "zstd"})
+    assert (made.status_code, made.json()["compress"], node.tiers[0].compress) == (201, "zstd", "zstd")
+    changed = await plane.http.patch(
+        "/api/v1/tiers/cold?wait=30s", json={"compress": None}, headers={"If-Match": made.headers["ETag"]}
+    )
+    assert changed.json()["compress"] == "none"
+    assert b"compress" not in encode_tiers(node.tiers), "nodes of older releases refuse the field"
+    assert node.tiers[0].compress == "none"
+    for kind, parameters in ((DISK, DISK["parameters"]), (REDIS, REDIS["parameters"])):
+        refused = await plane.http.put(
+            "/api/v1/tiers/other", json={**kind, "parameters": parameters, "compress": "zstd"}
+        )
+        assert [(error["path"], error["message"]) for error in refused.json()["errors"]] == [
+            ("compress", f"expected none: tiers of the type {kind['type']} cannot compress with zstd")
+        ]
+
+
+async def test_a_tier_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
+    async def send(method: str, body: Any = None, **headers: str) -> Any:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await plane.http.request(method, T, json=body, headers=named, auth=lambda request: request)
+
+    assert (await send("PATCH", {"order": 2}, if_match="*")).status_code == 404
+    etag = (await send("PUT", DISK, if_none_match="*")).headers["etag"]
+    assert (await plane.http.get(T)).headers["etag"] == etag
+    for method, body in (("PUT", DISK), ("PATCH", {"order": 2}), ("DELETE", None)):
+        assert (await send(method, body)).status_code == 428
+        assert (await send(method, body, if_match='"999"')).status_code == 412
+    patch = {"parameters": {"threads": 8}, "note": None}
+    patched = await send("PATCH", patch, if_match=etag)
+    assert patched.status_code == 200, patched.text
+    assert patched.json()["parameters"] == {"directories": ["/mnt/nvme0/larder"], "threads": 8}
+    assert patched.json()["note"] == ""
+    wrong = await send("PATCH", {"parameters": {"directories": None}}, if_match="*")
+    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "parameters.directories")
+    assert (await send("DELETE", if_match=patched.headers["etag"])).status_code == 200
+
+
+async def test_tiers_are_listed_by_page_sort_and_filter(plane: Plane) -> None:
+    for number, given in enumerate((DISK, REDIS, DISK)):
+        body = {**given, "order": 3 - number, "managed_by": given["type"]}
+        assert (await plane.http.put(f"/api/v1/tiers/t{number}", json=body)).is_success
+
+    async def names(query: str) -> list[str]:
+        return [item["name"] for item in (await plane.get(f"/api/v1/tiers?{query}"))["items"]]
+
+    assert await names("") == ["t0", "t1", "t2"]
+    assert await names("sort=order") == ["t2", "t1", "t0"]
+    assert await names("type=disk") == ["t0", "t2"]
+    assert await names("managed_by=redis") == ["t1"]
+    first = await plane.get("/api/v1/tiers?limit=2")
+    assert (len(first["items"]), first["total"]) == (2, 3)
+    assert await names(f"limit=2&cursor={first['next_cursor']}") == ["t2"]
+
+
+async def test_a_refusal_is_shown_by_node_with_the_name_of_the_tier(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.http.put("/api/v1/tiers/a?wait=30s", json=DISK)).is_success
+    node.faults = [Fault("tiers[1].parameters.directories", "bad_field", "cannot create /mnt/nvme0: denied")]
+    shown = (await plane.http.put(f"{T}?wait=30s", json=DISK)).json()
+    fault = {"path": "tiers.nvme.parameters.directories", "code": "bad_field",
+             "message": "cannot create /mnt/nvme0: denied"}  # fmt: skip
+    assert shown["faults"] == {"node-a": [fault]}
+    assert shown["status"]["applied"] is False
+    at = shown["status"]["nodes"]["node-a"]
+    assert (at["state"], at["observed_generation"]) == ("nacked", 1)
+    assert fault["path"] in at["conditions"][0]["message"]
+    assert [spec.name for spec in node.tiers] == ["a"], "a node applies all tiers or none"
+    assert (await plane.get("/api/v1/tiers/a"))["faults"] == {"node-a": [fault]}
+
+    node.faults = []
+    mended = (await plane.http.put(f"{T}?wait=30s", json=DISK | {"order": 5})).json()
+    assert (mended["faults"], mended["status"]["applied"]) == ({}, True)
+
+
+async def test_nodes_say_in_a_dry_run_what_they_would_refuse(plane: Plane, node: FakeNode) -> None:
+    assert (await plane.http.put("/api/v1/tiers/a?wait=30s", json=DISK)).is_success
+    node.faults = [Fault("tiers[1].parameters.directories", "bad_field", "read-only file system")]
+    tried = await plane.http.post("/api/v1/actions/dry-run", json={"tiers": {"nvme": DISK}})
+    assert tried.status_code == 200, tried.text
+    verdict = tried.json()["items"][0]
+    assert (verdict["type"], verdict["accepted"]) == ("tiers", False)
+    assert verdict["faults"][0]["path"] == "tiers.nvme.parameters.directories"
+    tried_specs = msgspec.msgpack.decode(node.received[-1].body, type=list[TierSpec])
+    assert (node.received[-1].dry_run, [spec.name for spec in tried_specs]) == (True, ["a", "nvme"])
+    assert (await plane.get("/api/v1/tiers"))["total"] == 1
+
+
+async def test_a_tier_is_for_the_nodes_that_it_selects(plane: Plane, node: FakeNode) -> None:
+    shown = (await plane.http.put(f"{T}?wait=0s", json=DISK | {"selector": {"rack": "7"}})).json()
+    assert (shown["selector"], shown["status"]["nodes"]) == ({"rack": "7"}, {})
+    assert (await plane.put_quota("acme"))["status"]["applied"] is True
+    assert (await plane.http.put("/api/v1/tiers/every?wait=30s", json=DISK)).json()["status"][
+        "applied"
+    ] is True
+    assert [spec.name for spec in node.tiers] == ["every"]
+
+
+async def test_what_tiers_hold_and_whether_they_serve_is_shown_by_node(plane: Plane, node: FakeNode) -> None:
+    await plane.http.put(f"{T}?wait=30s", json=DISK)
+    away = TierStats(
+        "nvme",
+        "disk",
+        2 << 30,
+        False,
+        "the disk is gone",
+        blocks=3,
+        stored_bytes=3 << 20,
+        from_settings=False,
+    )
+    node.stats = msgspec.structs.replace(node.stats, tiers=[away])
+    await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
+    shown = await plane.get(T)
+    assert (shown["blocks"], shown["stored_bytes"]) == (3, 3 << 20)
+    assert shown["stats"]["node-a"]["reason"] == "the disk is gone"
+    effective = shown["status"]["conditions"][2]
+    assert (effective["status"], effective["reason"]) == ("False", "OutOfService")
+    assert "the disk is gone" in effective["message"]
+    gone = (await plane.http.delete(T)).json()
+    assert (gone["blocks"], gone["stored_bytes"], gone["nodes"]) == (3, 3 << 20, ["node-a"])
+    assert "nothing is deleted" in gone["message"]
+
+
+async def test_only_operators_of_the_whole_fleet_change_tiers(tmp_path: Path) -> None:
+    document = {"document": {"apiVersion": "larder/v1", "tiers": {"nvme": DISK}}}
+    async with guarding(tmp_path) as plane:
+        limited = await made(plane, "limited", "operator", tenants=["acme"])
+        for token, reading, writing in (
+            (await made(plane, "viewer"), 404, 403),
+            (limited, 403, 403),
+            (await made(plane, "operator", "operator"), 404, 201),
+            ("", 401, 401),
+        ):
+            assert (await asked(plane, token, "GET", T)).status_code == reading
+            assert (await asked(plane, token, "PUT", T, json=DISK)).status_code == writing
+            if writing != 201:
+                patched = await asked(plane, token, "PATCH", T, json={"order": 1})
+                assert patched.status_code == writing
+                assert (await asked(plane, token, "DELETE", T)).status_code == writing
+        assert (await asked(plane, limited, "POST", "/api/v1/apply", json=document)).status_code == 403
+        assert (await asked(plane, limited, "GET", "/api/v1/export")).json()["document"]["tiers"] == []
+
+
+async def test_tiers_outlive_a_restart_of_the_management_plane(tmp_path: Path) -> None:
+    async with serving(settings_in(tmp_path)) as plane:
+        made = (await plane.http.put(T, json=DISK)).json()
+    async with serving(settings_in(tmp_path)) as plane:
+        shown = await plane.get(T)
+        assert {name: shown[name] for name in (*DISK, "generation", "created_at")} == {
+            name: made[name] for name in (*DISK, "generation", "created_at")
+        }
+        assert (await plane.get("/api/v1/snapshot"))["tiers"]["generation"] == 1

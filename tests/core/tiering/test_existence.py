@@ -1,0 +1,241 @@
+"""Blocks that other nodes wrote to shared tiers: asked for once, remembered for a while, refused if invalidated."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.core.tiering import existence
+from dataplane.core.tiering.existence import ASKED_AT_ONCE, FOUND_S, MISSING_S
+from dataplane.core.tiering.tiering import MAX_AHEAD_S
+from dataplane.core.tiering.tombstones import Tombstone
+from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.tier_directory import space_word
+from dataplane.tiering.rates import Rates
+from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from tests.core.tiering.tier_bench import PAGE, TierBench, tier, tier_bench
+from tests.dataplane import factories as make
+
+CHAIN = make.keys(8, "chain")
+
+
+@pytest.fixture
+def run() -> TierBench:
+    bench = tier_bench(64, tier("shared"))
+    bench.tiering.tiers[0].shared = True
+    return bench
+
+
+def identity(run: TierBench) -> bytes:
+    found = run.tiering.identity(run.engine.spaces[0])
+    assert found is not None
+    return found
+
+
+def elsewhere(run: TierBench, count: int, tenant: str = "acme", sequence: int = 5) -> list[StoredBlock]:
+    """Blocks that another node stored."""
+    blocks = [
+        StoredBlock(
+            BlockName(identity(run), key), tenant, sequence, PAGE, b"c" * 16, CHAIN[at - 1] if at else b""
+        )
+        for at, key in enumerate(CHAIN[:count])
+    ]
+    run.stores[0].update({block.name: block for block in blocks})
+    return blocks
+
+
+def answer(run: TierBench) -> int:
+    """Answer every question, and return how many names were asked for."""
+    state, count = run.tiering.tiers[0], 0
+    while names := run.tiering.existence.next_names(state):
+        count += len(names)
+        run.tiering.looked_up(state, names, [run.stores[0].get(name) for name in names], run.now)
+    return count
+
+
+def load(run: TierBench) -> None:
+    """Do all loads; the tier says what it holds."""
+    run.begin()
+    while run.loads:
+        each = run.loads.pop(0)
+        block = run.stores[0].get(each.name)
+        outcome = Outcome.OK if block else Outcome.MISSING
+        run.tiering.loaded(each, outcome, block.checksum if block else b"", run.now, block)
+        run.begin()
+
+
+def ready(run: TierBench) -> int:
+    words = pack_keys(CHAIN)
+    return len(run.bench.node.pool.table.memory.leading_ready(words, run.engine.spaces[0])[0])
+
+
+def listed(run: TierBench) -> int:
+    found = run.tiering.directory.find(pack_keys(CHAIN), space_word(identity(run).hex()))
+    return int((found.tiers != 0).sum())
+
+
+def is_missing(run: TierBench, at: int) -> bool:
+    return run.tiering.directory.is_missing(pack_keys(CHAIN[at:]), space_word(identity(run).hex()))
+
+
+def test_a_chain_is_asked_for_once_and_loaded_by_all_who_want_it(run: TierBench) -> None:
+    elsewhere(run, 8)
+    run.ask(CHAIN)
+    run.ask(CHAIN[:4])
+    run.begin()
+    assert run.loads == [], "nothing is known yet"
+    assert answer(run) == 8
+    load(run)
+    assert ready(run) == 8
+    assert run.tiering.tiers[0].contents.used_bytes == 0, "the node pays for what it wrote alone"
+    run.ask(CHAIN)
+    assert answer(run) == 0
+    assert run.bench.faults() == []
+
+
+def test_the_blocks_before_a_gap_are_loaded(run: TierBench) -> None:
+    elsewhere(run, 3)
+    run.ask(CHAIN)
+    answer(run)
+    load(run)
+    assert (ready(run), len(run.tiering.loads)) == (3, 0)
+    assert is_missing(run, 3)
+
+
+def test_answers_are_forgotten_after_their_time(run: TierBench) -> None:
+    elsewhere(run, 3)
+    run.ask(CHAIN)
+    answer(run)
+    assert listed(run) == 3
+    run.bench.now += MISSING_S - 1
+    run.tiering.step(run.now)
+    assert is_missing(run, 3)
+    load(run)
+    run.bench.now += 2
+    run.tiering.step(run.now)
+    assert not is_missing(run, 3)
+    run.bench.now += FOUND_S - 3
+    run.tiering.step(run.now)
+    assert listed(run) == 3, "a use counts"
+    run.bench.now += 2 * FOUND_S
+    run.tiering.step(run.now)
+    assert listed(run) == 0
+
+
+def test_a_request_is_not_left_waiting_when_the_tier_goes_out_of_service(run: TierBench) -> None:
+    elsewhere(run, 8)
+    run.ask(CHAIN)
+    run.begin()
+    run.tiering.tiers[0].serves = False
+    run.tiering.step(run.now)
+    run.begin()
+    assert len(run.tiering.loads) == 0
+
+
+def test_a_request_whose_engine_is_gone_is_given_up_while_it_asks(run: TierBench) -> None:
+    run.ask(CHAIN)
+    run.begin()
+    run.tiering.loads.engine_gone(run.engine.client)
+    assert len(run.tiering.loads) == 0
+    answer(run)
+    load(run)
+
+
+def test_many_names_are_asked_for_in_several_calls(run: TierBench) -> None:
+    many = make.keys(ASKED_AT_ONCE + 10, "many")
+    run.ask(many)
+    state = run.tiering.tiers[0]
+    assert [len(run.tiering.existence.next_names(state)) for _ in range(3)] == [ASKED_AT_ONCE, 10, 0]
+
+
+@pytest.mark.parametrize(
+    ("tombstone", "loaded"),
+    [
+        (Tombstone(before=6), 0),
+        (Tombstone(before=5), 8),
+        (Tombstone(before=6, tenant="acme"), 0),
+        (Tombstone(before=6, tenant="other"), 8),
+        (Tombstone(before=6, keys=frozenset(CHAIN[:3]), last_key=CHAIN[2]), 0),
+        (Tombstone(before=6, keys=frozenset([CHAIN[7]]), last_key=CHAIN[7]), 7),
+        (Tombstone(before=6, keys=frozenset(make.keys(2, "x")), last_key=make.keys(2, "x")[1]), 8),
+    ],
+)
+def test_a_block_that_an_invalidation_covers_is_not_published(
+    run: TierBench, tombstone: Tombstone, loaded: int
+) -> None:
+    elsewhere(run, 8)
+    run.tiering.tiers[0].tombstones = lambda: [tombstone]
+    run.ask(CHAIN)
+    answer(run)
+    load(run)
+    assert ready(run) == loaded
+    assert run.bench.faults() == []
+
+
+def test_a_block_whose_chain_is_not_known_may_lie_behind_an_invalidated_prefix(run: TierBench) -> None:
+    elsewhere(run, 8)
+    prefix = make.keys(2, "x")
+    run.tiering.tiers[0].tombstones = lambda: [Tombstone(6, keys=frozenset(prefix), last_key=prefix[1])]
+    run.ask(CHAIN[4:])
+    answer(run)
+    load(run)
+    assert run.tiering.tiers[0].counters.lost == {"invalidated": 4}
+
+
+def test_a_block_of_another_tenant_than_was_found_is_not_published(run: TierBench) -> None:
+    blocks = elsewhere(run, 1)
+    run.ask(CHAIN[:1])
+    answer(run)
+    run.stores[0][blocks[0].name] = elsewhere(run, 1, tenant="other")[0]
+    load(run)
+    assert ready(run) == 0
+
+
+@pytest.mark.parametrize("seconds", [2 * MAX_AHEAD_S, 1e9])
+def test_a_block_from_the_future_is_not_loaded(run: TierBench, seconds: float) -> None:
+    """No invalidation would ever cover it."""
+    ahead = int((run.now + seconds) * 1e9)
+    elsewhere(run, 1, sequence=ahead)
+    run.ask(CHAIN)
+    answer(run)
+    assert is_missing(run, 0)
+    assert run.tiering.tiers[0].counters.lost == {"clock": 1}
+    run.bench.now += 2 * MISSING_S
+    run.tiering.step(run.now)
+    elsewhere(run, 1, sequence=int(run.now * 1e9))
+    run.ask(CHAIN)
+    answer(run)
+    elsewhere(run, 1, sequence=ahead + int(1e12))  # it is replaced between the look-up and the load
+    load(run)
+    assert ready(run) == 0
+    assert run.tiering.tiers[0].counters.lost == {"clock": 2}
+
+
+def test_a_block_of_a_clock_that_is_a_little_ahead_is_loaded(run: TierBench) -> None:
+    elsewhere(run, 1, sequence=int((run.now + MAX_AHEAD_S / 2) * 1e9))
+    run.ask(CHAIN)
+    answer(run)
+    load(run)
+    assert ready(run) == 1
+
+
+def test_one_engine_cannot_take_all_questions(run: TierBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(existence, "MAX_ASKED", 8)
+    monkeypatch.setattr(existence, "OWN_QUESTIONS", 2)
+    other = run.bench.attach(make.space(block_bytes=PAGE), pid=200)
+    run.ask(make.keys(100, "flood"))
+    elsewhere(run, 2)
+    run.tiering.loads.request(other.client, run.engine.spaces[0], make.packed(CHAIN[:2]), run.now + 5)
+    assert answer(run) == 4 + 2
+    load(run)
+    assert ready(run) == 2
+
+
+def test_bandwidth_counts_neither_waiting_nor_loads_beside_each_other_twice() -> None:
+    rates = Rates()
+    rates.add(100, 10.0, 11.0)
+    rates.add(100, 50.0, 51.0)
+    assert rates.bytes_per_s == pytest.approx(100)
+    both = Rates()
+    both.add(100, 10.0, 11.0)
+    both.add(100, 10.0, 11.0)
+    assert both.bytes_per_s == pytest.approx(200, rel=0.2)

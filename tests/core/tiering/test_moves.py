@@ -1,0 +1,507 @@
+"""Moves on request: what is copied, released and loaded, and why the rest is not."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from dataplane.core.tiering import memory_moves, moves
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control.moves import Move, MoveState
+from dataplane.protocol.control.records import Strength
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.events import BlocksEvicted, MoveEnded
+from dataplane.protocol.spaces import Space
+from dataplane.protocol.tiers import MEMORY
+from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
+from tests.core.tiering.tier_bench import (
+    CHECKSUM,
+    PAGE,
+    TierBench,
+    quota,
+    stored_size,
+    tier,
+    tier_bench,
+)
+from tests.dataplane import factories as make
+
+OFF = tier(spill="off")
+MIB = 1 << 20
+
+
+def begin(
+    run: TierBench,
+    to: str = "disk",
+    scope: Scope | None = None,
+    *,
+    release: bool = False,
+    deadline_s: float = 300.0,
+    dry_run: bool = False,
+) -> MoveState:
+    message = Move("n", scope or Scope(tenant=""), to, release, deadline_s, dry_run)
+    return run.bench.node.move(message, run.now)
+
+
+def finish(run: TierBench, state: MoveState, steps: int = 200) -> MoveState:
+    for _ in range(steps):
+        run.bench.pass_time(0.05)
+        run.settle()
+        if state.ended_at is not None:
+            assert run.tiering.moves._active or not any(tier.watched for tier in run.tiering.tiers)
+            return state
+    raise AssertionError(f"the move does not end: {state}")
+
+
+def evict_all(run: TierBench) -> None:
+    node = run.bench.node
+    node.room.evict(list(node.pool.table.blocks.values()), "room", run.now)
+    assert not node.pool.table.blocks
+
+
+def test_blocks_are_copied_to_a_tier_and_stay_in_memory() -> None:
+    run = tier_bench(64, OFF)
+    mine, other = make.keys(4, "mine"), make.keys(2, "other")
+    run.engine.store(mine, PAGE, tenant="a")
+    run.engine.store(other, PAGE, tenant="b")
+    state = finish(run, begin(run, scope=Scope(tenant="a")))
+    assert (state.blocks, state.bytes, state.moved_blocks, state.moved_bytes) == (4, 4 * PAGE, 4, 4 * PAGE)
+    assert (state.released_blocks, state.refused) == (0, {})
+    assert {name.key for name in run.stores[0]} == set(mine)
+    assert run.engine.lookup(mine) == 4
+    assert run.faults() == []
+    again = finish(run, begin(run, scope=Scope(tenant="a")))
+    assert (again.number, again.present_blocks, again.moved_blocks) == (2, 4, 0)
+
+
+def test_with_release_memory_is_freed_once_the_copy_is_there() -> None:
+    run = tier_bench(64, OFF)
+    chain = make.keys(4)
+    run.engine.store(chain, PAGE)
+    state = begin(run, release=True)
+    run.bench.pass_time(0.05)
+    run.begin()
+    run.bench.pass_time(0.05)
+    assert (len(run.spills), run.engine.lookup(chain)) == (4, 4), "the copies are still under way"
+    finish(run, state)
+    assert (state.moved_blocks, state.released_blocks, state.released_bytes) == (4, 4, 4 * PAGE)
+    assert (run.engine.lookup(chain), len(run.stores[0])) == (0, 4)
+    evicted = run.bench.events(BlocksEvicted)
+    assert {event.reason for event in evicted} == {memory_moves.RELEASED}
+    run.ask(chain)
+    run.settle()
+    assert run.engine.lookup(chain) == 4
+    assert run.faults() == []
+
+
+def test_a_copy_that_fails_releases_nothing_and_says_why() -> None:
+    run = tier_bench(64, OFF)
+    chain = make.keys(4)
+    run.engine.store(chain, PAGE)
+    state = begin(run, release=True)
+    run.bench.pass_time(0.05)
+    run.begin()
+    run.end_spills(Outcome.FAILED, 3)
+    finish(run, state)
+    assert (state.moved_blocks, state.released_blocks, state.refused) == (1, 1, {"failed": 3})
+    assert run.engine.lookup(chain) in (0, 3)
+    assert run.faults() == []
+
+
+def test_a_leased_block_leaves_memory_when_its_lease_ends() -> None:
+    run = tier_bench(64, OFF)
+    chain = make.keys(4)
+    run.engine.store(chain, PAGE)
+    run.engine.acquire(chain[:2])
+    state = begin(run, release=True)
+    for _ in range(5):
+        run.bench.pass_time(0.05)
+        run.settle()
+    assert (state.released_blocks, state.ended_at, run.engine.lookup(chain)) == (2, None, 2)
+    run.engine.release()
+    assert finish(run, state).released_blocks == 4
+    assert run.engine.lookup(chain) == 0
+
+
+def test_what_is_leased_until_the_deadline_stays() -> None:
+    run = tier_bench(64, OFF)
+    run.engine.store(make.keys(4), PAGE)
+    run.engine.acquire(make.keys(4)[:1])
+    state = finish(run, begin(run, release=True, deadline_s=1.0))
+    assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 3, {"leased": 1})
+    assert state.ended_at is not None
+    assert state.ended_at - state.started_at >= 1.0
+
+
+@pytest.mark.parametrize("strength", ["guaranteed", "permanent", "soft"])
+def test_a_guaranteed_block_never_leaves_memory(strength: Strength) -> None:
+    run = tier_bench(64, OFF)
+    chain = make.keys(4)
+    run.engine.store(chain, PAGE)
+    run.pins(make.pin("system", chain[:2], strength=strength))
+    state = finish(run, begin(run, release=True))
+    pinned = 0 if strength == "soft" else 2
+    assert (state.moved_blocks, state.released_blocks) == (4, 4 - pinned)
+    assert state.refused == ({"pinned": 2} if pinned else {})
+    assert run.engine.lookup(chain) == pinned
+
+
+def test_a_limit_of_the_tier_refuses_blocks() -> None:
+    run = tier_bench(64, OFF)
+    run.quotas(quota("a", limit=3, on_exceed="reject"))
+    run.engine.store(make.keys(5), PAGE, tenant="a")
+    state = finish(run, begin(run, scope=Scope(tenant="a"), release=True))
+    assert (state.moved_blocks, state.released_blocks, state.refused) == (3, 3, {"limit": 2})
+
+
+def test_a_tier_that_is_out_of_service_takes_nothing() -> None:
+    run = tier_bench(64, OFF)
+    run.engine.store(make.keys(3), PAGE)
+    run.tiering.tiers[0].serves = False
+    assert finish(run, begin(run, release=True)).refused == {"away": 3}
+    assert run.engine.lookup(make.keys(3)) == 3
+
+
+def test_a_tier_that_is_removed_ends_the_move() -> None:
+    run = tier_bench(64, OFF)
+    run.engine.store(make.keys(3), PAGE)
+    state = begin(run)
+    run.bench.pass_time(0.05)
+    run.tiering.remove_tier(run.tiering.tiers[0])
+    run.bench.pass_time(0.05)
+    assert (state.refused, state.ended_at) == ({"away": 3}, run.now)
+
+
+def test_a_tier_that_hangs_ends_the_move_at_its_deadline() -> None:
+    run = tier_bench(1024, tier(spill="off", max_bytes_in_flight=MIB))
+    run.engine.store(make.keys(600), PAGE)
+    state = begin(run, deadline_s=2.0)
+    for _ in range(50):
+        run.bench.pass_time(0.05)
+        run.begin()
+    assert len(run.spills) == MIB // stored_size(PAGE)
+    assert (state.refused, state.moved_blocks) == ({"late": 600}, 0)
+    assert not run.tiering.tiers[0].watched
+    (ended,) = run.bench.events(MoveEnded)
+    assert (ended.move, ended.tier, ended.moved, ended.refused) == (1, "disk", 0, 600)
+
+
+def test_only_some_blocks_wait_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_moves, "MAX_OUTSTANDING", 10)
+    run = tier_bench(256, OFF)
+    run.engine.store(make.keys(100), PAGE)
+    state = begin(run)
+    run.bench.pass_time(0.05)
+    assert run.tiering.tiers[0].waiting_blocks == 10
+    assert finish(run, state).moved_blocks == 100
+
+
+def test_a_prefix_is_moved_with_what_was_stored_behind_it() -> None:
+    run = tier_bench(64, OFF)
+    chain, other = make.keys(6), make.keys(3, "other")
+    run.engine.store(chain, PAGE)
+    run.engine.store(other, PAGE)
+    state = finish(run, begin(run, scope=Scope(keys=make.packed(chain[:2]))))
+    assert (state.blocks, {name.key for name in run.stores[0]}) == (6, set(chain))
+
+
+def test_blocks_of_a_tier_are_loaded_into_memory() -> None:
+    run = tier_bench(64, tier())
+    chains = [make.keys(4, name) for name in ("a", "b")]
+    branch = [*chains[0][:2], *make.keys(2, "branch")]
+    for chain in (*chains, branch):
+        run.engine.store(chain, PAGE)
+    run.settle()
+    evict_all(run)
+    state = finish(run, begin(run, MEMORY))
+    assert (state.blocks, state.bytes, state.moved_blocks, state.refused) == (10, 10 * PAGE, 10, {})
+    assert [run.engine.lookup(chain) for chain in (*chains, branch)] == [4, 4, 4]
+    assert run.faults() == []
+    again = finish(run, begin(run, MEMORY))
+    assert (again.present_blocks, again.moved_blocks) == (10, 0)
+
+
+def test_a_chain_that_was_loaded_is_invalidated_by_its_prefix() -> None:
+    run = tier_bench(512, tier())
+    chain = make.keys(400)
+    run.engine.store(chain, PAGE)
+    run.settle()
+    evict_all(run)
+    assert finish(run, begin(run, MEMORY)).moved_blocks == 400
+    run.bench.node.invalidate(Scope(keys=make.packed(chain[:1])), run.now)
+    run.bench.pass_time(0.05)
+    assert run.engine.lookup(chain) == 0
+    assert not run.bench.node.pool.table.blocks
+
+
+def test_a_prefix_is_loaded_with_what_was_stored_behind_it() -> None:
+    run = tier_bench(64, tier())
+    chain, other = make.keys(6), make.keys(3, "other")
+    run.engine.store(chain, PAGE)
+    run.engine.store(other, PAGE)
+    run.settle()
+    evict_all(run)
+    state = finish(run, begin(run, MEMORY, Scope(keys=make.packed(chain[:2]))))
+    assert (state.blocks, state.moved_blocks) == (6, 6)
+    assert (run.engine.lookup(chain), run.engine.lookup(other)) == (6, 0)
+
+
+def test_a_move_to_memory_loads_less_than_the_pool_holds() -> None:
+    run = tier_bench(1024, tier(budget_blocks=4000))
+    for number in range(8):
+        run.engine.store(make.keys(256, number), PAGE)
+        run.settle()
+    evict_all(run)
+    state = finish(run, begin(run, MEMORY))
+    assert state.blocks == 8 * 256
+    assert state.moved_blocks == 3 * 256
+    assert state.refused == {"budget": 5 * 256}
+
+
+def test_loads_that_fail_say_why() -> None:
+    run = tier_bench(64, tier())
+    run.engine.store(make.keys(4), PAGE)
+    run.settle()
+    evict_all(run)
+    run.stores[0].clear()
+    assert finish(run, begin(run, MEMORY)).refused == {"missing": 4}
+
+
+def test_an_engine_that_waits_for_a_tier_comes_before_a_move() -> None:
+    run = tier_bench(1024, tier(max_bytes_in_flight=MIB))
+    for number in range(3):
+        run.engine.store(make.keys(256, number), PAGE)
+        run.settle()
+    evict_all(run)
+    run.ask(make.keys(256, 0), wait_s=100.0)
+    state = begin(run, MEMORY)
+    for _ in range(5):
+        run.bench.pass_time(0.05)
+    assert len(run.tiering.loads) == 1, "the move asks for nothing"
+    assert finish(run, state).blocks == 3 * 256
+
+
+def test_blocks_of_a_space_that_no_engine_attached_cannot_be_loaded() -> None:
+    run = tier_bench(64, tier())
+    space = bytes.fromhex(Space("later").identity())
+    stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM, b"") for key in make.keys(2)]
+    run.tiering.restore(run.tiering.tiers[0], stored, run.now)
+    state = finish(run, begin(run, MEMORY))
+    assert (state.blocks, state.refused) == (2, {"detached": 2})
+
+
+@pytest.mark.parametrize("to", ["disk", MEMORY])
+def test_a_dry_run_only_counts(to: str) -> None:
+    run = tier_bench(64, tier(spill="off" if to == "disk" else "commit"))
+    run.engine.store(make.keys(4), PAGE)
+    run.settle()
+    if to == MEMORY:
+        evict_all(run)
+    state = finish(run, begin(run, to, dry_run=True))
+    assert (state.blocks, state.bytes, state.moved_blocks, state.refused) == (4, 4 * PAGE, 0, {})
+    assert state.dry_run
+
+
+def test_what_cannot_be_moved_is_refused() -> None:
+    run = tier_bench(8, OFF)
+    for message, code, field in (
+        (Move("n", Scope(tenant="a"), "tape"), Code.UNKNOWN_TIER, "tier"),
+        (Move("n", Scope(), "disk"), Code.BAD_SCOPE, "scope"),
+        (Move("n", Scope(keys=b"x"), "disk"), Code.BAD_KEYS, "scope.keys"),
+        (Move("n", Scope(tenant="a/b"), MEMORY), Code.BAD_SALT, "scope.tenant"),
+    ):
+        with pytest.raises(ProtocolError) as raised:
+            run.bench.node.move(message, run.now)
+        assert (raised.value.code, raised.value.field) == (code, field)
+    with pytest.raises(ProtocolError) as raised:
+        run.bench.node.move_state(7)
+    assert raised.value.code is Code.UNKNOWN_MOVE
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (Move("n", Scope(tenant="a"), "tape"), "expected 'memory' or an open tier ('disk')"),
+        (Move("n", Scope(), "tape", compress=True), "expected an open tier ('disk')"),
+        (Move("n", Scope(), "disk", compress=True, source="tape"), "expected 'memory'"),
+        (
+            Move("n", Scope(tenant="a"), "disk", source="tape"),
+            "expected 'memory' or an open tier ('disk')",
+        ),
+        (Move("n", Scope(tenant="a"), MEMORY, source="tape"), "expected 'memory'"),
+    ],
+)
+def test_an_unknown_tier_is_answered_with_the_names_that_are_valid_there(
+    message: Move, expected: str
+) -> None:
+    run = tier_bench(8, OFF)
+    with pytest.raises(ProtocolError) as raised:
+        run.bench.node.move(message, run.now)
+    found = f"no tier 'tape' is open on this node; {expected}"
+    advice = f". {moves.ADD_TIER}" if "open tier" in expected else ""
+    assert raised.value.message == found + advice
+
+
+def fill(run: TierBench, tenant: str) -> int:
+    """Begin as many moves of a tenant as the node takes, and return their number."""
+    count = 0
+    with contextlib.suppress(ProtocolError):
+        while count < 2 * moves.MAX_ACTIVE:
+            begin(run, scope=Scope(tenant=tenant))
+            count += 1
+    return count
+
+
+def test_the_moves_of_a_tenant_leave_room_for_those_of_others() -> None:
+    run = tier_bench(8, OFF)
+    begun = 0
+    for tenant in ("", *map(str, range(20))):
+        own = fill(run, tenant)
+        assert own == moves.MAX_ACTIVE // 2 if tenant == "" else own >= 1
+        begun += own
+    assert begun <= moves.MAX_ACTIVE + 20
+    for _ in range(begun):
+        run.bench.pass_time(0.05)
+    assert begin(run).number == begun + 1
+
+
+def test_a_move_that_waits_for_a_lease_delays_no_other() -> None:
+    run = tier_bench(64, OFF)
+    leased, other = make.keys(4, "leased"), make.keys(4, "other")
+    run.engine.store(leased, PAGE, tenant="a")
+    run.engine.store(other, PAGE, tenant="b")
+    run.engine.acquire(leased)
+    waits = begin(run, scope=Scope(tenant="a"), release=True, deadline_s=86_400.0)
+    assert finish(run, begin(run, scope=Scope(tenant="b"), release=True)).released_blocks == 4
+    assert waits.ended_at is None
+    short = begin(run, scope=Scope(tenant="a"), release=True, deadline_s=1.0)
+    for _ in range(30):
+        run.bench.pass_time(0.05)
+    assert short.refused == {"leased": 4}
+
+
+@pytest.mark.parametrize("where", ["tier", "memory", "shared tier"])
+def test_a_move_of_one_tenant_does_not_show_or_load_what_another_has(where: str) -> None:
+    run = tier_bench(64, tier())
+    theirs = make.keys(4, "theirs")
+    run.engine.store(theirs, PAGE, tenant="b")
+    run.settle()
+    if where != "memory":
+        evict_all(run)
+    state = run.tiering.tiers[0]
+    if where == "shared tier":
+        state.shared = True
+        for name in list(run.stores[0]):
+            run.tiering.forget(state, name)
+    move = begin(run, MEMORY, Scope(tenant="a", keys=make.packed(theirs)), deadline_s=2.0)
+    for _ in range(60):
+        run.bench.pass_time(0.05)
+        while names := run.tiering.existence.next_names(state):
+            run.tiering.looked_up(state, names, [run.stores[0].get(name) for name in names], run.now)
+        run.settle()
+        run.tiering.step(run.now)
+    assert move.ended_at is not None
+    assert (move.blocks, move.moved_blocks, move.present_blocks, move.refused) == (0, 0, 0, {})
+    assert run.engine.lookup(theirs) == (4 if where == "memory" else 0)
+
+
+def test_old_results_of_moves_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "MAX_SAVED", 0)
+    run = tier_bench(8, OFF)
+    run.engine.store(make.keys(2), PAGE)
+    first, second = begin(run), begin(run)
+    finish(run, first)
+    assert finish(run, second).present_blocks == 2
+    third = begin(run)
+    for old in (first, second):
+        with pytest.raises(ProtocolError):
+            run.bench.node.move_state(old.number)
+    assert run.bench.node.move_state(third.number) is third
+
+
+def test_a_move_to_a_tier_that_is_cancelled_stops_and_keeps_what_was_moved() -> None:
+    run = tier_bench(256, tier(spill="off", max_bytes_in_flight=8 * stored_size(PAGE)))
+    run.engine.store(make.keys(100), PAGE)
+    state = begin(run, release=True)
+    run.bench.pass_time(0.05)
+    run.begin()
+    assert len(run.spills) == 8
+    assert run.tiering.moves.cancel(state.number).cancelled
+    assert state.ended_at is None
+    run.settle()
+    finish(run, state)
+    assert (state.moved_blocks, state.released_blocks, state.refused) == (8, 0, {"cancelled": 100})
+    disk = run.tiering.tiers[0]
+    assert (len(run.stores[0]), disk.waiting_blocks, len(disk.waiting_for)) == (8, 0, 0)
+    assert len(run.bench.node.pool.table.blocks) == 100
+    assert not disk.moving
+    assert run.faults() == []
+
+
+def test_blocks_that_wait_for_a_tier_without_the_move_are_still_copied() -> None:
+    run = tier_bench(64, tier(spill="commit"))
+    run.engine.store(make.keys(5, "before"), PAGE)
+    state = begin(run)
+    run.bench.pass_time(0.05)
+    run.tiering.moves.cancel(state.number)
+    run.settle()
+    finish(run, state)
+    assert (state.refused, len(run.stores[0])) == ({"cancelled": 5}, 5)
+
+
+def test_a_move_to_memory_that_is_cancelled_keeps_what_was_loaded() -> None:
+    run = tier_bench(1024, tier())
+    chains = [make.keys(40, number) for number in range(6)]
+    for chain in chains:
+        run.engine.store(chain, PAGE)
+    run.settle()
+    evict_all(run)
+    state = begin(run, MEMORY)
+    while not run.tiering.loads:
+        run.bench.pass_time(0.05)
+    batch = run.tiering.loads.next_batch(run.now)
+    run.loads += batch
+    assert run.tiering.moves.cancel(state.number).cancelled
+    run.settle()
+    finish(run, state)
+    assert state.moved_blocks == len(batch)
+    assert state.refused == {"cancelled": 240 - len(batch)}
+    assert len(run.bench.node.pool.table.blocks) == len(batch)
+    assert len(run.tiering.loads) == 0
+    assert run.faults() == []
+
+
+def test_a_dry_run_and_a_selection_under_way_can_be_cancelled() -> None:
+    run = tier_bench(64, OFF)
+    run.engine.store(make.keys(3), PAGE)
+    for to, dry_run in (("disk", True), (MEMORY, False)):
+        state = begin(run, to, dry_run=dry_run)
+        run.tiering.moves.cancel(state.number)
+        finish(run, state)
+        assert (state.cancelled, state.moved_blocks) == (True, 0)
+    with pytest.raises(ProtocolError) as raised:
+        run.tiering.moves.cancel(99)
+    assert raised.value.code is Code.UNKNOWN_MOVE
+
+
+@pytest.mark.parametrize("release", [False, True])
+def test_a_move_evicts_nothing_from_its_tier_that_it_has_just_copied(release: bool) -> None:
+    run = tier_bench(64, tier(budget_blocks=6, spill="off"))
+    run.engine.store(make.keys(4, "old"), PAGE, tenant="other")
+    finish(run, begin(run, scope=Scope(tenant="other")))
+    run.bench.pass_time(10.0)
+    run.engine.store(make.keys(9), PAGE, tenant="acme")
+    state = finish(run, begin(run, scope=Scope(tenant="acme"), release=release))
+    assert (state.moved_blocks, state.refused) == (6, {"budget": 3})
+    assert state.released_blocks == (6 if release else 0)
+    assert (run.held("acme"), run.held("other")) == (6, 0)
+    kept = [block for block in run.bench.node.pool.table.blocks.values() if block.tenant.salt == "acme"]
+    assert len(kept) == (3 if release else 9), "no block is lost"
+    assert run.faults() == []
+
+
+def test_the_state_of_a_move_names_its_tenant() -> None:
+    run = tier_bench(64, OFF)
+    run.engine.store(make.keys(3), PAGE, tenant="acme")
+    assert begin(run, scope=Scope(tenant="acme")).tenant == "acme"
+    assert begin(run, scope=Scope(model=make.space().model)).tenant is None

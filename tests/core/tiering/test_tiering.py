@@ -1,0 +1,351 @@
+"""What is copied to tiers, what is loaded from them, and what they give up."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.states import State
+from dataplane.protocol.tier_directory import space_word
+from dataplane.tiers.tier import Outcome
+from tests.core.tiering.tier_bench import PAGE, TierBench, chance_of, tier, tier_bench
+from tests.dataplane import factories as make
+
+
+def listed(run: TierBench, chain: list[bytes]) -> int:
+    """Leading blocks of a chain that an engine finds in the directory."""
+    word = space_word(make.space(block_bytes=PAGE).identity())
+    return len(run.tiering.directory.leading(pack_keys(chain), word).tiers) if serve(run) else 0
+
+
+def serve(run: TierBench) -> bool:
+    for each in run.tiering.tiers:
+        run.tiering.directory.say(
+            each.number, waiting_bytes=0, bytes_per_s=1 << 30, latency_us=0, serves=True
+        )
+    return True
+
+
+def test_what_is_stored_is_copied_and_loaded_again_after_its_eviction() -> None:
+    run = tier_bench(8, tier())
+    first, second = make.keys(8, "first"), make.keys(8, "second")
+    run.engine.store(first, PAGE)
+    run.settle()
+    assert listed(run, first) == 8
+    run.engine.store(second, PAGE)
+    assert run.engine.lookup(first) == 0
+    run.settle()
+    run.ask(first)
+    run.settle()
+    assert run.engine.lookup(first) == 8
+    assert run.tiering.tiers[0].counters.loaded_blocks == 8
+    assert run.faults() == []
+
+
+def test_a_block_is_leased_while_it_is_copied_and_no_longer() -> None:
+    run = tier_bench(8, tier())
+    run.engine.store(make.keys(8, "first"), PAGE)
+    run.begin()
+    assert run.engine.store(make.keys(1, "second"), PAGE).written == 0, "all blocks are being copied"
+    run.end_spills()
+    assert run.engine.store(make.keys(1, "second"), PAGE).written == 1
+    assert run.faults() == []
+
+
+def test_a_tier_that_hangs_keeps_no_more_than_its_bytes_in_flight() -> None:
+    run = tier_bench(1024, tier(max_bytes_in_flight=1 << 20))
+    run.engine.store(make.keys(512, "first"), PAGE)
+    run.begin()
+    assert len(run.spills) == (1 << 20) // (2 * PAGE)
+    assert run.engine.store(make.keys(800, "second"), PAGE).written == 800
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FULL, Outcome.FAILED, Outcome.LATE])
+def test_a_copy_that_fails_is_counted_and_not_listed(outcome: Outcome) -> None:
+    run = tier_bench(8, tier())
+    chain = make.keys(4, "chain")
+    run.engine.store(chain, PAGE)
+    run.begin()
+    run.end_spills(outcome)
+    assert listed(run, chain) == 0
+    assert run.tiering.tiers[0].counters.refused == {outcome.value: 4}
+    assert run.faults() == []
+
+
+def test_a_tier_that_was_full_makes_room_before_it_is_full_again() -> None:
+    run = tier_bench(64, tier())
+    run.engine.store(make.keys(4, "old"), PAGE)
+    run.settle()
+    run.engine.store(make.keys(1, "full"), PAGE)
+    run.begin()
+    run.end_spills(Outcome.FULL)
+    (full,) = run.tiering.tiers
+    assert (len(full.contents), full.contents.room_bytes) == (3, 4 * 2 * PAGE)
+    run.engine.store(make.keys(3, "new"), PAGE)
+    run.settle()
+    assert (len(full.contents), full.counters.refused) == (4, {"full": 1})
+    for _ in range(200):
+        run.tiering.tick(run.now)
+    run.engine.store(make.keys(8, "newer"), PAGE)
+    run.settle()
+    assert len(full.contents) == 12, "more room is tried after a while"
+    assert run.faults() == []
+
+
+def test_a_tier_that_is_full_before_its_budget_gives_up_blocks() -> None:
+    run = tier_bench(64, tier())
+    old, new = make.keys(4, "old"), make.keys(2, "new")
+    run.engine.store(old, PAGE)
+    run.settle()
+    run.engine.store(new, PAGE)
+    run.begin()
+    run.end_spills(Outcome.FULL)
+    run.settle()
+    assert len(run.stores[0]) == 2
+    assert run.tiering.tiers[0].contents.evicted_blocks == 2
+    assert run.faults() == []
+
+
+def test_many_who_ask_for_one_chain_get_one_load() -> None:
+    run = tier_bench(16, tier())
+    chain = make.keys(8, "chain")
+    run.engine.store(chain, PAGE)
+    run.settle()
+    run.engine.store(make.keys(16, "other"), PAGE)
+    run.settle()
+    for _ in range(5):
+        run.ask(chain)
+    run.begin()
+    assert len(run.loads) == 8
+    run.ask(chain)
+    run.begin()
+    assert len(run.loads) == 8
+    run.settle()
+    assert run.engine.lookup(chain) == 8
+    assert run.tiering.tiers[0].counters.loaded_blocks == 8
+    assert run.faults() == []
+
+
+def test_a_load_that_misses_its_deadline_or_whose_engine_is_gone_does_not_begin() -> None:
+    run = tier_bench(8, tier())
+    chain = make.keys(8, "chain")
+    run.engine.store(chain, PAGE)
+    run.settle()
+    run.engine.store(make.keys(8, "other"), PAGE)
+    run.settle()
+    run.ask(chain, wait_s=1.0)
+    run.bench.pass_time(2.0)
+    run.begin()
+    assert run.loads == []
+    run.ask(chain)
+    run.engine.detach()
+    run.begin()
+    assert run.loads == []
+    assert run.tiering.loads.given_up == 2
+    assert run.faults() == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CORRUPT, Outcome.MISSING])
+def test_a_block_that_is_corrupt_or_missing_is_forgotten_and_the_others_are_published(
+    outcome: Outcome,
+) -> None:
+    run = tier_bench(8, tier())
+    chain = make.keys(8, "chain")
+    run.engine.store(chain, PAGE)
+    run.settle()
+    run.engine.store(make.keys(8, "other"), PAGE)
+    run.settle()
+    run.ask(chain)
+    run.begin()
+    run.end_loads(Outcome.OK, 3)
+    run.end_loads(outcome, 1)
+    run.end_loads()
+    assert run.engine.lookup(chain) == 3
+    assert listed(run, chain) == 3
+    assert run.tiering.tiers[0].counters.lost == {outcome.value: 1}
+    run.stores[0].pop(next(name for name in run.stores[0] if name.key == chain[3]))  # the tier removed it
+    assert run.faults() == []
+
+
+def test_a_tier_gives_up_what_was_used_longest_ago_and_never_exceeds_its_budget() -> None:
+    run = tier_bench(64, tier(budget_blocks=8))
+    chains = [make.keys(4, number) for number in range(4)]
+    for chain in chains:
+        run.engine.store(chain, PAGE)
+        run.settle()
+        assert run.faults() == []
+    assert [listed(run, chain) for chain in chains] == [0, 0, 4, 4]
+    assert len(run.stores[0]) == 8
+
+
+def test_a_block_that_does_not_fit_the_budget_is_refused() -> None:
+    run = tier_bench(64, tier(budget_blocks=1, spill="commit"))
+    run.tiering.tiers[0].contents.budget_bytes = PAGE
+    run.engine.store(make.keys(2, "chain"), PAGE)
+    run.settle()
+    assert run.tiering.tiers[0].counters.refused == {"budget": 2}
+    assert run.faults() == []
+
+
+def test_blocks_used_a_second_time_are_copied_where_that_is_asked_for() -> None:
+    run = tier_bench(64, tier(spill="second_touch"))
+    chain = make.keys(4, "chain")
+    run.engine.store(chain, PAGE)
+    run.settle()
+    assert listed(run, chain) == 0
+    assert run.engine.acquire(chain) == 4
+    run.engine.release()
+    run.bench.pass_time(1.0)
+    run.settle()
+    assert listed(run, chain) == 4
+    assert run.faults() == []
+
+
+def test_blocks_that_are_soon_evicted_are_copied_where_that_is_asked_for() -> None:
+    run = tier_bench(512, tier(spill="evict"))
+    run.engine.store(make.keys(64, "first"), PAGE)
+    run.bench.pass_time(1.0)
+    run.settle()
+    assert len(run.stores[0]) == 0, "the pool has room"
+    run.engine.store(make.keys(440, "second"), PAGE)
+    run.bench.pass_time(1.0)
+    run.settle()
+    assert listed(run, make.keys(64, "first")) == 64
+    assert run.faults() == []
+
+
+def test_an_invalidation_reaches_tiers_blocks_under_way_and_blocks_behind_a_prefix() -> None:
+    run = tier_bench(64, tier())
+    a, b = make.keys(6, "a"), make.keys(6, "b")
+    run.engine.store(a, PAGE, tenant="acme")
+    run.engine.store(b, PAGE, tenant="rival")
+    run.settle()
+    late = make.keys(2, "late")
+    run.engine.store(late, PAGE, tenant="acme")
+    run.begin()
+    run.invalidate(Scope(keys=make.packed(a[:2])))
+    assert (listed(run, a), listed(run, b)) == (0, 6)
+    run.invalidate(Scope(tenant="acme"))
+    run.end_spills()
+    run.settle()
+    assert (listed(run, late), listed(run, b)) == (0, 6)
+    for _ in range(3):  # one sweep in each
+        run.bench.pass_time(1.0)
+    run.ask(late)
+    run.ask(a)
+    run.settle()
+    assert (run.engine.lookup(a), run.engine.lookup(late), run.engine.lookup(b)) == (0, 0, 6)
+    assert len(run.stores[0]) == 6
+    run.bench.node.clear(run.now, permanent=True)
+    run.settle()
+    assert len(run.stores[0]) == 0
+    assert run.faults() == []
+
+
+def test_an_invalidated_block_is_deleted_although_its_next_copy_fails() -> None:
+    run = tier_bench(64, tier())
+    chain = make.keys(2, "chain")
+    run.engine.store(chain, PAGE)
+    run.settle()
+    run.invalidate(Scope(tenant=""))
+    run.engine.store(chain, PAGE)
+    run.begin()
+    assert len(run.spills) == 2
+    run.end_spills(Outcome.FAILED)
+    run.begin()
+    assert len(run.stores[0]) == 0
+    assert run.faults() == []
+
+
+def test_a_load_under_way_that_is_invalidated_is_not_published() -> None:
+    run = tier_bench(8, tier())
+    chain = make.keys(4, "chain")
+    run.engine.store(chain, PAGE, tenant="acme")
+    run.settle()
+    run.engine.store(make.keys(8, "other"), PAGE)
+    run.settle()
+    run.ask(chain)
+    run.begin()
+    run.invalidate(Scope(tenant="acme"))
+    run.end_loads()
+    run.settle()
+    assert run.engine.lookup(chain) == 0
+    assert run.faults() == []
+
+
+def test_what_a_tier_held_before_is_found_again_newest_first() -> None:
+    before = tier_bench(64, tier())
+    old, new = make.keys(4, "old"), make.keys(4, "new")
+    before.engine.store(old, PAGE, tenant="acme")
+    before.bench.pass_time(1.0)
+    before.engine.store(new, PAGE, tenant="acme")
+    before.settle()
+    run = tier_bench(64, tier(budget_blocks=6))
+    run.stores[0] = dict(before.stores[0])
+    state = run.tiering.tiers[0]
+    beyond = run.tiering.restore(state, run.stores[0].values(), run.now)
+    assert len(beyond) == 2
+    assert {name.key for name in beyond} <= set(old)
+    for name in beyond:
+        del run.stores[0][name]
+    assert listed(run, new) == 4
+    run.ask(new)
+    run.settle()
+    assert run.engine.lookup(new) == 4
+    assert state.contents.tenants["acme"].blocks == 6
+    assert run.faults() == []
+
+
+def test_a_block_is_loaded_from_the_first_tier_in_service() -> None:
+    run = tier_bench(8, tier("far", order=2), tier("near", order=1))
+    chain = make.keys(4, "chain")
+    run.engine.store(chain, PAGE)
+    run.settle()
+    for serving, expected in (("near", "near"), ("far", "far")):
+        run.engine.store(make.keys(8, serving), PAGE)
+        for each in run.tiering.tiers:
+            each.serves = each.spec.name == serving or serving == "near"
+        run.settle()
+        run.ask(chain)
+        run.begin()
+        assert {load.tier.spec.name for load in run.loads} == {expected}
+        run.settle()
+        assert run.engine.lookup(chain) == 4
+    assert run.faults() == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_books_agree_whatever_happens(seed: int) -> None:
+    chance = chance_of(seed)
+    run = tier_bench(24, tier("a", 40, spill="commit"), tier("b", 12, order=1, spill="second_touch"))
+    chains = [make.keys(chance.randrange(1, 9), ("chain", number)) for number in range(20)]
+    tenants = ["", "acme", "rival"]
+    for step in range(400):
+        number = chance.randrange(len(chains))
+        chain, tenant = chains[number], tenants[number % 3]
+        action = chance.randrange(10)
+        if action < 3:
+            run.engine.store(chain, PAGE, tenant=tenant)
+        elif action < 5:
+            run.ask(chain, chance.choice([0.5, 5.0]))
+        elif action == 5:
+            run.engine.acquire(chain)
+            if chance.random() < 0.7:
+                run.engine.release()
+        elif action == 6:
+            run.bench.pass_time(chance.random())
+        elif action == 7 and step % 7 == 0:
+            run.invalidate(Scope(tenant=tenant))
+        elif action == 8:
+            run.begin()
+            run.end_spills(chance.choice([Outcome.OK, Outcome.OK, Outcome.FULL]), chance.randrange(4))
+        else:
+            run.begin()
+            run.end_loads(chance.choice([Outcome.OK, Outcome.OK, Outcome.LATE]), chance.randrange(4))
+        assert run.faults() == []
+    run.engine.release()
+    run.settle()
+    assert run.faults() == []
+    reserved = [b for b in run.bench.node.pool.table.blocks.values() if b.state is State.RESERVED]
+    assert reserved == []

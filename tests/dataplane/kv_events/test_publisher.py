@@ -1,0 +1,367 @@
+"""Published events for changes of a pool, on an in-process node whose time and loop the test controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dataplane.core.pool.changes import BlockChanges
+from dataplane.kv_events.messages import block_hash, rank
+from dataplane.kv_events.publisher import KvEventOptions, KvEventPublisher
+from dataplane.kv_events.token_ids import TokenIds
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.layout import pack_keys
+from tests.dataplane import factories as make
+from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.dataplane.kv_events.decoders import Decoded, llm_d
+
+PAGE = 4096
+OPTIONS = KvEventOptions("map", ("kv@{node}@{model}",), "CPU", token_ids=False, block_tokens=0)
+TOPIC = b"kv@bench@llama"
+TOKENS = bytes(range(256)) * 4
+
+
+class Timers:
+    """A fake loop: `run` calls all scheduled callbacks at once."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def once(self, delay_s: float, call: Callable[[], None]) -> None:
+        assert delay_s >= 0
+        self.waiting.append(call)
+
+    def run(self) -> None:
+        for _ in range(10_000):
+            if not self.waiting:
+                return
+            self.waiting.pop(0)()
+        raise AssertionError("timers that never end")
+
+
+class Sent:
+    """A stream that records its batches."""
+
+    replay = None
+    url = "tcp://127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[bytes, list[Decoded]]] = []
+        self.published = self.dropped = self.replayed = self.malformed = 0
+        self.closed = False
+
+    def send(self, topic: bytes, head: bytes, events: int) -> None:
+        decoded = llm_d(head + rank(0))
+        assert len(decoded) == events
+        self.batches.append((topic, decoded))
+
+    def skip(self, events: int) -> None:
+        self.dropped += events
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Published:
+    """A publisher on a bench, and the state of a router that applies its events."""
+
+    def __init__(self, bench: Bench, folder: Path, **options: Any) -> None:
+        self.bench, self.loop, self.stream = bench, Timers(), Sent()
+        self.publisher = KvEventPublisher(
+            bench.node,
+            self.loop,  # type: ignore[arg-type]
+            [self.stream],  # type: ignore[list-item]
+            replace(OPTIONS, **options),
+            lambda: bench.now,
+            folder / "models.json",
+        )
+
+    def events(self, topic: bytes = TOPIC) -> list[Decoded]:
+        """Return the events published since the last call."""
+        self.loop.run()
+        batches, self.stream.batches = self.stream.batches, []
+        return [event for on, events in batches for event in events if on == topic]
+
+
+def known(events: list[Decoded], before: set[int] | None = None) -> set[int]:
+    """Return the final state of a router that applies every event."""
+    cached = set(before or ())
+    for event in events:
+        if event.kind == "BlockStored":
+            cached.update(event.hashes)
+        elif event.kind == "BlockRemoved":
+            cached.difference_update(event.hashes)
+        else:
+            cached.clear()
+    return cached
+
+
+def hashes(chain: list[bytes]) -> list[int]:
+    return [block_hash(key) for key in chain]
+
+
+def ready(bench: Bench) -> set[int]:
+    return {block_hash(block.key) for block in bench.node.pool.table.blocks.values() if block.entry}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(64 * PAGE, segment_bytes=2 * make.MIB, max_blocks=64)
+
+
+@pytest.fixture
+def engine(bench: Bench) -> BenchEngine:
+    return bench.attach()
+
+
+@pytest.fixture
+def published(bench: Bench, tmp_path: Path) -> Published:
+    made = Published(bench, tmp_path)
+    assert made.events() == []
+    return made
+
+
+def test_a_stored_chain_is_one_event_with_its_parent(published: Published, engine: BenchEngine):
+    chain = make.keys(5)
+    engine.store(chain[:3], PAGE)
+    engine.store(chain, PAGE)
+    first, second, third = published.events()
+    assert first == Decoded("AllBlocksCleared")
+    assert second == Decoded("BlockStored", tuple(hashes(chain[:3])), None, (), 256, "CPU")
+    assert third == Decoded("BlockStored", tuple(hashes(chain[3:])), block_hash(chain[2]), (), 256, "CPU")
+
+
+def test_a_router_tracks_the_cached_blocks_through_evictions_and_invalidations(
+    published: Published, bench: Bench, engine: BenchEngine
+):
+    cached: set[int] = set()
+    for turn in range(40):
+        engine.store(make.keys(7, turn), PAGE, tenant=f"t{turn % 3}")
+        if turn % 10 == 9:
+            bench.node.invalidate(Scope(tenant="t1"), bench.now)
+        bench.pass_time(0.05)
+        cached = known(published.events(), cached)
+        assert cached == ready(bench)
+    bench.node.clear(bench.now, permanent=True)
+    bench.pass_time(0.05)
+    assert known(published.events(), cached) == ready(bench) == set()
+
+
+def test_a_block_that_is_stored_again_at_once_is_known_in_the_end(
+    published: Published, bench: Bench, engine: BenchEngine
+):
+    chain = make.keys(3)
+    engine.store(chain, PAGE)
+    bench.node.invalidate(Scope(tenant=""), bench.now)
+    bench.pass_time(0.05)
+    engine.store(chain, PAGE)
+    assert known(published.events()) == set(hashes(chain))
+
+
+def test_a_block_is_published_when_every_rank_has_it_and_withdrawn_when_one_loses_it(
+    tmp_path: Path,
+):
+    bench = Bench(8 * make.MIB)
+    published = Published(bench, tmp_path)
+    ranks = [bench.attach(make.space(rank=each, world=3), pid=100 + each) for each in range(3)]
+    chain = make.keys(4)
+    for one in ranks[:2]:
+        one.store(chain, PAGE)
+        assert known(published.events()) == set()
+    ranks[2].store(chain[:2], PAGE)
+    assert known(published.events()) == set(hashes(chain[:2]))
+    ranks[2].store(chain, PAGE)
+    cached = known(published.events(), set(hashes(chain[:2])))
+    assert cached == set(hashes(chain))
+    (block,) = bench.node.pool.table.find(pack_keys([chain[1]]), ranks[1].spaces[0])
+    assert block is not None
+    bench.node.pool.mark_dead([block])
+    assert known(published.events(), cached) == set(hashes([chain[0], *chain[2:]]))
+
+
+def test_each_model_has_its_topic_and_other_kv_groups_have_none(tmp_path: Path):
+    bench = Bench(8 * make.MIB)
+    published = Published(bench, tmp_path)
+    engine = bench.attach(
+        make.space("a"),
+        make.space("b/c"),
+        msgspec.structs.replace(make.space("d"), kv_group=1),
+        pid=7,
+        group="three",
+    )
+    for at in range(3):
+        engine.store(make.keys(2, at), PAGE, space=at)
+    published.loop.run()
+    assert {topic for topic, _ in published.stream.batches} == {b"kv@bench@a", b"kv@bench@b/c"}
+
+
+def test_all_topics_get_every_event(bench: Bench, engine: BenchEngine, tmp_path: Path):
+    published = Published(bench, tmp_path, topics=("kv@pod-a@{model}", "kv@pod-b@{model}"))
+    engine.store(make.keys(2), PAGE)
+    published.loop.run()
+    assert published.stream.batches[0][1] == published.stream.batches[1][1]
+    assert [topic for topic, _ in published.stream.batches] == [b"kv@pod-a@llama", b"kv@pod-b@llama"]
+
+
+def test_chunks_are_published_as_blocks_of_the_engines_size(
+    bench: Bench, engine: BenchEngine, tmp_path: Path
+):
+    published = Published(bench, tmp_path, block_tokens=16)
+    published.events()
+    chain = make.keys(2)
+    engine.store(chain, PAGE)
+    stored = published.events()[1]
+    assert len(stored.hashes) == 32
+    assert stored.block_size == 16
+    assert (stored.hashes[15], stored.hashes[31]) == tuple(hashes(chain))
+    bench.node.clear(bench.now, permanent=True)
+    bench.pass_time(0.05)
+    assert known(published.events(), set(stored.hashes)) == set()
+
+
+def test_a_size_that_does_not_divide_a_chunk_leaves_chunks_whole(
+    bench: Bench, engine: BenchEngine, tmp_path: Path
+):
+    published = Published(bench, tmp_path, block_tokens=48)
+    engine.store(make.keys(1), PAGE)
+    assert published.events()[1].block_size == 256
+
+
+class TestTokens:
+    def test_they_are_omitted_by_default(self, published: Published):
+        assert published.publisher.token_ids is None
+
+    def test_they_come_with_the_salt_at_the_start_of_a_chain(
+        self, bench: Bench, engine: BenchEngine, tmp_path: Path
+    ):
+        published = Published(bench, tmp_path, token_ids=True)
+        published.events()
+        chain = make.keys(3)
+        assert published.publisher.token_ids is not None
+        for key in chain:
+            published.publisher.token_ids.add(key, TOKENS)
+        engine.store(chain[:2], PAGE, tenant="acme")
+        engine.store(chain, PAGE, tenant="acme")
+        _, first, second = published.events()
+        assert len(first.tokens) == 512
+        assert len(second.tokens) == 256
+        assert (first.extra, second.extra) == ([["acme"], None], None)
+
+    def test_a_block_is_published_again_when_its_tokens_come(
+        self, bench: Bench, engine: BenchEngine, tmp_path: Path
+    ):
+        published = Published(bench, tmp_path, token_ids=True)
+        published.events()
+        chain = make.keys(2)
+        engine.store(chain, PAGE, tenant="acme")
+        assert [event.tokens for event in published.events()[1:]] == [()]
+        assert published.publisher.token_ids is not None
+        published.publisher.token_ids.add(chain[0], TOKENS)
+        (event,) = published.events()
+        assert (event.hashes, len(event.tokens), event.extra) == ((block_hash(chain[0]),), 256, [["acme"]])
+        published.publisher.token_ids.add(chain[0], TOKENS)
+        assert published.events() == []
+
+    def test_their_number_is_bounded(self):
+        tokens = TokenIds(lambda block: None, max_chunks=3)
+        for key in make.keys(10):
+            tokens.add(key, TOKENS)
+        assert [bool(tokens.get(key)) for key in make.keys(10)] == [False] * 7 + [True] * 3
+
+
+class TestStarts:
+    @pytest.mark.parametrize("sweeping", [False, True])
+    def test_cached_blocks_are_published_ancestors_first_after_all_were_cleared(
+        self, bench: Bench, engine: BenchEngine, tmp_path: Path, sweeping: bool
+    ):
+        for turn in range(6):
+            engine.store(make.keys(9, turn), PAGE)
+        blocks = bench.node.pool.table.blocks
+        for number in sorted(
+            blocks, reverse=True
+        ):  # as after a restart: in another order, and without references
+            blocks[number] = blocks.pop(number)
+            blocks[number].before = None
+        if sweeping:
+            bench.node.invalidate(Scope(tenant="nobody"), bench.now)
+        published = Published(bench, tmp_path)
+        events = published.events()
+        assert events[0] == Decoded("AllBlocksCleared")
+        assert known(events) == ready(bench)
+        seen: set[int | None] = {None}
+        for event in events[1:]:
+            assert event.parent in seen
+            seen.update(event.hashes)
+
+    def test_a_cold_start_says_so_about_the_models_of_the_process_before(
+        self, bench: Bench, engine: BenchEngine, tmp_path: Path
+    ):
+        before = Published(bench, tmp_path)
+        engine.store(make.keys(1), PAGE)
+        before.events()
+        cold = Published(Bench(64 * PAGE), tmp_path)
+        assert cold.events() == [Decoded("AllBlocksCleared")]
+
+    @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"a": 1}', "\0"])
+    def test_a_damaged_file_of_models_is_ignored(self, bench: Bench, tmp_path: Path, text: str):
+        (tmp_path / "models.json").write_text(text)
+        assert Published(bench, tmp_path).events() == []
+
+    def test_changes_that_were_lost_leave_a_gap_and_all_is_published_again(
+        self, published: Published, bench: Bench, engine: BenchEngine
+    ):
+        engine.store(make.keys(9, 1), PAGE)
+        cached = known(published.events())
+        small = BlockChanges(published.publisher._wake, 10)
+        published.publisher._changes = bench.node.pool.changes = small
+        for turn in range(2, 6):
+            engine.store(make.keys(9, turn), PAGE)
+        bench.node.invalidate(Scope(tenant=""), bench.now)
+        bench.pass_time(0.05)
+        engine.store(make.keys(3, 6), PAGE)
+        events = published.events()
+        assert published.stream.dropped == 9 * 4 + 9 * 5 + 3
+        assert Decoded("AllBlocksCleared") in events
+        assert known(events, cached) == ready(bench) == set(hashes(make.keys(3, 6)))
+
+    def test_the_end_of_the_cache_is_published(self, published: Published, engine: BenchEngine):
+        engine.store(make.keys(1), PAGE)
+        published.publisher.close(released=True)
+        assert [event.kind for event in published.events()] == [
+            "AllBlocksCleared",
+            "BlockStored",
+            "AllBlocksCleared",
+        ]
+        assert published.stream.closed
+        engine.store(make.keys(1, "later"), PAGE)
+
+
+def test_a_change_of_many_blocks_is_taken_in_parts():
+    calls: list[int] = []
+    changes = BlockChanges(lambda: calls.append(1), max_blocks=10)
+    blocks: list[Any] = list(range(7))
+
+    def taken(most: int) -> list[tuple[bool, list[Any]]]:
+        return [(stored, list(each)) for stored, each in changes.take(most)]
+
+    changes.stored(blocks)
+    changes.removed(blocks[:2])
+    assert taken(3) == [(True, [0, 1, 2])]
+    assert taken(5) == [(True, [3, 4, 5, 6]), (False, [0])]
+    assert changes.blocks == 1
+    assert taken(5) == [(False, [1])]
+    changes.stored(blocks)
+    assert calls == [1, 1]
+    changes.removed(blocks)
+    changes.removed(blocks[:1])
+    assert (changes.blocks, changes.lost_blocks, changes.clear()) == (7, 8, 15)
+
+
+def test_without_a_publisher_nothing_is_recorded(bench: Bench, engine: BenchEngine):
+    engine.store(make.keys(3), PAGE)
+    assert bench.node.pool.changes is None

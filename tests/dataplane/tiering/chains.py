@@ -1,0 +1,96 @@
+"""Chains of blocks whose bytes follow from their keys, and records of tiers, for tests with a real data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataplane.client import Client, attach
+from dataplane.protocol.control.records import encode_tiers
+from dataplane.protocol.control.snapshots import Ack
+from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.tiers import TierSpec
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, wait_for
+
+NBYTES = 64 << 10
+BLOCKS = 16
+"""Blocks of a chain; the pool has room for 256."""
+
+
+def connect(plane: Plane) -> Client:
+    return attach(plane.socket, [make.space(block_bytes=NBYTES)], timeout_s=30)
+
+
+def content(key: bytes) -> bytes:
+    return (key * (NBYTES // len(key) + 1))[:NBYTES]
+
+
+def store(client: Client, chain: Sequence[bytes], tenant: str = "") -> int:
+    with client.reserve(chain, NBYTES, tenant=tenant) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = bytearray(content(chain[at]))
+        return reservation.commit().blocks
+
+
+def right(client: Client, chain: Sequence[bytes]) -> int:
+    """Return the number of leading blocks in memory; their bytes are compared."""
+    with client.acquire(chain) as lease:
+        for at in range(len(lease)):
+            assert bytes(lease.view(at)) == content(chain[at])
+        return len(lease)
+
+
+def push_out(client: Client, chain: Sequence[bytes]) -> None:
+    """Store until a chain is in memory no more."""
+    number = 0
+    while client.lookup(chain):
+        store(client, make.keys(BLOCKS, ("filler", number)))
+        number += 1
+
+
+def load(client: Client, chain: Sequence[bytes], blocks: int) -> None:
+    """Ask for a chain until so many of its blocks are in memory."""
+
+    def arrived() -> bool:
+        if client.lookup(chain) == blocks:
+            return True
+        client.prefetch(chain, wait_s=60.0)
+        return False
+
+    wait_for(arrived, f"{blocks} blocks are loaded")
+
+
+def disk_tier(folder: Path, name: str = "fast", **fields: object) -> TierSpec:
+    parameters = {"directories": [str(folder)], "segment_bytes": 4 << 20}
+    spec = {"type": "disk", "budget_bytes": 64 << 20, "parameters": parameters, **fields}
+    return TierSpec(name=name, **spec)  # type: ignore[arg-type]
+
+
+def push(plane: Plane, generation: int, *specs: TierSpec) -> None:
+    """Push a snapshot of tiers; the node acknowledges it."""
+    with plane.manager() as manager:
+        answer = manager.push(make.snapshot("tiers", encode_tiers(list(specs)), generation))
+        assert isinstance(answer, Ack), answer
+
+
+def tier(plane: Plane, name: str = "fast") -> TierStats | None:
+    return next((each for each in plane.describe().tiers if each.name == name), None)
+
+
+def in_service(plane: Plane, name: str = "fast") -> None:
+    def serves() -> bool:
+        known = tier(plane, name)
+        return known is not None and known.serves
+
+    wait_for(serves, f"{name} is in service")
+
+
+def copied(plane: Plane, blocks: int, name: str = "fast") -> None:
+    """Wait until a tier holds so many blocks."""
+
+    def holds() -> bool:
+        known = tier(plane, name)
+        return known is not None and known.blocks >= blocks
+
+    wait_for(holds, "the blocks are in the tier")

@@ -1,0 +1,59 @@
+"""The file with the models of spaces: what it keeps, and that damage to it does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dataplane.tiering import known_spaces
+from dataplane.tiering.known_spaces import FILE, KnownSpaces
+
+
+def at_once(work: Callable[[], None], done: Callable[[object], None]) -> None:
+    work()
+    done(None)
+
+
+def identity(number: int) -> bytes:
+    return number.to_bytes(16, "little")
+
+
+def test_models_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_spaces, "MAX_SPACES", 3)
+    spaces = KnownSpaces(tmp_path, at_once)
+    assert spaces.models == {}
+    for number in range(5):
+        spaces.add(identity(number), f"model {number}")
+    newest = {identity(number): f"model {number}" for number in (2, 3, 4)}
+    assert KnownSpaces(tmp_path, at_once).models == spaces.models == newest
+
+
+def test_one_write_follows_the_other(tmp_path: Path) -> None:
+    running: list[tuple[Callable[[], None], Callable[[object], None]]] = []
+    spaces = KnownSpaces(tmp_path, lambda work, done: running.append((work, done)))
+    for number in range(3):
+        spaces.add(identity(number), "m")
+    for written in (1, 3):
+        ((work, done),) = running
+        running.clear()
+        work()
+        done(None)
+        assert len(KnownSpaces(tmp_path, at_once).models) == written
+    assert running == []
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x93\x01\x02\x03", b"\x81\xc4\x01a\x05"])
+def test_a_damaged_file_is_replaced(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / FILE).write_bytes(data)
+    spaces = KnownSpaces(tmp_path, at_once)
+    assert spaces.models == {}
+    spaces.add(identity(1), "m")
+    assert KnownSpaces(tmp_path, at_once).models == {identity(1): "m"}
+
+
+def test_a_folder_that_takes_no_file_does_no_harm(tmp_path: Path) -> None:
+    spaces = KnownSpaces(tmp_path / "missing", at_once)
+    spaces.add(identity(1), "m")
+    assert spaces.models == {identity(1): "m"}

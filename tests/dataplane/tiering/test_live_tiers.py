@@ -1,0 +1,259 @@
+"""A real data plane whose tiers are added, changed and removed by records while engines store and load."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dataplane.protocol.codes import Code
+from dataplane.protocol.control.records import encode_tiers
+from dataplane.protocol.control.scopes import Invalidate, Scope
+from dataplane.protocol.control.snapshots import Nack
+from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
+from dataplane.protocol.spaces import TIER_MOVER
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, RawEngine, wait_for
+from tests.dataplane.tiering.chains import (
+    BLOCKS,
+    connect,
+    copied,
+    disk_tier,
+    in_service,
+    load,
+    push,
+    push_out,
+    right,
+    store,
+    tier,
+)
+from tests.threads import join
+
+CHAIN = make.keys(BLOCKS, "chain")
+
+
+@pytest.fixture
+def plane(socket_dir: Path) -> Iterator[Plane]:
+    running = Plane(socket_dir).start()
+    yield running
+    if running.alive:
+        running.kill()
+
+
+def test_a_tier_that_is_added_serves_engines_that_attached_before(plane: Plane, tmp_path: Path) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(4, "before"))
+        push(plane, 1, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        known = tier(plane)
+        assert known is not None
+        assert (known.state, known.from_settings) == ("in service", False)
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+        push_out(client, CHAIN)
+        load(client, CHAIN, BLOCKS)
+        assert right(client, CHAIN) == BLOCKS
+    assert plane.stop() == 0
+
+
+def test_the_first_look_up_after_an_attach_finds_tiers(plane: Plane, tmp_path: Path) -> None:
+    with connect(plane) as client:
+        push(plane, 1, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+        push_out(client, CHAIN)
+    with connect(plane) as client:
+        assert client.lookup_tiers(CHAIN).coming == BLOCKS
+    assert plane.stop() == 0
+
+
+def test_a_removed_tier_is_left_as_it_is_and_serves_when_it_comes_back(plane: Plane, tmp_path: Path) -> None:
+    with connect(plane) as client:
+        push(plane, 1, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+        push_out(client, CHAIN)
+        wait_for(lambda: client.lookup_tiers(CHAIN).coming == BLOCKS, "it is listed")
+        push(plane, 2)
+        wait_for(lambda: tier(plane) is None, "it is closed")
+        assert client.lookup_tiers(CHAIN) == (0, 0, 0.0, 0)
+        push(plane, 3, disk_tier(tmp_path / "t", name="again", order=3))
+        in_service(plane, "again")
+        wait_for(lambda: client.lookup_tiers(CHAIN).coming == BLOCKS, "it is listed again")
+        load(client, CHAIN, BLOCKS)
+        assert right(client, CHAIN) == BLOCKS
+    assert plane.stop() == 0
+
+
+def test_what_was_invalidated_while_a_tier_was_away_does_not_come_back(plane: Plane, tmp_path: Path) -> None:
+    other = make.keys(4, "other")
+    with connect(plane) as client:
+        push(plane, 1, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        store(client, CHAIN, "acme")
+        store(client, other)
+        copied(plane, BLOCKS + 4)
+        push(plane, 2)
+        wait_for(lambda: tier(plane) is None, "it is closed")
+        with plane.manager() as manager:
+            manager.ask(Invalidate("n", Scope(tenant="acme")))
+        push_out(client, other)
+        plane.kill()
+        plane.start()
+        wait_for(lambda: client.lookup(CHAIN) == 0, "it is gone from memory")
+        push(plane, 3, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        wait_for(lambda: client.lookup_tiers(other).coming == 4, "the others are listed")
+        assert client.lookup_tiers(CHAIN).coming == 0
+    assert plane.stop() == 0
+
+
+def test_a_tier_of_a_record_is_open_again_after_a_kill_without_a_management_plane(
+    plane: Plane, tmp_path: Path
+) -> None:
+    with connect(plane) as client:
+        push(plane, 7, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+        wait_for((plane.folder / "tiers.snapshot").exists, "the snapshot is saved")
+    plane.kill()
+    plane.start()
+    assert plane.describe().observed["tiers"].generation == 7
+    in_service(plane)
+    with connect(plane) as client:
+        load(client, CHAIN, BLOCKS)
+        assert right(client, CHAIN) == BLOCKS
+    assert plane.stop() == 0
+
+
+def test_a_kill_while_tiers_are_applied_leaves_a_state_that_opens(plane: Plane, tmp_path: Path) -> None:
+    for generation in range(1, 5):
+        folder = tmp_path / str(generation % 2)
+        push(plane, generation, disk_tier(folder), disk_tier(tmp_path / f"b{generation % 2}", "second"))
+        plane.kill()
+        plane.start()
+    push(plane, 9, disk_tier(tmp_path / "last"))
+    in_service(plane)
+    with connect(plane) as client:
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+    wait_for(lambda: tier(plane, "second") is None, "the other one is closed")
+    assert plane.stop() == 0
+
+
+def test_changes_that_need_no_new_store_apply_at_once(plane: Plane, tmp_path: Path) -> None:
+    with connect(plane) as client:
+        push(plane, 1, disk_tier(tmp_path / "t", spill="off"))
+        in_service(plane)
+        opened = wait_for(lambda: plane.log().count("tier.opened"), "the log says that the tier is open")
+        store(client, make.keys(4, "off"))
+        push(plane, 2, disk_tier(tmp_path / "t", spill="commit", order=5, budget_bytes=128 << 20))
+        store(client, CHAIN)
+        copied(plane, BLOCKS)
+        known = tier(plane)
+        assert known is not None
+        assert known.budget_bytes == 128 << 20
+        assert plane.log().count("tier.opened") == opened
+    assert plane.stop() == 0
+
+
+def test_a_smaller_budget_holds_and_keeps_the_newest_blocks(plane: Plane, tmp_path: Path) -> None:
+    with connect(plane) as client:
+        push(plane, 1, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        for number in range(20):
+            store(client, make.keys(BLOCKS, ("old", number)))
+            copied(plane, (number + 1) * BLOCKS)  # the pool is smaller: what it evicts first is not copied
+        push(plane, 2, disk_tier(tmp_path / "t", budget_bytes=8 << 20))
+
+        def fits() -> bool:
+            known = tier(plane)
+            return known is not None and known.serves and known.stored_bytes <= 8 << 20
+
+        wait_for(fits, "the budget holds")
+        files = sum(each.stat().st_size for each in (tmp_path / "t").glob("segment-*"))
+        assert files <= 8 << 20
+    assert plane.stop() == 0
+
+
+def test_tiers_come_and_go_under_stores_and_loads(plane: Plane, tmp_path: Path) -> None:
+    ends = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            with connect(plane) as client:
+                number = 0
+                while not ends.is_set():
+                    chain = make.keys(BLOCKS, (name, number % 40))
+                    store(client, chain)
+                    older = make.keys(BLOCKS, (name, (number + 20) % 40))
+                    client.prefetch(older, wait_s=1.0)
+                    right(client, chain)
+                    right(client, older)
+                    number += 1
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    try:
+        for generation in range(1, 13):
+            specs = [
+                disk_tier(tmp_path / f"{name}{generation // 4}", name, order=generation % 3)
+                for at, name in enumerate(("a", "b", "c"))
+                if generation >> at & 1
+            ]
+            push(plane, generation, *specs)
+            for spec in specs:
+                in_service(plane, spec.name)
+        push(plane, 99)
+        wait_for(lambda: not plane.describe().tiers, "all are closed")
+    finally:
+        ends.set()
+        join(*threads)
+    assert failures == []
+    plane.describe()  # it audits
+    assert plane.stop() == 0
+
+
+def test_a_tier_that_cannot_be_opened_is_shown_with_its_reason_and_tried_again(
+    plane: Plane, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.write_text("a file")
+    push(plane, 1, disk_tier(place / "t"))
+
+    def told() -> bool:
+        known = tier(plane)
+        return known is not None and known.state == "not opened" and str(place) in known.reason
+
+    wait_for(told, "the reason is shown")
+    place.unlink()
+    in_service(plane)
+    assert plane.stop() == 0
+
+
+def test_a_refused_snapshot_changes_nothing(plane: Plane, tmp_path: Path) -> None:
+    push(plane, 1, disk_tier(tmp_path / "t"))
+    in_service(plane)
+    wrong = disk_tier(tmp_path / "u", "other", parameters={"directories": ["relative"]})
+    with plane.manager() as manager:
+        body = encode_tiers([disk_tier(tmp_path / "t"), wrong])
+        answer = manager.push(make.snapshot("tiers", body, 2))
+        assert isinstance(answer, Nack)
+        assert [fault.path for fault in answer.errors] == ["tiers[1].parameters.directories[0]"]
+    assert [each.name for each in plane.describe().tiers] == ["fast"]
+
+
+def test_an_engine_cannot_take_the_group_of_the_data_plane(plane: Plane) -> None:
+    with RawEngine(plane.socket) as engine:
+        message = Attach(1, VERSION, TIER_MOVER, [SpaceRequest(make.space())])
+        assert engine.refusal(message) == (Code.BAD_GROUP, "group")

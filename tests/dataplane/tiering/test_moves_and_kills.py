@@ -1,0 +1,98 @@
+"""A data plane that is killed while blocks move between a disk and S3: no block is lost, and no byte is wrong."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dataplane.protocol.control.moves import Move, MoveState, ReadMove
+from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.tiers import TierSpec
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.tiering.chains import (
+    BLOCKS,
+    connect,
+    copied,
+    disk_tier,
+    in_service,
+    load,
+    push,
+    right,
+    store,
+    tier,
+)
+from tests.tiers.s3_server import BUCKET, s3_server
+
+CHAINS = [make.keys(BLOCKS, ("kill", number)) for number in range(8)]
+ROUNDS = 2
+
+
+def restarted(plane: Plane, specs: list[TierSpec]) -> None:
+    """Start the data plane with both tiers, and wait until it knows their blocks."""
+    plane.start()
+    push(plane, 1, *specs)
+    in_service(plane, "nvme")
+    in_service(plane)
+
+    def listed() -> bool:
+        known = tier(plane)
+        return known is not None and known.listed_blocks is None
+
+    wait_for(listed, "the blocks in S3 are listed")
+
+
+def moved(plane: Plane, to: str, source: str, blocks: int) -> MoveState:
+    """Begin to move all blocks, and return the state once it has released so many, or has ended."""
+    with plane.manager() as manager:
+        state = manager.ask(Move("n", Scope(tenant="acme"), to, release=True, source=source)).state
+
+        def progress() -> MoveState | None:
+            found = manager.ask(ReadMove("n", state.number)).state
+            return found if found.ended_at is not None or found.released_blocks >= blocks else None
+
+        found = wait_for(progress, "blocks are released")
+    assert isinstance(found, MoveState)
+    return found
+
+
+def test_moves_that_are_killed_lose_nothing(
+    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = random.Random(7)
+    monkeypatch.setenv("TIER_KEY", "AKIATEST")
+    monkeypatch.setenv("TIER_SECRET", "of the tests")
+    with s3_server() as server:
+        parameters = {
+            "url": f"s3://{BUCKET}/kv",
+            "endpoint": server.endpoint,
+            "region": "us-east-1",
+            "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
+        }
+        s3 = TierSpec(
+            name="fast", type="s3", budget_bytes=64 << 20, parameters=parameters, spill="off", order=1
+        )
+        plane = Plane(socket_dir)
+        try:
+            restarted(plane, [disk_tier(tmp_path / "t", name="nvme"), s3])
+            with connect(plane) as client:
+                for chain in CHAINS:
+                    store(client, chain, "acme")
+                copied(plane, BLOCKS * len(CHAINS), "nvme")
+            specs = [disk_tier(tmp_path / "t", name="nvme", spill="off"), s3]
+            for number in range(ROUNDS):
+                plane.kill()
+                restarted(plane, specs)
+                there = ("fast", "nvme") if number % 2 == 0 else ("nvme", "fast")
+                moved(plane, *there, blocks=choice.randrange(BLOCKS * len(CHAINS)))
+                plane.kill()
+                restarted(plane, specs)
+                with connect(plane) as client:
+                    for chain in CHAINS:
+                        load(client, chain, BLOCKS)
+                        assert right(client, chain) == BLOCKS
+        finally:
+            if plane.alive:
+                plane.kill()

@@ -1,0 +1,131 @@
+"""A real data plane with a disk tier that tenants share: limits and pins hold, also after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dataplane.client import Client, attach
+from dataplane.protocol.control.records import QuotaSpec, TierQuota
+from dataplane.protocol.control.scopes import Invalidate, Scope
+from dataplane.protocol.control.snapshots import Ack
+from dataplane.protocol.stats.pins import PinInTier
+from dataplane.protocol.stats.tiers import TierStats
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, wait_for
+
+NBYTES = 64 << 10
+CHARGE = NBYTES + 4096
+"""Bytes of a block in a disk tier: its data and a header."""
+DISK_BYTES = 16 << 20
+CHAIN = 16
+
+
+@pytest.fixture
+def plane(socket_dir: Path, tmp_path: Path) -> Iterator[Plane]:
+    folder = {"dataplane__disk_tier_directories": str(tmp_path / "tier")}
+    running = Plane(socket_dir, {**folder, "dataplane__disk_tier_bytes": str(DISK_BYTES)}).start()
+    yield running
+    if running.alive:
+        running.kill()
+
+
+def connect(plane: Plane) -> Client:
+    return attach(plane.socket, [make.space(block_bytes=NBYTES)], timeout_s=30)
+
+
+def store(client: Client, chain: Sequence[bytes], tenant: str) -> None:
+    with client.reserve(chain, NBYTES, tenant=tenant) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:32] = chain[at]
+        reservation.commit()
+
+
+def disk(plane: Plane) -> TierStats:
+    return plane.describe().tiers[0]
+
+
+def held(plane: Plane, tenant: str) -> int:
+    return next((each.blocks for each in disk(plane).tenants if each.tenant == tenant), 0)
+
+
+def copied(plane: Plane) -> None:
+    """Wait until no block waits to be copied."""
+    wait_for(
+        lambda: not (now := disk(plane)).waiting_blocks and not now.spilling_bytes, "all blocks are copied"
+    )
+
+
+def limit(plane: Plane, blocks: int, generation: int) -> None:
+    spec = QuotaSpec("acme", tiers={"disk": TierQuota(CHARGE, blocks * CHARGE)})
+    with plane.manager() as manager:
+        assert isinstance(manager.push(make.shares(spec, generation=generation)), Ack)
+
+
+def test_a_limit_holds_on_the_disk_and_after_a_kill(plane: Plane) -> None:
+    limit(plane, 8, 1)
+    with connect(plane) as client:
+        for number in range(4):
+            store(client, make.keys(CHAIN, ("acme", number)), "acme")
+            store(client, make.keys(CHAIN, ("rival", number)), "rival")
+            copied(plane)
+        assert (held(plane, "acme"), held(plane, "rival")) == (8, 4 * CHAIN)
+    limit(plane, 3, 2)
+    wait_for(lambda: held(plane, "acme") == 3, "the lowered limit has taken effect")
+    plane.kill()
+    plane.start()
+    wait_for(lambda: held(plane, "rival") == 4 * CHAIN, "the disk was read")
+    wait_for(lambda: held(plane, "acme") == 3, "the limit holds, also if the kill came before a deletion")
+    (acme,) = [each for each in disk(plane).tenants if each.tenant == "acme"]
+    assert (acme.blocks, acme.floor_bytes, acme.effective_floor_bytes) == (3, CHARGE, CHARGE)
+    assert acme.limit_bytes == 3 * CHARGE
+
+
+def test_a_guaranteed_pin_stays_on_the_disk_until_it_is_invalidated(plane: Plane) -> None:
+    chain = make.keys(CHAIN, "chain")
+    wanted = PinInTier(CHAIN, CHAIN * CHARGE, CHAIN)
+
+    def pinned() -> PinInTier | None:
+        (pin,) = plane.describe().pins
+        return pin.tiers.get("disk")
+
+    with connect(plane) as client:
+        store(client, chain, "acme")
+        copied(plane)
+        with plane.manager() as manager:
+            assert isinstance(manager.push(*make.pins([make.pin("p", chain, tenant="acme")])), Ack)
+        wait_for(lambda: pinned() == wanted, "the pin found its blocks on the disk")
+        for number in range(2 * DISK_BYTES // CHARGE // CHAIN):
+            store(client, make.keys(CHAIN, number), "rival")
+            copied(plane)
+        assert disk(plane).evicted_blocks > 0
+        assert pinned() == wanted
+        with plane.manager() as manager:
+            manager.ask(Invalidate("n", Scope(tenant="acme")))
+        wait_for(lambda: pinned() is None, "the pin holds nothing on the disk")
+        wait_for(lambda: held(plane, "acme") == 0, "the tenant holds nothing on the disk")
+
+
+def test_a_node_refuses_a_quota_of_tiers_by_field(plane: Plane) -> None:
+    spec = QuotaSpec("acme", tiers={"disk": TierQuota(2, 1)})
+    with plane.manager() as manager:
+        answer = manager.push(make.shares(spec))
+    assert [fault.path for fault in answer.errors] == ["quotas[0].tiers.disk.floor_bytes"]
+
+
+def test_a_pin_knows_its_blocks_on_the_disk_after_a_kill_before_an_engine_attaches(plane: Plane) -> None:
+    chain = make.keys(CHAIN, "pinned")
+    with plane.manager() as manager:
+        assert isinstance(manager.push(*make.pins([make.pin("p", chain)])), Ack)
+    with connect(plane) as client:
+        store(client, chain, "")
+        copied(plane)
+    plane.kill()
+    plane.start()
+    wait_for(lambda: plane.describe().pins[0].not_loaded == "detached", "the pin knows what the disk holds")
+    (told,) = plane.describe().pins
+    assert (told.resident, told.only_in_tiers, told.tiers["disk"].blocks) == (0, CHAIN, CHAIN)
+    with connect(plane) as client:
+        wait_for(lambda: client.lookup(chain) == CHAIN, "the pin loads its blocks")

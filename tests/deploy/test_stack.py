@@ -1,0 +1,305 @@
+"""A real Prometheus and a real Alertmanager with the files of deploy/ watch the demonstration: every panel of Grafana's
+dashboards has data, and an alert reaches its receiver and Larder. Grafana itself does not run here."""
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import yaml
+
+from dataplane.memory.named import PREFIX
+from tests.free_port import free_port
+from tests.lmcache.client import Client
+from tests.require import require
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
+DASHBOARDS = {
+    path.stem: json.loads(path.read_bytes()) for path in (DEPLOY / "grafana" / "dashboards").iterdir()
+}
+NEEDS_A_GPU = {"Memory of GPUs", "Copies", "GPU copies of pins"}
+pytestmark = pytest.mark.timeout(600)
+ALERT = "LarderGatewayNameRemoved"
+TOKENS = list(range(1024))
+
+
+def panels() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    for name, dashboard in DASHBOARDS.items():
+        for panel in dashboard["panels"]:
+            for target in panel.get("targets", []):
+                yield name, panel, target
+
+
+QUERIES = [(name, panel["title"], target["expr"]) for name, panel, target in panels() if "expr" in target]
+
+
+def metrics_of(expr: str) -> set[str]:
+    return set(re.findall(r"\blarder_\w+", expr))
+
+
+def declared() -> set[str]:
+    """Names of all series of the declared metrics."""
+    found = re.findall(r"^\| `(\w+)` \| (\w+)", METRICS.read_text(encoding="utf-8"), re.MULTILINE)
+    parts = {"histogram": ("_bucket", "_count", "_sum")}
+    return {name + part for name, kind in found for part in parts.get(kind, ("",))}
+
+
+def test_panels_read_metrics_that_exist() -> None:
+    read = set().union(*(metrics_of(expr) for _, _, expr in QUERIES))
+    assert read <= declared(), read - declared()
+
+
+def settled(holds: Callable[[], Any], what: str, timeout_s: float = 120) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"{what} within {timeout_s} s"
+        time.sleep(0.2)
+    return found
+
+
+@contextmanager
+def running(
+    name: str, log: Path, *arguments: str | Path, **environ: str
+) -> Iterator["subprocess.Popen[bytes]"]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [name, *map(str, arguments)],
+            env={
+                **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
+                **environ,
+            },
+            cwd=log.parent,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(60)
+                raise
+
+
+class Receiver(ThreadingHTTPServer):
+    """Receiver of Alertmanager's webhooks."""
+
+    def __init__(self) -> None:
+        self.alerts: list[dict[str, Any]] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                receiver.alerts += body["alerts"]
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Stack:
+    """The demonstration and its monitoring."""
+
+    def __init__(self, folder: Path, enter: Callable[[Any], Any]) -> None:
+        ports = {name: free_port() for name in ("larder", "gateway", "prometheus", "alertmanager")}
+        self.began = time.time()
+        self.memory = Path("/dev/shm") / f"{PREFIX}stack-{uuid4().hex[:12]}"
+        self.receiver = enter(Receiver())
+        threading.Thread(target=self.receiver.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{ports['larder']}"
+        environ = {
+            "LARDER_HTTP_PORT": str(ports["larder"]),
+            "LARDER_LMCACHE_PORT": str(ports["gateway"]),
+            "LARDER_POOL_BYTES": "64MiB",
+            "LARDER_DATAPLANE__LMCACHE_SHM_NAME": self.memory.name.removeprefix(PREFIX),
+        }
+        demo = ("-m", "app.demo", "--rate", "60", "--state-dir", folder / "state")
+        enter(running(sys.executable, folder / "demo.log", *demo, **environ))
+        self.api = enter(httpx.Client(base_url=self.url, trust_env=False, timeout=60))
+        config = yaml.safe_load((DEPLOY / "alertmanager" / "alertmanager.yml").read_text(encoding="utf-8"))
+        config["route"] |= {"group_wait": "1s", "group_interval": "2s"}
+        (webhook,) = config["receivers"][0]["webhook_configs"]
+        path = webhook["url"].removeprefix("http://larder:8470")
+        del webhook["http_config"]  # on the loopback address Larder asks for no token
+        addresses = [self.url + path, f"http://127.0.0.1:{self.receiver.server_port}/"]
+        config["receivers"][0]["webhook_configs"] = [webhook | {"url": url} for url in addresses]
+        (folder / "alertmanager.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        address = f"127.0.0.1:{ports['alertmanager']}"
+        enter(
+            running(
+                "prometheus-alertmanager",
+                folder / "alertmanager.log",
+                f"--config.file={folder}/alertmanager.yml",
+                f"--storage.path={folder}/alerts",
+                f"--web.listen-address={address}",
+                "--cluster.listen-address=",
+            )
+        )
+        config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+        (larder,) = [job for job in config["scrape_configs"] if job["job_name"] == "larder"]
+        del larder["authorization"]
+        larder["static_configs"] = [{"targets": [self.url.removeprefix("http://")]}]
+        config["global"] = {"scrape_interval": "2s", "evaluation_interval": "1s"}
+        config["scrape_configs"] = [larder]
+        config["rule_files"] = [str(DEPLOY / "prometheus" / "larder.rules.yml")]
+        config["alerting"]["alertmanagers"][0]["static_configs"] = [{"targets": [address]}]
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        address = f"127.0.0.1:{ports['prometheus']}"
+        enter(
+            running(
+                "prometheus",
+                folder / "prometheus.log",
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/metrics",
+                f"--web.listen-address={address}",
+                "--enable-feature=exemplar-storage",
+            )
+        )
+        self.prometheus = enter(httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=60))
+        self.gateway = f"tcp://127.0.0.1:{ports['gateway']}"
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """Series with a value at some time since the start."""
+        asked = {"query": expr, "start": self.began, "end": time.time(), "step": 1}
+        try:
+            answer = self.prometheus.get("/api/v1/query_range", params=asked)
+        except httpx.TransportError:
+            return []
+        if answer.status_code == 503:  # it starts
+            return []
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["data"]["result"]
+        return [each for each in found if any(math.isfinite(float(value)) for _, value in each["values"])]
+
+    def values(self, expr: str, label: str) -> set[str]:
+        """Values of a label of these series."""
+        return {each["metric"][label] for each in self.query(expr) if label in each["metric"]}
+
+    def node(self) -> str:
+        (node,) = self.api.get("/api/v1/nodes").json()["items"]
+        return str(node["name"])
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    for tool, package in (
+        ("prometheus", "prometheus"),
+        ("prometheus-alertmanager", "prometheus-alertmanager"),
+    ):
+        require(shutil.which(tool), f"{tool} is not installed (Debian: apt install {package})")
+    folder = tmp_path_factory.mktemp("stack")
+    with ExitStack() as entered:
+        made = Stack(folder, entered.enter_context)
+        entered.callback(made.receiver.shutdown)
+        settled(lambda: made.query('larder_pin_holds_nothing or larder_tenant_bytes{tenant="chat"}'), "load")
+        exercise(made)
+        yield made
+
+
+def exercise(made: Stack) -> None:
+    """Load that the demonstration lacks: records of deploy/demo.yml, and a client of LMCache."""
+    larder = Path(sys.executable).with_name("larder")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+    applied = subprocess.run(
+        [larder, "apply", "-f", DEPLOY / "demo.yml", "--take-over", "--yes", "--url", made.url],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+    with Client(made.gateway) as client:
+        client.register()
+
+        def found() -> bool:
+            """The demonstration fills the pool, and may evict what was just stored."""
+            client.store(TOKENS)
+            chunks = client.lookup(TOKENS)
+            client.ask("end_session", "r")
+            return chunks == 4
+
+        settled(found, "what was stored")
+        settled(
+            lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'),
+            "its figures",
+        )
+        client.store([*range(2000, 3024)])
+        client.lookup(TOKENS, "s")
+        assert not client.commit_store(TOKENS, "t", data=b"bytes in a message")
+        settled(lambda: made.query("larder_gateway_failures_total"), "a failure")
+        client.commit_store(TOKENS, "t", data=b"bytes in a message")
+    settled(lambda: made.query("increase(larder_tenant_refused_blocks_total[20s]) > 0"), "refusals")
+    settled(lambda: made.query("increase(larder_tenant_evicted_blocks_total[20s]) > 0"), "evictions")
+    made.memory.unlink()  # Larder puts it back, and warns
+    settled(lambda: made.query(f'ALERTS{{alertname="{ALERT}", alertstate="firing"}}'), "the alert")
+
+
+def test_an_alert_reaches_its_receiver_and_larder(stack: Stack) -> None:
+    def arrived() -> list[dict[str, Any]]:
+        return [alert for alert in stack.receiver.alerts if alert["labels"]["alertname"] == ALERT]
+
+    alert = settled(arrived, "the alert")[0]
+    assert alert["status"] == "firing"
+    assert alert["labels"]["severity"] == "warning"
+    assert alert["labels"]["node"] == stack.node()
+    assert alert["annotations"]["runbook_url"].endswith("#the-name-in-devshm")
+    assert stack.node() in alert["annotations"]["summary"]
+
+    def stored() -> bool:
+        return ALERT in {each["alertname"] for each in stack.api.get("/api/v1/alerts").json()["items"]}
+
+    settled(stored, "the stored alert")
+
+
+def test_every_panel_has_data(stack: Stack) -> None:
+    for name, title, expr in QUERIES:
+        if title not in NEEDS_A_GPU:
+            asked = substituted(expr)
+            settled(partial(stack.query, asked), f"{name}, {title}: {asked}")
+
+
+def substituted(expr: str) -> str:
+    asked = expr.replace("$__rate_interval", "10s").replace("$node", ".*").replace("$tenant", ".*")
+    assert "$" not in asked, asked
+    return asked
+
+
+def test_variables_have_values(stack: Stack) -> None:
+    for name, dashboard in DASHBOARDS.items():
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+                assert asked
+                query, label = asked.groups()
+                expr = query.replace("$node", ".*")
+                settled(partial(stack.values, expr, label), f"{name}: {variable['name']}")
+
+
+def test_no_alert_fires_but_the_expected_ones(stack: Stack) -> None:
+    fired = {each["metric"]["alertname"] for each in stack.query('ALERTS{alertstate="firing"}')}
+    assert fired == {ALERT}

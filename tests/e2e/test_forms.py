@@ -1,0 +1,473 @@
+"""Operators change records and expel engines in a real browser, on the dashboard of a real Larder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
+
+from app.http.examples import EXAMPLES
+from dataplane.ipc.queue import MessageQueue, QueueReader
+from dataplane.ipc.store import ShmObjectStore
+from tests.e2e.conftest import LIMIT_MS
+from tests.e2e.larder import MODEL, Larder, cached, keys, running, store, until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+
+
+@contextmanager
+def opened(larder: Larder, browser: Browser, token: str = "", **options: Any) -> Iterator[Page]:
+    """The live page; with a token after a login. Nothing may be thrown, and nothing foreign requested."""
+    thrown: list[str] = []
+    foreign: list[str] = []
+    viewport: ViewportSize = {"width": options.pop("width", 1440), "height": 1000}
+    context = browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
+    context.set_default_timeout(LIMIT_MS)
+    with ExitStack() as stack:
+        stack.callback(context.close)
+        page = context.new_page()
+        page.on("pageerror", lambda error: thrown.append(str(error)))
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(larder.url) else foreign.append(asked.url)
+        )
+        page.goto(larder.url)
+        if token:
+            page.get_by_label("Token").fill(token)
+            page.get_by_label("Token").press("Enter")
+        page.locator("#verdict-title").wait_for()
+        yield page
+    assert thrown == []
+    assert foreign == []
+
+
+def dialog(page: Page, title: str) -> Locator:
+    found = page.get_by_role("dialog", name=title)
+    found.wait_for()
+    return found
+
+
+def press(place: Page | Locator, name: str) -> None:
+    place.get_by_role("button", name=name, exact=True).click()
+
+
+def shot(page: Page, name: str) -> None:
+    if folder := os.environ.get("LARDER_TEST_SCREENSHOTS"):
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+def fits(page: Page) -> bool:
+    """Whether nothing is wider than the window or the open dialog."""
+    wide: list[str] = page.evaluate(
+        """() => [document.documentElement, document.querySelector('dialog')]
+             .filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.tagName)"""
+    )
+    return wide == []
+
+
+def token_of(larder: Larder, name: str, role: str, **fields: Any) -> str:
+    answer = larder.api.post("/api/v1/tokens", json={"name": name, "role": role, **fields})
+    assert answer.status_code == 201, answer.text
+    token: str = answer.json()["token"]
+    return token
+
+
+def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
+    socket_dir: Path, browser: Browser
+) -> None:
+    with running(socket_dir) as larder, opened(larder, browser) as page:
+        node = larder.node()["name"]
+        press(page, "New quota")
+        form = dialog(page, "New quota")
+        expect(form.get_by_label("Name")).to_be_focused()
+        form.get_by_label("Name").fill("acme")
+        form.get_by_label("Limit limit_bytes").fill("4 apples")
+        form.get_by_label("Floor floor_bytes").fill("1MiB")
+        press(form, "Check")
+        limit = form.get_by_label("Limit limit_bytes")
+        expect(limit).to_have_attribute("aria-invalid", "true")
+        expect(limit).to_be_focused()
+        expect(form.locator("#field-limit_bytes-faults")).to_contain_text("4 apples")
+        expect(form.locator("#field-floor_bytes-faults")).to_have_text("")
+        shot(page, "quota-wrong")
+        limit.fill("2MiB")
+        press(form, "Add a tier")
+        form.get_by_label("Tier", exact=True).fill("disk")
+        form.locator("fieldset").get_by_label("Limit").fill("1GiB")
+        press(form, "Check")
+        expect(form.get_by_role("heading", name="What would be created")).to_be_focused()
+        expect(form.get_by_role("row", name="limit_bytes 2 MiB")).to_be_visible()
+        expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
+        shot(page, "quota-review")
+        assert larder.get("quotas")["total"] == 0, "a dry run stored something"
+        press(form, "Save")
+        expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+        shot(page, "quota-saved")
+        press(form, "Done")
+        quota = larder.get("quotas/acme")
+        assert (quota["limit_bytes"], quota["floor_bytes"]) == (2 << 20, 1 << 20)
+        assert quota["tiers"] == {"disk": {"limit_bytes": 1 << 30}}
+
+        # Somebody else changes the weight while the limit is being changed here.
+        page.get_by_role("button", name="Change the quota of acme").click()
+        form = dialog(page, "Quota of acme")
+        expect(form.get_by_label("Limit limit_bytes")).to_have_value("2MiB")
+        form.get_by_label("Limit limit_bytes").fill("3MiB")
+        press(form, "Check")
+        expect(form.get_by_role("row", name="limit_bytes 2 MiB 3 MiB")).to_be_visible()
+        expect(form.get_by_role("row")).to_have_count(2)
+        changed = larder.api.patch(
+            "/api/v1/quotas/acme",
+            json={"weight": 7},
+            headers={"If-Match": quota["etag"], "Content-Type": "application/merge-patch+json"},
+        )
+        assert changed.status_code == 200, changed.text
+        press(form, "Save")
+        expect(form.get_by_text("This quota was changed in the meantime.")).to_be_visible()
+        shot(page, "quota-conflict")
+        assert larder.get("quotas/acme")["limit_bytes"] == 2 << 20
+        press(form, "Load the new state, keep my changes")
+        expect(form.get_by_role("row", name="weight 1 7")).to_be_visible()
+        expect(form.get_by_label("Limit limit_bytes")).to_have_value("3MiB")
+        press(form, "Check")
+        press(form, "Save")
+        expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(form).to_have_count(0)
+        expect(page.get_by_role("button", name="Change the quota of acme")).to_be_focused()
+        quota = larder.get("quotas/acme")
+        assert (quota["limit_bytes"], quota["weight"]) == (3 << 20, 7)
+
+        page.get_by_role("button", name="Delete the quota of acme").click()
+        sure = dialog(page, "Delete the quota acme")
+        shot(page, "quota-delete")
+        press(sure, "Delete acme")
+        expect(sure.get_by_text(f"{node} has dropped it")).to_be_visible()
+        assert larder.get("quotas")["total"] == 0
+
+
+def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Browser) -> None:
+    disk = socket_dir / "tier"
+    dark: dict[str, Any] = {"color_scheme": "dark", "width": 400}
+    with running(socket_dir) as larder, opened(larder, browser, **dark) as page:
+        node = larder.node()["name"]
+        press(page, "New tier")
+        form = dialog(page, "New tier")
+        form.get_by_label("Name").fill("nvme")
+        form.get_by_label("Type type").fill("disk")
+        form.get_by_label("Budget budget_bytes").fill("64MiB")
+        form.get_by_label("Parameters parameters").fill('{"directory": ["/x"]}')
+        assert fits(page)
+        press(form, "Check")
+        expect(form.locator("#field-parameters-faults")).to_contain_text(
+            "directory: unknown; expected one of directories, segment_bytes, direct_io, threads"
+        )
+        shot(page, "tier-wrong-dark")
+        form.get_by_label("Type type").fill("redis")
+        form.get_by_label("Parameters parameters").fill('{"servers": ["a:1"], "password": "hunter2"}')
+        press(form, "Check")
+        expect(form.locator("#field-parameters-faults")).to_contain_text("env:NAME")
+        expect(form.locator("#field-parameters-faults")).not_to_contain_text("hunter2")
+        form.get_by_label("Type type").fill("disk")
+        form.get_by_label("Parameters parameters").fill(
+            f'{{"directories": ["{disk}"], "segment_bytes": {16 << 20}}}'
+        )
+        press(form, "Check")
+        expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
+        assert fits(page)
+        assert not disk.exists(), "a dry run opened the tier"
+        shot(page, "tier-review-dark")
+        press(form, "Save")
+        expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+        press(form, "Done")
+        expect(page.get_by_role("region", name="Tier records")).to_contain_text("in service")
+        page.get_by_role("button", name="Change the tier nvme").click()
+        form = dialog(page, "Tier nvme")
+        form.get_by_label("Selector selector").fill("zone=z")
+        press(form, "Check")
+        expect(form.get_by_text(f"{node} is no longer selected, and would drop it")).to_be_visible()
+        press(form, "Save")
+        expect(form.get_by_text("No node is selected now.")).to_be_visible()
+        press(form, "Done")
+        page.get_by_role("button", name="Delete the tier nvme").click()
+        press(dialog(page, "Delete the tier nvme"), "Delete nvme")
+        until(lambda: larder.get("tiers")["total"] == 0, "deleted")
+        page.keyboard.press("Escape")
+
+        press(page, "New policy")
+        form = dialog(page, "New policy")
+        expect(form.get_by_label("Name")).to_have_value("default")
+        form.get_by_label("Algorithm algorithm").select_option("s3fifo")
+        form.get_by_label("Low watermark low_watermark").fill("0.95")
+        form.get_by_label("High watermark high_watermark").fill("0.9")
+        press(form, "Check")
+        expect(form.locator("#field-low_watermark-faults")).to_contain_text("at most high_watermark, 0.9")
+        form.get_by_label("Low watermark low_watermark").fill("0.8")
+        press(form, "Check")
+        press(form, "Save")
+        expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+        press(form, "Done")
+        expect(page.get_by_role("list", name="Policy records")).to_contain_text("s3fifo")
+        until(lambda: larder.node()["stats"]["policy"]["algorithm"] == "s3fifo", "in force")
+
+
+def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, browser: Browser) -> None:
+    with running(socket_dir) as larder, opened(larder, browser) as page:
+        node = larder.node()["name"]
+        with larder.engine(engine="vllm 0.33", group="engine-0") as engine:
+            prompt = keys("prompt", 4)
+            store(engine, prompt)
+            press(page, "New pin")
+            form = dialog(page, "New pin")
+            form.get_by_label("Name").fill("system-prompt")
+            form.get_by_label("Made from").select_option("keys")
+            form.get_by_label("Model model").fill(MODEL)
+            form.get_by_label("Keys keys").fill('["12"]')
+            press(form, "Check")
+            expect(form.locator("#field-keys-faults")).to_contain_text("64")
+            shot(page, "pin-wrong")
+            form.get_by_label("Keys keys").fill(str([key.hex() for key in prompt]).replace("'", '"'))
+            form.get_by_label("Time to live, seconds ttl_s").fill("3600")
+            press(form, "Check")
+            expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
+            press(form, "Save")
+            expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+            press(form, "Done")
+            assert larder.get("pins/system-prompt")["key_count"] == 4
+            press(page, "New pin")
+            form = dialog(page, "New pin")
+            form.get_by_label("Name").fill("system-prompt")
+            form.get_by_label("Made from").select_option("keys")
+            form.get_by_label("Model model").fill(MODEL)
+            form.get_by_label("Keys keys").fill(f'["{prompt[0].hex()}"]')
+            press(form, "Check")
+            expect(form.locator("#field-name-faults")).to_contain_text("already")
+            press(form, "Close")
+            page.get_by_role("button", name="Delete the pin system-prompt").click()
+            sure = dialog(page, "Delete the pin system-prompt")
+            press(sure, "Delete system-prompt")
+            expect(sure.get_by_text(f"{node} has dropped it")).to_be_visible()
+            press(sure, "Done")
+            assert larder.get("pins")["total"] == 0
+            for _ in range(5):
+                cached(engine, prompt)
+            page.get_by_role("button", name=re.compile("^Pin p-")).first.click()
+            form = dialog(page, "New pin")
+            expect(form.get_by_label("Prefix prefix")).to_have_value(re.compile("^p-"))
+            form.get_by_label("Name").fill("hot")
+            press(form, "Check")
+            expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
+            press(form, "Save")
+            expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+            press(form, "Done")
+            hot = larder.get("pins/hot")
+            assert (hot["model"], hot["ttl_s"], hot["refresh_on_hit"]) == (MODEL, 86_400, True)
+
+            with engine.acquire(prompt):
+                page.get_by_role("button", name="Expel vllm 0.33").click()
+                sure = dialog(page, f"Expel vllm 0.33 on {node}")
+                shot(page, "expel")
+                press(sure, "Expel vllm 0.33")
+                expect(sure.get_by_role("alert")).to_contain_text("holds")
+                shot(page, "expel-refused")
+                sure.get_by_label("Expel by force").check()
+                press(sure, "Expel vllm 0.33")
+                expect(sure.get_by_role("status")).to_contain_text("is expelled")
+                press(sure, "Done")
+            [stats] = [each for each in larder.node()["stats"]["engines"] if each["engine"] == "vllm 0.33"]
+            until(lambda: larder.node()["stats"]["engines"][0]["expelled"] == "barred", "expelled")
+            page.get_by_role("button", name="Readmit vllm 0.33").click()
+            sure = dialog(page, f"Readmit vllm 0.33 on {node}")
+            press(sure, "Readmit vllm 0.33")
+            expect(sure.get_by_role("status")).to_contain_text("may attach again")
+            assert stats["client"]
+
+
+def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, browser: Browser) -> None:
+    with running(socket_dir) as larder:
+        root = token_of(larder, "root", "admin")
+        larder.api.headers["Authorization"] = f"Bearer {root}"
+        viewer = token_of(larder, "night-shift", "viewer")
+        own = token_of(larder, "acme-ops", "operator", tenants=["acme"])
+        larder.put("quotas/acme", limit_bytes="2MiB")
+        larder.put("policies/default", algorithm="lru")
+        with larder.engine(engine="vllm 0.33", group="engine-0"):
+            with opened(larder, browser, viewer) as page:
+                expect(page.get_by_role("button", name="New quota")).to_have_count(0)
+                page.get_by_role("button", name="Show the quota of acme").click()
+                shown = dialog(page, "Quota of acme")
+                expect(shown).to_contain_text("2 MiB")
+                expect(shown).to_contain_text("larder quotas edit acme")
+                expect(shown).to_contain_text("the role viewer")
+                expect(shown.get_by_role("button", name="Check")).to_have_count(0)
+                shot(page, "viewer")
+                press(shown, "Close")
+                page.get_by_role("button", name="Show the policy default").click()
+                expect(dialog(page, "Policy default")).to_contain_text("larder policies edit default")
+                page.keyboard.press("Escape")
+                page.get_by_role("button", name="Show vllm 0.33").click()
+                shown = page.get_by_role("dialog")
+                expect(shown).to_contain_text("larder engines expel")
+            # The owner of a tenant has no ceiling yet: the server's reason is shown, and nothing is lost.
+            with opened(larder, browser, own) as page:
+                page.get_by_role("button", name="Change the quota of acme").click()
+                form = dialog(page, "Quota of acme")
+                form.get_by_label("Limit limit_bytes").fill("1MiB")
+                press(form, "Check")
+                expect(form.get_by_role("alert").filter(has_text="ceiling").first).to_be_visible()
+                expect(form.get_by_label("Limit limit_bytes")).to_have_value("1MiB")
+                shot(page, "no-ceiling")
+                ceiling = larder.api.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4MiB"})
+                assert ceiling.is_success, ceiling.text
+                press(form, "Check")
+                expect(form.get_by_text("cannot ask the nodes")).to_be_visible()
+                press(form, "Save")
+                expect(form.get_by_role("heading", name="Saved")).to_be_visible()
+                assert larder.get("quotas/acme")["limit_bytes"] == 1 << 20
+
+
+def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Path, browser: Browser) -> None:
+    name = f"tokens-{os.getpid()}"
+    with (
+        running(socket_dir, LARDER_DATAPLANE__IPC_INTERVAL_S="0.2") as larder,
+        MessageQueue(name, capacity_bytes=1 << 16) as queue,
+        QueueReader(queue.handle()) as reader,
+        ShmObjectStore.create(1 << 20, name=f"images-{os.getpid()}", max_objects=16) as store,
+        opened(larder, browser, width=400) as page,
+    ):
+        seen = page.get_by_role("region", name="Nodes").get_by_role("listitem")
+        expect(seen.filter(has_text=f"{name} queue").last).to_contain_text(f"writer {os.getpid()}, 1 reader")
+        for number in range(100):
+            queue.put(number)
+            assert reader.get(60) == number
+        store.put("picture", b"x" * 1000)
+        expect(seen.filter(has_text=f"{name} queue").last).to_contain_text("100 B sent")
+        expect(seen.filter(has_text=f"images-{os.getpid()}").last).to_contain_text("1 object")
+        seen.filter(has_text=f"{name} queue").last.scroll_into_view_if_needed()
+        shot(page, "ipc")
+        page.wait_for_function("document.documentElement.scrollWidth <= 400")
+
+
+def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
+    socket_dir: Path, browser: Browser, tmp_path: Path
+) -> None:
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text(json.dumps(EXAMPLES["TokenizerPut"]["tokenizer"]), encoding="utf-8")
+    with running(socket_dir) as larder, opened(larder, browser, width=1280) as page:
+        node = larder.node()["name"]
+        with larder.engine(engine="vllm 0.33", group="engine-0") as engine:
+            prompt = keys("prompt", 4)
+            store(engine, prompt)
+            body = {"model": MODEL, "keys": [key.hex() for key in prompt], "ttl_s": 600}
+            assert larder.api.put("/api/v1/pins/system", json=body).status_code == 201
+            page.get_by_role("button", name="Change the pin system").click()
+            form = dialog(page, "Pin system")
+            expect(form.get_by_label("Keys keys")).to_have_count(0)
+            form.get_by_label("Strength strength").select_option("permanent")
+            press(form, "Check")
+            expect(form.locator("#field-strength-faults")).to_contain_text("a permanent pin has no end")
+            form.get_by_label("Strength strength").select_option("soft")
+            press(form, "1 week")
+            shot(page, "pin-edit")
+            press(form, "Check")
+            expect(form.get_by_role("row", name="strength guaranteed soft")).to_be_visible()
+            shot(page, "pin-edit-review")
+            before = larder.get("pins/system")
+            assert before["strength"] == "guaranteed", "a dry run stored something"
+            changed = larder.api.patch(
+                "/api/v1/pins/system",
+                json={"note": "of another"},
+                headers={"If-Match": before["etag"], "Content-Type": "application/merge-patch+json"},
+            )
+            assert changed.status_code == 200, changed.text
+            press(form, "Save")
+            expect(form.get_by_text("This pin was changed in the meantime.")).to_be_visible()
+            press(form, "Load the new state, keep my changes")
+            press(form, "Check")
+            press(form, "Save")
+            expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
+            press(form, "Done")
+            pin = larder.get("pins/system")
+            assert (pin["strength"], pin["note"]) == ("soft", "of another")
+            assert pin["expires_at"] > before["expires_at"] + 500_000
+
+        page.get_by_role("link", name="Records").click()
+        press(page, "New ceiling")
+        form = dialog(page, "New ceiling")
+        form.get_by_label("Name").fill("acme")
+        form.get_by_label("Max limit max_limit_bytes").fill("4 apples")
+        press(form, "Check")
+        expect(form.locator("#field-max_limit_bytes-faults")).to_contain_text("4 apples")
+        form.get_by_label("Max limit max_limit_bytes").fill("1000GiB")
+        form.get_by_role("group", name="Strengths").get_by_label("soft", exact=True).check()
+        shot(page, "ceiling-edit")
+        press(form, "Check")
+        expect(form.get_by_role("row", name="max_limit_bytes")).to_be_visible()
+        shot(page, "ceiling-review")
+        assert larder.get("ceilings")["total"] == 0, "a dry run stored something"
+        press(form, "Save")
+        expect(form.get_by_role("heading", name="Saved")).to_be_visible()
+        press(form, "Done")
+        ceiling = larder.get("ceilings/acme")
+        assert (ceiling["max_limit_bytes"], ceiling["strengths"]) == (1000 << 30, ["soft"])
+
+        press(page, "New rate")
+        form = dialog(page, "New rate")
+        form.get_by_label("Name").fill("llama")
+        form.get_by_label("Model model").fill("llama")
+        form.get_by_label("Prefill tokens per second prefill_tokens_per_s").fill("0")
+        press(form, "Check")
+        expect(form.locator("#field-prefill_tokens_per_s-faults")).to_contain_text("more than 0")
+        form.get_by_label("Prefill tokens per second prefill_tokens_per_s").fill("12000")
+        press(form, "Check")
+        press(form, "Save")
+        press(form, "Done")
+        page.get_by_role("button", name="Change the rate llama").click()
+        form = dialog(page, "Rate llama")
+        form.get_by_label("Note note").fill("measured")
+        press(form, "Check")
+        press(form, "Save")
+        press(form, "Done")
+        rate = larder.get("rates/llama")
+        assert (rate["prefill_tokens_per_s"], rate["note"]) == (12000, "measured")
+
+        press(page, "New tokenizer")
+        form = dialog(page, "New tokenizer")
+        form.get_by_label("Name").fill("words")
+        form.get_by_label("Model model").fill("llama")
+        press(form, "Check")
+        expect(form.locator("#field-tokenizer-faults")).to_contain_text("expected")
+        chosen = form.get_by_label("Tokenizer tokenizer")
+        chosen.set_input_files(tokenizer)
+        chosen.evaluate("(input) => input.files[0].text()")  # the form has read it by then, too
+        # Choosing nothing in the browser's dialog does not close the form.
+        chosen.evaluate("(input) => input.dispatchEvent(new Event('cancel', { bubbles: true }))")
+        expect(form.get_by_label("Name")).to_have_value("words")
+        press(form, "Check")
+        expect(form.get_by_role("row", name="digest")).to_be_visible()
+        shot(page, "tokenizer-review")
+        press(form, "Save")
+        press(form, "Done")
+        digest = larder.get("tokenizers/words")["digest"]
+        page.get_by_role("button", name="Change the tokenizer words").click()
+        form = dialog(page, "Tokenizer words")
+        form.get_by_label("Note note").fill("of June")
+        press(form, "Check")
+        press(form, "Save")
+        press(form, "Done")
+        kept = larder.get("tokenizers/words")
+        assert (kept["digest"], kept["note"]) == (digest, "of June"), "the file stays"
+        for width, dark in ((1280, False), (400, False), (1280, True), (400, True)):
+            page.set_viewport_size({"width": width, "height": 1000})
+            page.emulate_media(color_scheme="dark" if dark else "light")
+            page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+            shot(page, f"records-{width}{'-dark' if dark else ''}")
+        page.get_by_role("button", name="Delete the rate llama").click()
+        press(dialog(page, "Delete the rate llama"), "Delete llama")
+        until(lambda: larder.get("rates")["total"] == 0, "deleted")

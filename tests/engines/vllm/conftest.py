@@ -1,0 +1,64 @@
+"""Real engines for tests. Without `make engines` their tests are not collected, which test_environment.py reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.vllm_model import write_model
+from tests.dataplane.conftest import make_plane, plane
+from tests.dataplane.plane import Plane
+from tests.engines.vllm.engine import PYTHON, Engine
+from tests.run_marks import short_folder
+
+__all__ = ["make_plane", "plane"]
+
+collect_ignore_glob = [] if PYTHON else ["test_real_*.py"]
+POOL = {"pool_bytes": "256MiB", "dataplane__segment_bytes": "64MiB"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name.startswith("test_real_"):
+            item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(1800))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Share compiled kernels between the vLLM processes of a test run, in a folder that is removed after the run."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("torchinductor"))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tiny model."""
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Plane]:
+    """Start a data plane with room for the prompts of a file's tests."""
+    with short_folder() as folder:
+        plane = Plane(folder, POOL).start()
+        yield plane
+        plane.kill()
+
+
+@pytest.fixture(scope="module")
+def make_engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Engine]]:
+    """Return a function, as in `make_engine(socket, chunk_tokens=64)`. Its engines end with the file's tests."""
+    made: list[Engine] = []
+    folder = tmp_path_factory.mktemp("engines")
+
+    def new(socket: str | None, model_folder: Path = model, **options: object) -> Engine:
+        made.append(Engine(model_folder, socket, folder / f"{len(made)}.log", **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.close()

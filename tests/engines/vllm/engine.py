@@ -1,0 +1,87 @@
+"""A real vLLM on CPU with Larder's connector, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.peers.environment import CONNECTOR, QUIET, python
+from benchmarks.peers.line_process import LineProcess
+
+SCRIPT = Path(__file__).parent / "scripts" / "serve.py"
+REPOSITORY = Path(__file__).parents[3]
+START_S = 300.0
+ANSWER_S = 300.0
+PATIENT = {"timeout_s": 30.0, "load_timeout_s": 60.0}
+"""Settings of a connector whose look-ups and loads must not time out on a busy machine."""
+VOCABULARY = 4096
+PYTHON = python(CONNECTOR)
+"""The Python interpreter of vLLM's environment; None if the environment is not built."""
+
+
+def prompt(tokens: int, seed: int = 5) -> list[int]:
+    """Return a prompt that depends on the seed alone."""
+    chance = random.Random(seed)
+    return [chance.randrange(3, VOCABULARY) for _ in range(tokens)]
+
+
+class Engine(LineProcess):
+    """The engine's process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        socket: str | None,
+        log: Path,
+        *,
+        role: str = "kv_both",
+        environ: dict[str, str] | None = None,
+        options: dict[str, Any] | None = None,
+        **connector: Any,
+    ) -> None:
+        """Start the process. `folder`: the folder of the model. `socket`: the engine socket of the data plane; None for
+        an engine without a connector. `connector`: settings `larder.*`."""
+        extra = {"socket": socket, "model": "tiny", **PATIENT, **connector}
+        given = {
+            "model": str(folder),
+            "connector": None
+            if socket is None
+            else {f"larder.{name}": value for name, value in extra.items()},
+            "transfer": {"role": role},
+            "options": options or {},
+        }
+        own = {
+            name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))
+        }
+        environ = {
+            **own,
+            **QUIET,
+            "PYTHONPATH": str(REPOSITORY),
+            "TMPDIR": str(log.parent),
+            **(environ or {}),
+        }
+        super().__init__([str(PYTHON), str(SCRIPT), json.dumps(given)], environ, log, ANSWER_S)
+
+    def ready(self) -> Self:
+        """Wait until the model is loaded."""
+        assert self.answer(START_S) == {"ready": True}
+        return self
+
+    def generate(self, tokens: list[int], salt: str = "", new: int = 8, **fields: Any) -> dict[str, Any]:
+        """Run one request; the answer has `cached`, `tokens`, `finish`, `transfer_params`, `seconds`."""
+        answer = self.do("generate", prompts=[{"tokens": tokens, "salt": salt, "new": new, **fields}])
+        return {**answer["outputs"][0], "seconds": answer["seconds"]}
+
+    def forget(self) -> None:
+        """Empty the engine's own prefix cache, so that cached tokens come from Larder."""
+        assert self.do("forget")["done"]
+
+    def close(self) -> None:
+        super().close()
+        for name in set(re.findall(r"vllm_dist_[0-9a-f]+", self.log.read_text(errors="replace"))):
+            for segment in Path("/dev/shm").glob(f"{name}-*"):  # vLLM's ranks leave it there
+                segment.unlink(missing_ok=True)

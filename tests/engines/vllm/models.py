@@ -1,0 +1,61 @@
+"""Tiny models without weights, for which vLLM creates random weights, and an adapter for one of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from struct import pack
+
+import numpy as np
+
+HYBRID = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 4096,
+    "max_position_embeddings": 4096,
+    "sliding_window": 256,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "query_pre_attn_scalar": 64,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+"""Layers with a window of 256 tokens beside layers without one: two KV-cache groups."""
+
+
+def write_hybrid(folder: Path) -> Path:
+    """Write the hybrid model into the folder, and return the folder."""
+    (folder / "config.json").write_text(json.dumps(HYBRID))
+    return folder
+
+
+def write_adapter(folder: Path, seed: int) -> Path:
+    """Write a LoRA adapter for the model of `benchmarks.peers.vllm_model` into the folder, and return the folder."""
+    chance = np.random.default_rng(seed)
+    header: dict[str, object] = {}
+    content = b""
+    for layer in range(4):
+        for name, size in (("q_proj", 256), ("v_proj", 128)):
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for part, shape in (("lora_A", (8, 256)), ("lora_B", (size, 8))):
+                data = chance.standard_normal(shape).astype("<f4").tobytes()
+                offsets = [len(content), len(content) + len(data)]
+                header[f"{at}.{part}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+                content += data
+    described = json.dumps(header).encode()
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_bytes(pack("<Q", len(described)) + described + content)
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]})
+    )
+    return folder

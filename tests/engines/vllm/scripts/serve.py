@@ -1,0 +1,123 @@
+"""An in-process vLLM on CPU, driven line by line: a JSON request on the standard input, a JSON answer on the standard
+output. The argument is a JSON object with `model`, `connector` (extra config, or null for none) and `options` of `LLM`.
+
+    {"do": "generate", "prompts": [{"tokens": [...], "salt": "", "new": 8, "params": {...}, "lora": "..."}]}
+    {"do": "abort", "tokens": [...], "salt": "", "steps": 1}   add a request, step, abort it, run until idle
+    {"do": "hint", "tokens": [...], "action": "larder.pin", "payload": {...}}   run a request with `kv_hints`
+    {"do": "forget", "all": false}   reset the local prefix cache; with `all`, also the connector's
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.update(
+    VLLM_CPU_KVCACHE_SPACE="1",
+    VLLM_CPU_OMP_THREADS_BIND="nobind",
+    HF_HUB_OFFLINE="1",
+    VLLM_NO_USAGE_STATS="1",
+    VLLM_LOGGING_STREAM="ext://sys.stderr",
+)
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.lora.request import LoRARequest
+from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
+
+
+def generate(request):
+    prompts = [{"prompt_token_ids": each["tokens"], **({"cache_salt": each["salt"]} if each.get("salt") else {})}
+               for each in request["prompts"]]  # fmt: skip
+    params = [
+        SamplingParams(
+            temperature=0,
+            detokenize=False,
+            ignore_eos=True,
+            max_tokens=each.get("new", 8),
+            extra_args={"kv_transfer_params": each["params"]} if each.get("params") else None,
+        )
+        for each in request["prompts"]
+    ]
+    loras = [
+        LoRARequest("adapter", 1, each["lora"]) if each.get("lora") else None for each in request["prompts"]
+    ]
+    began = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=loras if any(loras) else None)
+    return {
+        "seconds": time.perf_counter() - began,
+        "outputs": [
+            {
+                "cached": each.num_cached_tokens,
+                "tokens": list(each.outputs[0].token_ids),
+                "finish": each.outputs[0].finish_reason,
+                "transfer_params": each.kv_transfer_params,
+            }
+            for each in outputs
+        ],
+    }
+
+
+def abort(request):
+    prompt = {"prompt_token_ids": request["tokens"], "cache_salt": request.get("salt") or None}
+    engine.add_request("doomed", prompt, SamplingParams(temperature=0, detokenize=False, max_tokens=64))
+    for _ in range(request["steps"]):
+        engine.step()
+    engine.abort_request(["doomed"])
+    return {"idle": idle()}
+
+
+def hint(request):
+    action = KvHintAction("action", request["action"], "1", request["payload"])
+    engine.add_request(
+        "hinted",
+        {"prompt_token_ids": request["tokens"]},
+        SamplingParams(temperature=0, detokenize=False, max_tokens=1),
+        kv_hints=KvHintsEnvelope("1", "message", [action]),
+    )
+    return {"idle": idle()}
+
+
+def idle() -> bool:
+    """Step, as a server does, until saves have ended and blocks are free. Return False after 20 seconds."""
+    scheduler = engine.engine_core.engine_core.scheduler
+    deadline = time.monotonic() + 90
+    while scheduler.has_requests() and time.monotonic() < deadline:
+        engine.step()
+    return not scheduler.has_requests()
+
+
+def forget(request):
+    idle()
+    return {"done": llm.reset_prefix_cache(reset_connector=bool(request.get("all")))}
+
+
+if __name__ == "__main__":  # workers import this module
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # printed text must not mix with answers
+
+    given = json.loads(sys.argv[1])
+    connector = given["connector"]
+    options = {"role": "kv_both", **given.get("transfer", {})}
+    llm = LLM(
+        model=given["model"],
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        seed=0,
+        disable_log_stats=False,
+        kv_transfer_config=None
+        if connector is None
+        else KVTransferConfig(
+            kv_connector="LarderConnector",
+            kv_connector_module_path="dataplane.engines.vllm.connector",
+            kv_role=options["role"],
+            kv_connector_extra_config=connector,
+        ),
+        **{"max_model_len": 2048, **given.get("options", {})},
+    )
+    engine = llm.llm_engine
+    print(json.dumps({"ready": True}), file=answers)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps(globals()[request["do"]](request)), file=answers)

@@ -1,0 +1,90 @@
+"""vLLM's connector interface: a new method fails a test, and no error of the connector reaches the engine."""
+
+import json
+import os
+import subprocess
+
+from tests.engines.vllm.engine import PYTHON, REPOSITORY
+
+METHODS = [
+    "bind_connector_metadata",
+    "bind_gpu_block_pool",
+    "bind_kv_cache_manager",
+    "build_connector_meta",
+    "build_connector_worker_meta",
+    "build_kv_connector_stats",
+    "build_prom_metrics",
+    "clear_connector_metadata",
+    "finish_forward",
+    "get_block_ids_with_load_errors",
+    "get_external_cache_hit_sources",
+    "get_finished",
+    "get_finished_count",
+    "get_handshake_metadata",
+    "get_kv_connector_kv_cache_events",
+    "get_kv_connector_stats",
+    "get_loaded_kv_cache_group_ids",
+    "get_mem_pool_context",
+    "get_num_new_matched_tokens",
+    "get_required_kvcache_layout",
+    "get_transfer_results",
+    "handle_preemptions",
+    "has_connector_metadata",
+    "has_pending_block_frees",
+    "has_pending_push_work",
+    "on_new_request",
+    "register_finished_partial_tail",
+    "register_kv_caches",
+    "request_finished",
+    "requires_kv_delivery",
+    "requires_piecewise_for_cudagraph",
+    "reset_cache",
+    "reset_capture_state",
+    "role",
+    "save_kv_layer",
+    "set_host_xfer_buffer_ops",
+    "set_xfer_handshake_metadata",
+    "set_xfer_handshake_metadata_pp_aware",
+    "shutdown",
+    "start_load_kv",
+    "supports_divergent_local_hybrid_hits",
+    "take_events",
+    "update_connector_output",
+    "update_state_after_alloc",
+    "wait_for_layer_load",
+    "wait_for_save",
+]
+"""Methods in vLLM 0.32. The connector defines each of them, or the base class's method is right for it."""
+NEWER = {"supports_sleep_mode", "unregister_kv_caches", "restore_kv_caches"}
+"""Methods new in vLLM 0.33. The connector defines them."""
+
+
+def test_every_method_of_the_interface_is_known_and_errors_have_default_results() -> None:
+    script = REPOSITORY / "tests" / "engines" / "vllm" / "scripts" / "interface.py"
+    done = subprocess.run(
+        [str(PYTHON), str(script)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert set(found["methods"]) - NEWER == set(METHODS), (
+        "decide whether the connector must define the new method"
+    )
+    assert found["policy"] == "recompute"
+    assert found["slept"] == [[["r"], ["r"]], [[], []]], (
+        "results of the sleep are returned once, after the sleep"
+    )
+    answers = found["answers"]
+    assert answers.pop("get_num_new_matched_tokens") == [0, False]
+    assert answers.pop("build_connector_meta") == "LarderMetadata"
+    assert [answers.pop(name) for name in ("request_finished", "request_finished_all_groups")] == [
+        [False, None]
+    ] * 2
+    assert answers.pop("reset_cache") is False
+    assert answers.pop("has_pending_push_work") is False
+    assert set(answers.values()) == {None}
+    assert "the engine continues without the result of this call" in done.stderr

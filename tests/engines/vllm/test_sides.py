@@ -1,0 +1,517 @@
+"""The scheduler's and a worker's side on a real data plane, without vLLM."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dataplane.client.reservations import Reservation
+from dataplane.devices.runtime import DeviceError
+from dataplane.engines.vllm.copies import CpuCopies
+from dataplane.engines.vllm.messages import StepReport
+from dataplane.engines.vllm.scheduler import FAILED_S, SchedulerSide
+from dataplane.engines.vllm.settings import ConnectorSettings
+from dataplane.engines.vllm.worker import Results, WorkerSide
+from tests.dataplane.plane import Plane, wait_for
+from tests.engines.vllm.fakes import Request, cache
+from tests.engines.vllm.sides import Clock, Step
+
+TOKENS = list(range(1000, 1200))
+"""Three whole chunks and eight tokens: 12 blocks of the engine and a part of one."""
+CHUNKED = 192
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make_engine(plane: Plane, clock: Clock) -> Iterator[Callable[..., Step]]:
+    made: list[Step] = []
+
+    def new(ranks: int = 1, **settings: Any) -> Step:
+        made.append(Step(plane, [cache(0, rank, ranks) for rank in range(ranks)], clock, **settings))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.close()
+
+
+def _wait(gate: threading.Event) -> None:
+    gate.wait(60)
+
+
+def same(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> bool:
+    return all(torch.equal(torch.stack(a), torch.stack(b)) for a, b in zip(one, other, strict=True))
+
+
+def test_another_engine_loads_the_same_bytes(make_engine: Callable[..., Step]) -> None:
+    first, second = make_engine(2), make_engine(2)
+    source, target = list(range(1, 14)), list(range(40, 27, -1))
+    first.compute(Request("a", TOKENS, "acme"), source, seed=7)
+    request = Request("b", [*TOKENS[:CHUNKED], 5, 6, 7], "acme")
+    tokens, found = second.load(request, target)
+    assert tokens == CHUNKED
+    assert all(each.received == {"b"} and not each.bad_blocks for each in found)
+    for one, other in zip(first.caches, second.caches, strict=True):
+        assert same(one.read(source[:12]), other.read(target[:12]))
+        assert not any(tensor.any() for tensor in other.read([target[12]])[0]), "blocks beyond are left alone"
+    assert second.scheduler.finished(request) == (False, {"larder": {"loaded_tokens": CHUNKED}})
+    assert second.scheduler.matched_tokens(Request("c", TOKENS, "rival"), 0) == 0
+
+
+def test_a_load_begins_and_ends_within_chunks(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine()
+    source = list(range(1, 14))
+    engine.compute(Request("a", TOKENS), source, seed=1)
+    target = list(range(20, 33))
+    engine.caches[0].fill(target, seed=2)
+    before = engine.caches[0].read(target)
+    # The engine has 80 of the 192 tokens. It computes the last token itself, and so the whole last block.
+    tokens, _ = engine.load(Request("b", TOKENS[:CHUNKED]), target, local=80)
+    assert tokens == 96
+    after = engine.caches[0].read(target)
+    assert same(after[:5], before[:5])
+    assert same(after[5:11], engine.caches[0].read(source)[5:11])
+    assert same(after[11:], before[11:])
+
+
+def test_a_chunk_that_one_rank_lacks_is_a_miss(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine(2)
+    request = Request("a", TOKENS)
+    engine.blocks["a"] = list(range(1, 14))
+    engine.scheduler.matched_tokens(request, 0)
+    plan = engine.scheduler.plan({"a": 200}, lambda name: [engine.blocks[name]])
+    engine.workers[0].begin_saves(plan)
+    wait_for(lambda: engine.workers[0].take_report(), "the save ends")
+    assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
+    engine.workers[1].begin_saves(plan)
+    wait_for(lambda: engine.scheduler.matched_tokens(Request("c", TOKENS), 0) == CHUNKED, "both have it")
+
+
+def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(
+    make_engine: Callable[..., Step], plane: Plane, clock: Clock
+) -> None:
+    first, engine = make_engine(), make_engine()
+    first.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+    request = Request("b", TOKENS)
+    engine.blocks["b"] = list(range(1, 14))
+    assert engine.scheduler.matched_tokens(request, 0) == CHUNKED
+    engine.scheduler.allocated(request, [engine.blocks["b"]], CHUNKED)
+    plan = engine.scheduler.plan({}, lambda name: None)
+    (load,) = plan.loads
+    object.__setattr__(load, "keys", load.keys[:32] + bytes(32) + load.keys[64:])  # the second chunk is gone
+    (found,) = engine.carry_out(plan)
+    while not found.received:
+        (found,) = engine.run()
+    assert (found.received, found.failed) == ({"b"}, set())
+    assert found.bad_blocks == set(range(5, 13)), "the longest loaded prefix counts"
+    assert engine.scheduler.matched_tokens(request, 0) == 0
+    assert engine.scheduler.matched_tokens(Request("c", TOKENS), 0) == 0, "others do not try at once either"
+    clock.now += FAILED_S
+    assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == CHUNKED
+    assert engine.scheduler.matched_tokens(request, 0) == 0, "this request never again"
+    assert engine.scheduler.take_counts()["failed_loads"] == 1
+
+
+def test_a_load_that_fails_in_a_cache_with_windows_fails_as_a_whole(make_engine: Callable[..., Step]) -> None:
+    """The engine has no blocks for tokens before the window at the end of the load."""
+    engine = make_engine()
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+    engine.workers[0]._holds_blocks = False
+    request = Request("b", TOKENS)
+    tokens = engine.found(request)
+    engine.scheduler.allocated(request, [[0] * 6 + list(range(20, 27))], tokens)
+    plan = engine.scheduler.plan({}, lambda name: None)
+    (load,) = plan.loads
+    object.__setattr__(load, "keys", load.keys[:64] + bytes(32))  # the third chunk is gone
+    (found,) = engine.carry_out(plan)
+    while not found.received:
+        (found,) = engine.run()
+    assert (found.received, found.failed, found.bad_blocks) == ({"b"}, {"b"}, set())
+
+
+def test_a_load_that_could_not_be_planned_fails(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine()
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+    request = Request("b", TOKENS)
+    tokens = engine.found(request)
+    with pytest.raises(TypeError):
+        engine.scheduler.allocated(request, None, tokens)  # type: ignore[arg-type]
+    engine.scheduler.give_up("b", tokens)
+    found = Results()
+    while not found.received:
+        (found,) = engine.run()
+    assert (found.received, found.failed, found.bad_blocks) == ({"b"}, {"b"}, set())
+
+
+def test_every_job_of_a_step_ends_although_the_device_fails(
+    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=3)
+    requests = [Request("b", TOKENS), Request("c", TOKENS), Request("d", [9, *TOKENS])]
+    for request in requests[:2]:
+        engine.scheduler.allocated(request, [[]], engine.found(request))
+    engine.blocks["d"] = list(range(1, 14))
+    engine.scheduler.matched_tokens(requests[2], 0)
+
+    def fail() -> None:
+        raise RuntimeError("not a DeviceError")
+
+    monkeypatch.setattr(engine.workers[0]._copies[0], "mark", fail)
+    received = set(engine.run({"d": 201})[0].received)
+    deadline = time.monotonic() + 90
+    while (received != {"b", "c"} or engine.workers[0]._saves) and time.monotonic() < deadline:
+        received |= engine.run()[0].received
+    assert received == {"b", "c"}
+    assert engine.workers[0]._saves == {}
+
+
+def test_a_late_load_fails_and_writes_nothing_more(make_engine: Callable[..., Step], clock: Clock) -> None:
+    engine = make_engine(load_timeout_s=2.0)
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=4)
+    gate = threading.Event()
+    engine.workers[0]._queues[0].put(lambda: _wait(gate))
+    try:
+        target = list(range(20, 33))
+        request = Request("b", TOKENS)
+        engine.blocks["b"] = target
+        tokens = engine.found(request)
+        engine.scheduler.allocated(request, [target], tokens)
+        (found,) = engine.run()
+        assert not found.received
+        clock.now += 2.0
+        (found,) = engine.run()
+        assert (found.received, found.bad_blocks) == ({"b"}, set(target[:12]))
+    finally:
+        gate.set()
+    assert engine.load(Request("c", TOKENS[:100]), list(range(34, 41)))[0] == 0, "its chunks count as misses"
+    clock.now += FAILED_S
+    assert engine.load(Request("d", TOKENS[:100]), list(range(34, 41)))[0] == 64, "the thread works again"
+    assert not any(tensor.any() for block in engine.caches[0].read(target) for tensor in block)
+    assert engine.workers[0].take_counts()["late_loads"] == 1
+
+
+def test_blocks_of_a_finished_request_stay_until_they_are_saved(
+    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    gate = threading.Event()
+    engine.workers[0]._queues[1].put(lambda: _wait(gate))
+    request, short = Request("a", TOKENS), Request("b", TOKENS[:10])
+    for each in (request, short):
+        engine.blocks[each.request_id] = list(range(1, 14))
+        engine.scheduler.matched_tokens(each, 0)
+    engine.run({"a": 200, "b": 10})
+    assert engine.scheduler.finished(short) == (False, None)
+    assert engine.scheduler.finished(request) == (True, None)
+    engine.run()
+    assert engine.sent == set()
+    gate.set()
+    wait_for(lambda: engine.run() and engine.sent == {"a"}, "the save ends")
+    assert [each.sent for each in engine.run()] == [set()], "reported once: twice would end the engine"
+
+
+def test_a_preempted_request_is_not_saved_further(
+    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next step overwrites the blocks: a running save ends before it, and a waiting save never begins."""
+    engine = make_engine()
+    reached, go_on = threading.Event(), threading.Event()
+    array = Reservation.array
+
+    def slow(self: Reservation, i: int) -> Any:
+        reached.set()
+        go_on.wait(60)
+        return array(self, i)
+
+    monkeypatch.setattr(Reservation, "array", slow)
+    running, waiting = Request("a", TOKENS), Request("b", [9, *TOKENS])
+    for each in (running, waiting):
+        engine.blocks[each.request_id] = list(range(1, 14))
+        engine.scheduler.matched_tokens(each, 0)
+    engine.run({"a": 200, "b": 201})
+    assert reached.wait(60)
+    plan = engine.scheduler.plan({}, lambda name: None, preempted=("a", "b", "unknown"))
+    assert plan.cancelled == ["a", "b"]
+    threading.Timer(0.2, go_on.set).start()
+    started = time.monotonic()
+    engine.carry_out(plan)
+    assert time.monotonic() - started > 0.1, "it waited for the save that was running"
+    assert engine.workers[0]._saves == {}
+    for each in (running, waiting):
+        assert engine.scheduler.matched_tokens(Request("x" + each.request_id, each.all_token_ids), 0) == 0
+    engine.run({"a": 200})
+    wait_for(
+        lambda: engine.run() and engine.scheduler.matched_tokens(Request("y", TOKENS), 0) == CHUNKED,
+        "a request that is computed again is saved again",
+    )
+
+
+def test_saves_beyond_the_bound_are_dropped_and_counted(
+    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    monkeypatch.setattr(engine.workers[0], "_settings", ConnectorSettings(pending_save_bytes=1 << 20))
+    engine.workers[0]._pending_save_bytes = (1 << 20) - 1
+    request = Request("a", TOKENS)
+    engine.blocks["a"] = list(range(1, 14))
+    engine.scheduler.matched_tokens(request, 0)
+    engine.run({"a": 200})
+    assert engine.workers[0].take_counts() == {"dropped_saves": 1}
+    assert engine.scheduler.finished(request) == (False, None), "nothing waits for it"
+
+
+def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine()
+    request = Request("a", TOKENS[:100])
+    engine.blocks["a"] = list(range(1, 14))
+    engine.scheduler.matched_tokens(request, 0)
+
+    def planned(count: int) -> int:
+        plan = engine.scheduler.plan({"a": count}, lambda name: [engine.blocks[name]])
+        request.num_computed_tokens += count
+        return sum(len(each.keys) // 32 for each in plan.saves)
+
+    assert [planned(60), planned(10), planned(30)] == [0, 1, 0]
+    request.all_token_ids += TOKENS[100:140]
+    assert planned(40) == 0, "generated tokens are saved by setting only"
+    decoding = make_engine(save_decode=True)
+    request = Request("b", TOKENS[:100])
+    engine = decoding
+    engine.blocks["a"] = engine.blocks["b"] = list(range(1, 14))
+    engine.scheduler.matched_tokens(request, 0)
+    plan = engine.scheduler.plan({"b": 190}, lambda name: [engine.blocks[name]])
+    assert sum(len(each.keys) // 32 for each in plan.saves) == 1, "drafts of unknown tokens are not"
+    request.num_computed_tokens = 100
+    request.all_token_ids += TOKENS[100:140]
+    plan = engine.scheduler.plan({"b": 40}, lambda name: [engine.blocks[name]])
+    assert sum(len(each.keys) // 32 for each in plan.saves) == 1
+
+
+def test_a_request_that_is_looked_up_again_counts_once(
+    make_engine: Callable[..., Step], plane: Plane
+) -> None:
+    engine = make_engine()
+    engine.compute(Request("a", TOKENS, "acme"), list(range(1, 14)), seed=5)
+    request = Request("b", TOKENS, "acme")
+    for _ in range(5):
+        assert engine.scheduler.matched_tokens(request, 0) == CHUNKED
+    assert engine.scheduler.take_counts()["lookups"] == 2
+    stats = plane.wait_stats(lambda stats: stats.totals.hit_blocks >= 3, "hits are counted")
+    assert (stats.totals.requested_blocks, stats.totals.hit_blocks) == (6, 3)
+
+
+def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine()
+    engine.compute(
+        Request("a", TOKENS, kv_transfer_params={"larder.skip_save": True}), list(range(1, 14)), seed=6
+    )
+    assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
+    engine.compute(Request("c", TOKENS), list(range(1, 14)), seed=6)
+    assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == CHUNKED
+    for params in ({"larder.skip_load": True}, "no mapping", ["neither"]):
+        known = engine.scheduler.matched_tokens(Request(f"e{params}", TOKENS, kv_transfer_params=params), 0)
+        assert known == (0 if isinstance(params, dict) else CHUNKED)
+    assert engine.scheduler.matched_tokens(Request("f", TOKENS, "a/b"), 0) == 0
+    assert engine.scheduler.matched_tokens(Request("g", TOKENS, resumable=True), 0) == 0
+    assert engine.scheduler.take_counts()["unkeyed_requests"] == 1
+    assert engine.scheduler.reset()
+    assert engine.scheduler.matched_tokens(Request("h", TOKENS), 0) == 0
+    assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == 0
+
+
+def test_hints_reach_the_data_plane(make_engine: Callable[..., Step], plane: Plane) -> None:
+    engine = make_engine(ranks=2)
+    engine.compute(
+        Request("a", TOKENS, kv_transfer_params={"larder.ttl": 600, "larder.pin": 60}),
+        list(range(1, 14)),
+        seed=6,
+    )
+    stats = plane.wait_stats(lambda stats: stats.totals.hinted_pin_blocks >= 6, "the pins are applied")
+    assert (stats.totals.hinted_ttl_blocks, stats.totals.hinted_pin_blocks) == (6, 6)
+    assert stats.pool.hinted_bytes == stats.pool.used_bytes > 0
+    assert "ignored_hints" not in engine.scheduler.take_counts()
+
+
+def test_a_pin_applies_to_chunks_that_another_request_stored(
+    make_engine: Callable[..., Step], plane: Plane
+) -> None:
+    engine = make_engine()
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=6)
+    action = SimpleNamespace(action_type="larder.pin", payload={"seconds": 60})
+    request = Request("b", TOKENS, kv_hints=SimpleNamespace(actions=[action]))
+    engine.compute(request, list(range(14, 27)), seed=6)
+    stats = plane.wait_stats(lambda stats: stats.totals.hinted_pin_blocks >= 3, "the pins are applied")
+    assert (stats.totals.hinted_pin_blocks, stats.totals.stored_blocks) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        -1,
+        0,
+        "60",
+        True,
+        math.nan,
+        math.inf,
+        10**30,
+        pytest.param(10**5000, id="5001 digits"),
+        None,
+        [1],
+        {"s": 1},
+    ],
+)
+def test_wrong_hints_are_ignored_and_counted(
+    make_engine: Callable[..., Step], value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine()
+    params = {"larder.ttl": value, "larder.pin": value, "larder.tll": 1}
+    engine.compute(Request("a", TOKENS, kv_transfer_params=params), list(range(1, 14)), seed=6)
+    assert engine.scheduler.take_counts()["ignored_hints"] == 3
+    assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == CHUNKED
+    (line,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert "larder.ttl: expected seconds, above 0 and at most 31622400, got" in line
+    assert len(line) < 1200
+
+
+def test_a_data_plane_that_takes_no_hints_stores_the_blocks(
+    make_plane: Callable[..., Plane], clock: Clock
+) -> None:
+    plane = make_plane(dataplane__hint_max_s="0").start()
+    engine = Step(plane, [cache(0, 0, 1)], clock)
+    try:
+        params = {"larder.ttl": 1, "larder.pin": 60}
+        engine.compute(Request("a", TOKENS, kv_transfer_params=params), list(range(1, 14)), seed=6)
+        assert engine.scheduler.take_counts()["ignored_hints"] == 2
+        stats = plane.wait_stats(lambda stats: stats.totals.stored_blocks >= 3, "the blocks are stored")
+        assert (stats.totals.hinted_ttl_blocks, stats.totals.hinted_pin_blocks) == (0, 0)
+    finally:
+        engine.close()
+
+
+def test_a_pause_waits_for_copies_but_not_for_reports_that_never_come(
+    make_engine: Callable[..., Step], clock: Clock
+) -> None:
+    engine = make_engine()
+    gate = threading.Event()
+    engine.workers[0]._queues[1].put(lambda: _wait(gate))
+    request = Request("a", TOKENS)
+    engine.blocks["a"] = list(range(1, 14))
+    engine.scheduler.matched_tokens(request, 0)
+    assert not engine.scheduler.copying()
+    engine.run({"a": request.num_tokens})
+    assert engine.scheduler.copying()
+    clock.now += 100
+    assert not engine.scheduler.copying()
+    clock.now -= 100
+    gate.set()
+    wait_for(lambda: engine.run() and not engine.scheduler.copying(), "the save ends")
+    engine.scheduler.matched_tokens(other := Request("b", TOKENS), 0)
+    engine.scheduler.allocated(other, [list(range(14, 27))], CHUNKED)
+    assert engine.scheduler.copying()
+    wait_for(lambda: engine.run() and not engine.scheduler.copying(), "the load ends")
+
+
+def test_a_worker_whose_copies_cannot_be_opened_leaves_no_connection(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise DeviceError("open", "no device")
+
+    monkeypatch.setattr(CpuCopies, "open", refuse)
+    with pytest.raises(DeviceError):
+        WorkerSide(ConnectorSettings(socket=plane.socket), [cache().copies], group="g", engine="worker")
+    plane.wait_stats(lambda stats: not stats.engines, "the engine is detached")
+
+
+def test_steps_that_are_planned_ahead_are_timed_one_by_one(
+    make_engine: Callable[..., Step], clock: Clock
+) -> None:
+    engine = make_engine()
+    request = Request("a", list(range(1000)))
+    engine.blocks["a"] = list(range(1, 64))
+    engine.scheduler.matched_tokens(request, 0)
+    for _ in range(2):
+        engine.scheduler.plan({"a": 100}, lambda name: None)
+    for _ in range(2):
+        clock.now += 1.0
+        engine.scheduler.stepped(None, ())
+    assert engine.scheduler._break_even.prefill_rate == 100.0
+
+
+def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(make_engine: Callable[..., Step]) -> None:
+    engine = make_engine()
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=8)
+    request = Request("b", TOKENS)
+    engine.blocks["b"] = list(range(20, 33))
+    tokens = engine.found(request)
+    engine.scheduler.allocated(request, [engine.blocks["b"]], tokens)
+    plan = engine.scheduler.plan({}, lambda name: None)
+    assert engine.scheduler.finished(request) == (False, None), "the load keeps the blocks"
+    assert len(engine.scheduler._leases["b"]) == 3
+    (found,) = engine.carry_out(plan)
+    while not found.received:
+        (found,) = engine.run()
+    assert engine.scheduler._leases == {}
+
+
+def test_a_request_whose_load_failed_on_one_rank_does_not_wait_for_its_saves_too(
+    make_engine: Callable[..., Step],
+) -> None:
+    """vLLM frees the blocks when all ranks have ended the load; to free them after the saves as well would end it."""
+    engine = make_engine(2)
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=8)
+    request = Request("b", TOKENS)
+    engine.blocks["b"] = list(range(20, 33))
+    tokens = engine.found(request)
+    engine.scheduler.allocated(request, [engine.blocks["b"]], tokens)
+    engine.scheduler._tracked["b"].saves_open = 1
+    engine.scheduler.stepped(StepReport(loads_failed=["b"]), ())
+    assert engine.scheduler.finished(request) == (False, None)
+
+
+def test_without_a_data_plane_nothing_is_found_and_nothing_waits(
+    make_engine: Callable[..., Step], plane: Plane
+) -> None:
+    engine = make_engine()
+    plane.kill()
+    request = Request("a", TOKENS)
+    engine.compute(request, list(range(1, 14)), seed=9)
+    assert engine.workers[0].take_counts()["refused_blocks:unavailable"] == 3
+    plane.start()
+
+    def stored_and_found() -> bool:
+        engine.compute(Request("b", TOKENS), list(range(1, 14)), seed=9)
+        return engine.scheduler.matched_tokens(Request(f"c{time.monotonic()}", TOKENS), 0) == CHUNKED
+
+    wait_for(stored_and_found, "both sides attach again")
+
+
+def test_an_idle_engine_attaches_to_the_next_data_plane(
+    make_engine: Callable[..., Step], plane: Plane
+) -> None:
+    engine = make_engine()
+    plane.kill()
+    plane.start()
+    sides = [engine.scheduler._client, engine.workers[0]._client]
+    wait_for(lambda: all(client and client._link.attachments == 2 for client in sides), "both sides attach")
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=1)
+    assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == CHUNKED, "nothing was refused"
+
+
+def test_an_engine_whose_blocks_do_not_fit_into_chunks_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"larder\.chunk_tokens: expected a multiple of the block size 48, got 64"
+    ):
+        SchedulerSide(ConnectorSettings(chunk_tokens=64), group="g", engine="e", block_tokens=48)

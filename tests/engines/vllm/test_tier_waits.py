@@ -1,0 +1,291 @@
+"""The scheduler's side on a real data plane with a disk tier, without vLLM: requests wait for evicted blocks."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.client import Client, attach
+from dataplane.engines.vllm.request_keys import RequestKeys
+from dataplane.engines.vllm.tier_waits import LOOK_AGAIN_S
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, wait_for
+from tests.engines.vllm.fakes import CHUNK_TOKENS, Request, cache
+from tests.engines.vllm.sides import Clock, Step
+
+TOKENS = list(range(1000, 1200))
+"""Three whole chunks and eight tokens."""
+CHUNKED = 192
+SOURCE = list(range(1, 14))
+TARGET = list(range(40, 27, -1))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tiered(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
+    """A running data plane with a disk tier, and 16 MiB of memory."""
+    return make_plane(
+        dataplane__disk_tier_directories=str(tmp_path / "tier"), dataplane__disk_tier_bytes="256MiB"
+    ).start()
+
+
+@pytest.fixture
+def make_engine(tiered: Plane, clock: Clock) -> Iterator[Callable[..., Step]]:
+    made: list[Step] = []
+
+    def new(ranks: int = 1, **settings: Any) -> Step:
+        settings = {"tier_timeout_s": 60.0, **settings}
+        made.append(Step(tiered, [cache(0, rank, ranks) for rank in range(ranks)], clock, **settings))
+        return made[-1]
+
+    yield new
+    for each in made:
+        each.close()
+
+
+def keys_of(request: Request) -> list[bytes]:
+    return RequestKeys(request, CHUNK_TOKENS).extend(request, request.num_tokens)
+
+
+def store(engine: Step, plane: Plane) -> None:
+    """Store the chain of TOKENS in memory and on disk."""
+    engine.compute(Request("stored", TOKENS), SOURCE, seed=7)
+    blocks = 3 * len(engine.caches)
+    wait_for(lambda: plane.describe().tiers[0].blocks >= blocks, "the blocks are on disk")
+
+
+def on_disk_alone(engine: Step, plane: Plane, make_engine: Callable[..., Step], **settings: Any) -> Step:
+    """Store the chain, restart the data plane, whose memory is then empty, and return a new engine that knows it."""
+    store(engine, plane)
+    assert plane.stop() == 0
+    plane.start()
+    return found_on_disk(make_engine(len(engine.caches), **settings))
+
+
+def found_on_disk(engine: Step) -> Step:
+    client = engine.scheduler._client
+    assert client is not None
+    keys = keys_of(Request("", TOKENS))
+    wait_for(lambda: client.lookup_tiers(keys, counted=False)[:2] == (0, 3), "tiers alone have the chain")
+    return engine
+
+
+def raw(engine: Step, plane: Plane) -> Client:
+    return attach(plane.socket, [engine.caches[0].copies.layout.space], timeout_s=30)
+
+
+def push_out(engine: Step, plane: Plane) -> None:
+    """Store other blocks until the chain is no longer in memory."""
+    chain, nbytes = keys_of(Request("", TOKENS)), engine.caches[0].copies.layout.space.block_bytes
+    with raw(engine, plane) as client:
+        number = 0
+        while client.lookup(chain):
+            with client.reserve(make.keys(64, ("filler", number)), nbytes) as reservation:
+                reservation.commit()
+            number += 1
+
+
+def ask(engine: Step, request: Request, clock: Clock, local: int = 0) -> int | None:
+    """Ask once, when the request is due."""
+    clock.now += LOOK_AGAIN_S
+    return engine.scheduler.matched_tokens(request, local)
+
+
+def wait(engine: Step, request: Request, clock: Clock, local: int = 0) -> int:
+    """Ask until there is an answer other than to ask again."""
+    answers: list[int] = []
+
+    def answered() -> bool:
+        found = ask(engine, request, clock, local)
+        if found is not None:
+            answers.append(found)
+        return found is not None
+
+    wait_for(answered, "the request goes on")
+    return answers[0]
+
+
+def waits(engine: Step) -> int:
+    return len(engine.scheduler._tier_waits)
+
+
+def test_an_evicted_chain_is_waited_for_and_loaded(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    first, second = make_engine(), make_engine()
+    store(first, tiered)
+    push_out(first, tiered)
+    found_on_disk(second)
+    request, other = Request("a", TOKENS), Request("b", [*TOKENS[:CHUNKED], 1, 2])
+    assert second.scheduler.matched_tokens(request, 0) is None
+    assert second.scheduler.matched_tokens(other, 0) is None
+    assert second.scheduler.matched_tokens(request, 0) is None, "not looked up again yet"
+    assert wait(second, other, clock) == CHUNKED
+    assert wait(second, request, clock) == CHUNKED
+    assert waits(second) == 0
+    assert second.load(request, TARGET)[0] == CHUNKED
+    for one, loaded in zip(
+        first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True
+    ):
+        assert all(bool((a == b).all()) for a, b in zip(one, loaded, strict=True))
+    counts = second.scheduler.take_counts()
+    assert (counts["lookups"], counts["hit_tokens"]) == (2, 2 * CHUNKED)
+    assert (counts["tier_waits"], counts["tier_tokens"]) == (2, 2 * CHUNKED)
+    assert "tier_waits_given_up" not in counts
+    assert counts["tier_wait_seconds"] > 0
+
+
+@pytest.mark.parametrize("local", [0, 80])
+def test_a_chain_of_several_ranks_is_served_when_all_have_it(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, local: int
+) -> None:
+    engine = on_disk_alone(make_engine(2), tiered, make_engine)
+    request = Request("a", TOKENS)
+    assert wait(engine, request, clock, local) == CHUNKED - local
+    tokens, found = engine.load(request, TARGET, local)
+    assert tokens == CHUNKED - local
+    assert not any(each.bad_blocks for each in found)
+
+
+def test_only_the_missing_part_is_waited_for(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    assert wait(engine, Request("a", TOKENS[:100]), clock) == CHUNK_TOKENS
+    assert engine.scheduler.take_counts()["tier_tokens"] == CHUNK_TOKENS
+    # The last chunk ends the prompt, so its last block is computed.
+    assert wait(engine, Request("b", TOKENS[:CHUNKED]), clock) == CHUNKED - 16
+    assert engine.scheduler.take_counts()["tier_tokens"] == CHUNKED - 16 - CHUNK_TOKENS
+
+
+def test_tokens_in_the_engines_own_cache_are_not_waited_for(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    assert ask(engine, Request("a", TOKENS), clock, local=CHUNKED) == 0
+    assert "tier_waits" not in engine.scheduler.take_counts()
+
+
+def test_a_frozen_data_plane_holds_a_request_until_the_deadline_and_never_again(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine, tier_timeout_s=5.0)
+    request = Request("a", TOKENS)
+    tiered.signal(signal.SIGSTOP)
+    try:
+        began = clock.now
+        assert engine.scheduler.matched_tokens(request, 0) is None
+        clock.now = began + 4.9
+        assert engine.scheduler.matched_tokens(request, 0) is None
+        clock.now = began + 5.0
+        assert engine.scheduler.matched_tokens(request, 0) == 0
+        assert waits(engine) == 0
+        assert ask(engine, request, clock) == 0, "asked again, for example after a preemption"
+        counts = engine.scheduler.take_counts()
+        assert (counts["tier_waits"], counts["tier_waits_given_up"], counts["tier_tokens"]) == (1, 1, 0)
+    finally:
+        tiered.signal(signal.SIGCONT)
+    assert ask(engine, request, clock) is not None, "nor if the tiers work again"
+    assert wait(engine, Request("b", TOKENS), clock) == CHUNKED, "later requests wait"
+
+
+def test_a_data_plane_that_dies_ends_the_wait_before_the_deadline(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    tiered.signal(signal.SIGSTOP)
+    request = Request("a", TOKENS)
+    assert ask(engine, request, clock) is None
+    tiered.kill()
+    assert wait(engine, request, clock) == 0
+    assert clock.now < 60.0
+    assert engine.scheduler.take_counts()["tier_waits_given_up"] == 1
+
+
+def test_a_bad_block_ends_the_wait_with_the_blocks_before_it(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, tmp_path: Path
+) -> None:
+    first = make_engine()
+    store(first, tiered)
+    with raw(first, tiered) as client, client.acquire(keys_of(Request("", TOKENS))) as lease:
+        second_block = bytes(lease.view(1))
+    assert tiered.stop() == 0
+    damaged = 0
+    for segment in (tmp_path / "tier").rglob("*"):
+        if segment.is_file() and second_block in (data := segment.read_bytes()):
+            damaged += 1
+            with segment.open("r+b") as file:
+                file.seek(data.index(second_block) + 100)
+                file.write(b"wrong")
+    assert damaged == 1
+    tiered.start()
+    engine = found_on_disk(make_engine())
+    assert wait(engine, Request("a", TOKENS), clock) == CHUNK_TOKENS
+    counts = engine.scheduler.take_counts()
+    assert clock.now < 60.0
+    assert (counts["tier_waits_given_up"], counts["tier_tokens"]) == (1, CHUNK_TOKENS)
+
+
+def test_a_request_that_is_aborted_while_it_waits_is_forgotten(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    request = Request("a", TOKENS)
+    tiered.signal(signal.SIGSTOP)
+    try:
+        assert ask(engine, request, clock) is None
+        assert waits(engine) == 1
+        assert engine.scheduler.finished(request) == (False, None)
+        assert waits(engine) == 0
+    finally:
+        tiered.signal(signal.SIGCONT)
+    assert wait(engine, Request("b", TOKENS), clock) == CHUNKED
+
+
+def test_a_reset_ends_waits(make_engine: Callable[..., Step], tiered: Plane, clock: Clock) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    request = Request("a", TOKENS)
+    assert ask(engine, request, clock) is None
+    assert engine.scheduler.reset()
+    assert waits(engine) == 0
+    assert ask(engine, request, clock) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"tier_timeout_s": 0.0}, {}),
+        ({"min_load_tokens": CHUNKED + 1}, {}),
+        ({}, {"kv_transfer_params": {"larder.skip_load": True}}),
+        ({}, {"cache_salt": "rival"}),
+    ],
+    ids=["tiers off", "too few tokens", "skip_load", "nothing in tiers"],
+)
+def test_other_requests_do_not_wait(
+    make_engine: Callable[..., Step],
+    tiered: Plane,
+    clock: Clock,
+    settings: dict[str, Any],
+    fields: dict[str, Any],
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine, **settings)
+    for _ in range(3):
+        assert ask(engine, Request("a", TOKENS, **fields), clock) == 0
+    assert "tier_waits" not in engine.scheduler.take_counts()
+    assert tiered.describe().tiers[0].loaded_blocks == 0
+
+
+def test_a_request_that_vllm_does_not_let_read_does_not_wait(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+) -> None:
+    engine = on_disk_alone(make_engine(), tiered, make_engine)
+    assert ask(engine, Request("a", TOKENS, skip_reading_prefix_cache=True), clock) == 0
+    assert "tier_waits" not in engine.scheduler.take_counts()

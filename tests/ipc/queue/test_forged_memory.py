@@ -1,0 +1,108 @@
+"""Memory and messages that another process forged: they are refused, and nothing else is raised."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from dataplane.ipc.queue import CorruptMessage, QueueGone, QueueHandle, QueueReader
+from dataplane.ipc.queue.codecs import MsgspecCodec
+from dataplane.ipc.queue.layout import (
+    MAGIC,
+    PAGE_BYTES,
+    SLOTS_AT,
+    VERSION,
+    QueueHeader,
+    ReaderSlot,
+    SlotState,
+    WriterState,
+    ring_at,
+)
+from dataplane.ipc.queue.stats import live_queues
+
+IDENTITY = "f" * 32
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+F_SEAL_WRITE = 8
+CAPACITY = 4096
+
+
+@pytest.fixture
+def fd() -> Iterator[int]:
+    number = os.memfd_create(f"larder-queue:forged:{IDENTITY}", os.MFD_ALLOW_SEALING)
+    os.fchmod(number, 0o600)
+    yield number
+    os.close(number)
+
+
+def forge(fd: int, nbytes: int, words: dict[int, int], seals: int = SEALS) -> QueueHandle:
+    """Write words into the memory, seal it, and return a handle of it."""
+    os.ftruncate(fd, nbytes)
+    for word, value in words.items():
+        os.pwrite(fd, value.to_bytes(8, "little"), word * 8)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return QueueHandle(IDENTITY, "forged", os.getpid(), fd)
+
+
+def header(slots: int = 1, capacity: int = CAPACITY, **more: int) -> dict[int, int]:
+    words: dict[int, int] = {
+        QueueHeader.MAGIC: MAGIC,
+        QueueHeader.VERSION: VERSION,
+        QueueHeader.SLOTS: slots,
+        QueueHeader.CAPACITY: capacity,
+    }
+    for name, value in more.items():
+        words[QueueHeader[name]] = value
+    return words
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words", "seals"),
+    [
+        (0, {}, SEALS),
+        (8, {}, SEALS),
+        (ring_at(1) + CAPACITY, header(), SEALS | F_SEAL_WRITE),
+        (ring_at(1), header(capacity=0), SEALS),
+        (ring_at(1) + CAPACITY + 8, header(capacity=CAPACITY + 8), SEALS),
+        (PAGE_BYTES + CAPACITY, header(slots=0), SEALS),
+        (ring_at(1) + CAPACITY, header(slots=(1 << 64) - 1), SEALS),
+        (ring_at(1) + CAPACITY, header(capacity=(1 << 64) - CAPACITY), SEALS),
+        (1 << 62, header(capacity=(1 << 62) - ring_at(1)), SEALS),
+    ],
+    ids=["empty", "small", "sealed", "no ring", "odd ring", "no slots", "slots", "capacity", "huge"],
+)
+def test_memory_that_is_no_queue_is_refused_and_not_listed(
+    fd: int, nbytes: int, words: dict[int, int], seals: int
+) -> None:
+    handle = forge(fd, nbytes, words, seals)
+    with pytest.raises(QueueGone):
+        QueueReader(handle)
+    assert IDENTITY not in {each.identity for each in live_queues()}
+
+
+@pytest.mark.parametrize("pid", [1 << 31, 1 << 63, (1 << 64) - 1])
+def test_pids_that_cannot_exist_are_processes_that_have_exited(fd: int, pid: int) -> None:
+    most = (1 << 64) - 1
+    words = header(
+        WRITER_STATE=WriterState.ACTIVE, WRITER_PID=pid, WRITER_STARTED=5, MESSAGES=most, CREATED_S=most
+    )
+    words |= {
+        SLOTS_AT + ReaderSlot.STATE: SlotState.ACTIVE,
+        SLOTS_AT + ReaderSlot.PID: pid,
+        SLOTS_AT + ReaderSlot.POSITION: most,
+    }
+    forge(fd, ring_at(1) + CAPACITY, words)
+    (found,) = (each for each in live_queues() if each.identity == IDENTITY)
+    assert (found.writer, [each.alive for each in found.readers]) == (0, [False])
+
+
+@pytest.mark.parametrize(
+    "dtype", ["i4,,", "(1,", "042f", "9)", "O", "V8", "i4,i4", "a", "(2,3)f4", "i4\n", ""]
+)
+def test_a_type_of_arrays_that_no_writer_names_is_refused(dtype: str) -> None:
+    array = msgspec.msgpack.Ext(1, msgspec.msgpack.encode([dtype, [1], -1, b"1234"]))
+    with pytest.raises(CorruptMessage, match="cannot be decoded"):
+        MsgspecCodec().decode(memoryview(msgspec.msgpack.encode(array)), (), False)

@@ -1,0 +1,56 @@
+"""The protocol is explored exhaustively for small bounds, with a kill at any step; each mutant has a fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.ipc.queue.model import Bounds, explore
+from tests.sizes import size
+
+SMALL = Bounds(messages=2, capacity=1)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        SMALL,
+        Bounds(messages=2, capacity=1, late=(0, 1), kills=0),
+        Bounds(messages=3, capacity=size(2, 1), late=()),
+    ],
+    ids=["one reader joins late", "both join late", "both from the beginning"],
+)
+def test_no_state_is_wrong(bounds: Bounds) -> None:
+    found = explore(bounds)
+    assert found.fault is None, "\n".join(found.steps)
+    assert found.states > 5_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(size(1, 0) == 0, reason="many states: make full")
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(messages=3, capacity=1), replace(SMALL, kills=2)])
+def test_no_state_is_wrong_in_larger_bounds(bounds: Bounds) -> None:
+    found = explore(bounds)
+    assert found.fault is None, "\n".join(found.steps)
+
+
+@pytest.mark.parametrize(
+    ("without", "fault"),
+    [
+        ("room", "torn message"),
+        ("order", "in place of"),
+        ("join fence", "message"),
+        ("join wake", "writer 0 sleeps"),
+        ("publish fence", "reader 0 sleeps"),
+        ("sleep fence", "sleeps"),
+        ("advance fence", "writer 0 sleeps"),
+        ("wait fence", "writer 0 sleeps"),
+        ("dead readers", "writer 0 sleeps"),
+        ("takeover position", ""),
+    ],
+)
+def test_a_protocol_without_one_of_its_parts_is_found_wrong(without: str, fault: str) -> None:
+    found = explore(replace(SMALL, without=without))
+    assert found.fault is not None
+    assert fault in found.fault, "\n".join(found.steps)

@@ -1,0 +1,1 @@
+"""Programs and helpers of the tests of restarts: supervised data planes, load, faults."""

@@ -1,0 +1,398 @@
+"""A disk tier that is opened again: by its journal, and by the headers of its slots."""
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataplane.tiers.disk import alignment, directory, slot_journal
+from dataplane.tiers.disk.disk_tier import DiskTier
+from dataplane.tiers.header import HEADER_BYTES, pack_header
+from dataplane.tiers.tier import BlockStore, Loaded, Outcome
+from tests.tiers.blocks import CLUSTER, assert_holds, assert_lacks, block, load, name, soon, store
+from tests.tiers.disk_backend import MIB, SEGMENT_BYTES, DiskBackend, slot_of, state
+
+
+@pytest.fixture
+def backend(tmp_path: Path) -> DiskBackend:
+    return DiskBackend(tmp_path / "one", tmp_path / "two")
+
+
+def _changed(tier: DiskTier, seed: int, steps: int) -> dict[int, BlockStore]:
+    """Store, replace and delete blocks, and return what is held."""
+    choice = random.Random(seed)
+    held: dict[int, BlockStore] = {}
+    for _ in range(steps):
+        number = choice.randrange(30)
+        if choice.random() < 0.3:
+            assert tier.delete([name(number)], soon()) == [Outcome.OK]
+            held.pop(number, None)
+        else:
+            stored = block(number, choice.choice([1, 5000, 70_000]), tenant=f"tenant {choice.randrange(5)}")
+            assert store(tier, stored) == [Outcome.OK]
+            held[number] = stored
+    return held
+
+
+def _abandoned(tier: DiskTier) -> None:
+    """Release the files as the end of a process does."""
+    for each in tier._directories:
+        each.close(clean=False)
+    tier._directories.clear()
+    tier.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("end", [DiskTier.close, _abandoned], ids=["closed", "killed"])
+def test_the_journal_and_the_headers_give_the_same(
+    backend: DiskBackend, seed: int, end: Callable[[DiskTier], None]
+) -> None:
+    tier = backend.open()
+    held = _changed(tier, seed, 120)
+    before = state(tier)
+    end(tier)
+    for open_again in (backend.open, backend.scanned, backend.open):
+        tier = open_again()
+        by_journal = [each.recovered_by == "" for each in tier._directories]
+        assert by_journal == [open_again == backend.open] * 2
+        assert state(tier) == before
+        assert_holds(tier, list(held.values()))
+        end(tier)
+
+
+def test_work_goes_on_after_each_kind_of_recovery(backend: DiskBackend) -> None:
+    held: dict[int, BlockStore] = {}
+    for number in range(6):
+        tier = backend.scanned() if number % 2 else backend.open()
+        assert_holds(tier, list(held.values()))
+        tier.delete([name(each) for each in range(30)], soon())
+        assert tier.usage().stored_bytes == 0
+        held = _changed(tier, number, 60)
+        _abandoned(tier)
+
+
+def test_a_long_journal_is_replaced_by_a_checkpoint(
+    backend: DiskBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_journal, "_MIN_COMPACTED_BYTES", 4096)
+    tier = backend.open()
+    held = _changed(tier, 3, 400)
+    before = state(tier)
+    _abandoned(tier)
+    assert all((folder / "journal").stat().st_size < 24_000 for folder in backend.directories)
+    tier = backend.open()
+    assert [each.recovered_by for each in tier._directories] == ["", ""]
+    assert state(tier) == before
+    assert_holds(tier, list(held.values()))
+    tier.close()
+
+
+class _KilledError(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("before_the_write", [True, False])
+def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before_the_write: bool
+) -> None:
+    backend, copy = DiskBackend(tmp_path / "one"), DiskBackend(tmp_path / "copy")
+    tier = backend.open()
+    held, written = block(1, 5000), block(2, 5000)
+    store(tier, held)
+    real = alignment.write_slot
+
+    def write(*arguments: Any, direct: bool) -> None:
+        if before_the_write:
+            tier._directories[0]._replace_journal()
+        real(*arguments, direct=direct)
+        if not before_the_write:
+            tier._directories[0]._replace_journal()
+        raise _KilledError
+
+    monkeypatch.setattr(directory, "write_slot", write)
+    with pytest.raises(_KilledError):
+        store(tier, written)
+    _abandoned(tier)
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    by_journal, by_headers = backend.open(), copy.scanned()
+    assert by_journal._directories[0].recovered_by == ""
+    assert state(by_journal) == state(by_headers)
+    assert_holds(by_journal, [held, written])
+    by_journal.close()
+    by_headers.close()
+
+
+@pytest.mark.parametrize("cut", [1, 15, 16, 17, 60, 112, 300])
+def test_a_torn_record_ends_the_journal(tmp_path: Path, cut: int) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    stored = [block(number, 5000) for number in range(20)]
+    store(tier, *stored)
+    _abandoned(tier)
+    journal = tmp_path / "one" / "journal"
+    os.truncate(journal, journal.stat().st_size - cut)
+    tier = backend.open()
+    assert tier._directories[0].recovered_by == ""
+    assert_holds(tier, stored[:17])
+    for each in stored[17:]:
+        assert load(tier, each)[0] in (Loaded(Outcome.OK, each.block), Loaded(Outcome.MISSING))
+    more = block(50, 5000)
+    assert store(tier, more) == [Outcome.OK]
+    before = state(tier)
+    _abandoned(tier)
+    tier = backend.open()
+    assert tier._directories[0].recovered_by == ""
+    assert state(tier) == before
+    tier.close()
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_flip, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"\0" * 5000), Path.unlink],
+    ids=["flipped", "empty", "zeros", "removed"],
+)
+def test_a_journal_that_cannot_be_used_is_rebuilt_from_the_headers(
+    backend: DiskBackend, damage: Callable[[Path], object]
+) -> None:
+    tier = backend.open()
+    held = _changed(tier, 1, 100)
+    before = state(tier)
+    tier.close()
+    for folder in backend.directories:
+        damage(folder / "journal")
+    tier = backend.open()
+    assert all("journal" in each.recovered_by for each in tier._directories)
+    assert state(tier) == before
+    assert_holds(tier, list(held.values()))
+    tier.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_journal_of_another_boot_counts_only_if_it_was_closed(
+    backend: DiskBackend, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    tier = backend.open()
+    held = _changed(tier, 1, 50)
+    if closed:
+        tier.close()
+    else:
+        _abandoned(tier)
+    monkeypatch.setattr(slot_journal, "boot", lambda: "another boot")
+    tier = backend.open()
+    assert [each.recovered_by == "" for each in tier._directories] == [closed] * 2
+    assert_holds(tier, list(held.values()))
+    tier.close()
+
+
+def test_a_journal_of_another_directory_is_not_used(backend: DiskBackend) -> None:
+    tier = backend.open()
+    held = _changed(tier, 1, 50)
+    before = state(tier)
+    tier.close()
+    one, two = (folder / "journal" for folder in backend.directories)
+    shutil.copy(one, two)
+    tier = backend.open()
+    assert [each.recovered_by == "" for each in tier._directories] == [True, False]
+    assert state(tier) == before
+    assert_holds(tier, list(held.values()))
+    tier.close()
+
+
+@pytest.mark.parametrize("recovered", ["open", "scanned"])
+def test_a_torn_block_is_a_miss_after_a_start(tmp_path: Path, recovered: str) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    torn, whole = block(1, 70_000), block(2, 70_000)
+    store(tier, torn, whole)
+    backend.overwrite(tier, torn.block.name, backend.stored(tier, torn.block.name)[: HEADER_BYTES + 10_000])
+    _abandoned(tier)
+    tier = getattr(backend, recovered)()
+    assert load(tier, torn)[0] == Loaded(Outcome.CORRUPT)
+    assert_lacks(tier, [torn])
+    assert_holds(tier, [whole])
+    assert tier.usage().corrupt_blocks == 1
+    tier.close()
+
+
+def test_a_torn_replacement_leaves_the_block_before_it(tmp_path: Path) -> None:
+    """As after a kill in the middle of the write of a newer block, before the older one was freed."""
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    before, other = block(1, 70_000), block(2, 70_000)
+    store(tier, before, other)
+    newer = block(1, 70_000)
+    header = pack_header(newer.block, CLUSTER)
+    backend.overwrite(tier, other.block.name, header + newer.data[:30_000])
+    _abandoned(tier)
+    tier = backend.scanned()
+    assert_holds(tier, [before])
+    assert tier.usage().blocks == 1
+    tier.close()
+
+
+@pytest.mark.parametrize("recovered", ["open", "scanned"])
+def test_swapped_slots_are_never_served_for_each_other(tmp_path: Path, recovered: str) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    one, other = block(1, 70_000), block(2, 70_000)
+    store(tier, one, other)
+    stored = [backend.stored(tier, each.block.name) for each in (one, other)]
+    backend.overwrite(tier, one.block.name, stored[1])
+    backend.overwrite(tier, other.block.name, stored[0])
+    tier.close()
+    tier = getattr(backend, recovered)()
+    for each in (one, other):
+        loaded, data = load(tier, each)
+        assert loaded == Loaded(Outcome.CORRUPT) or (loaded.block == each.block and data == each.data)
+    tier.close()
+
+
+@pytest.mark.parametrize("recovered", ["open", "scanned"])
+@pytest.mark.parametrize("kept", [0, 100, 4096, 4096 + 74_000, SEGMENT_BYTES // 2, SEGMENT_BYTES - 1])
+def test_a_truncated_segment_loses_only_its_own_end(tmp_path: Path, recovered: str, kept: int) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    stored = [block(number, 70_000) for number in range(20)]
+    other = block(99, 5000)
+    store(tier, *stored, other)
+    slots = {each.block.name: slot_of(tier, each.block.name) for each in stored}
+    segment = slots[stored[0].block.name][0]
+    ends = {of: segment.offset(slot) + segment.slot_bytes for of, (_, slot) in slots.items()}
+    tier.close()
+    os.truncate(segment.path, kept)
+    tier = getattr(backend, recovered)()
+    whole = [each for each in stored if ends[each.block.name] <= kept]
+    assert_holds(tier, [*whole, other])
+    assert_lacks(tier, [each for each in stored if each not in whole])
+    again = [block(number, 70_000) for number in range(20)]
+    assert store(tier, *again) == [Outcome.OK] * 20
+    tier.close()
+    tier = backend.open()
+    assert_holds(tier, [*again, other])
+    tier.close()
+
+
+def test_a_removed_segment_takes_only_its_own_blocks_along(tmp_path: Path) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    lost, kept = block(1, 70_000), block(2, 5000)
+    store(tier, lost, kept)
+    path = slot_of(tier, lost.block.name)[0].path
+    tier.close()
+    path.unlink()
+    tier = backend.open()
+    assert_lacks(tier, [lost])
+    assert_holds(tier, [kept])
+    assert store(tier, lost) == [Outcome.OK]
+    tier.close()
+    tier = backend.scanned()
+    assert_holds(tier, [lost, kept])
+    tier.close()
+
+
+@pytest.mark.parametrize("recovered", ["open", "scanned"])
+def test_a_smaller_budget_holds_from_the_start(backend: DiskBackend, recovered: str) -> None:
+    tier = backend.open()
+    stored = [block(number, MIB) for number in range(30)]
+    assert store(tier, *stored) == [Outcome.OK] * 30
+    tier.close()
+    budget = 3 * SEGMENT_BYTES
+    tier = getattr(backend, recovered)(budget_bytes=budget)
+    assert backend.segment_bytes_on_disk() <= budget
+    assert 0 < tier.usage().stored_bytes <= budget
+    left = [each for each in stored if tier.lookup([each.block.name], soon())[0]]
+    assert left
+    assert_holds(tier, left)
+    tier.close()
+    tier = backend.open(budget_bytes=budget)
+    assert_holds(tier, left)
+    tier.close()
+
+
+def test_data_is_never_taken_for_a_header(tmp_path: Path) -> None:
+    """An engine may store bytes that look like the header of another tenant's block, at the place where a header would
+    be if the segment had slots of another size."""
+    backend = DiskBackend(tmp_path / "one", budget_bytes=SEGMENT_BYTES, segment_bytes=SEGMENT_BYTES)
+    victim = block(1, 4096, tenant="victim")
+    forged = pack_header(victim.block, CLUSTER) + bytes(4096)  # a slot of the smaller size
+    tier = backend.open()
+    stored = block(2, 60 * 4096)
+    stored = BlockStore(stored.block, bytes(4096) + forged * 29 + bytes(4096))
+    assert store(tier, stored) == [Outcome.OK]
+    tier.delete([stored.block.name], soon())
+    small = block(3, 4096)
+    assert store(tier, small) == [Outcome.OK]
+    _abandoned(tier)
+    tier = backend.scanned()
+    assert [each.name for each in tier.blocks()] == [small.block.name]
+    tier.close()
+
+
+def test_the_newest_of_two_directories_is_kept(tmp_path: Path) -> None:
+    one, two = DiskBackend(tmp_path / "one"), DiskBackend(tmp_path / "two")
+    older, newer = block(1, 5000), block(1, 9000)
+    for backend, stored in ((one, newer), (two, older)):
+        tier = backend.open()
+        store(tier, stored)
+        tier.close()
+    tier = DiskBackend(tmp_path / "one", tmp_path / "two").open()
+    assert_holds(tier, [newer])
+    assert tier.usage().stored_bytes == tier.stored_size(9000)
+    tier.close()
+
+
+def test_a_directory_on_a_full_device_is_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    stored = [block(number, 5000) for number in range(5)]
+    store(tier, *stored)
+    tier.close()
+
+    def full(fd: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for _ in range(2):  # by the journal, and then by the headers, as it could not be continued
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            tier = backend.open()
+        assert_holds(tier, stored)
+        assert "the journal cannot be written: No space left" in tier._health().reason
+        tier.close()
+        assert not (tmp_path / "one" / "journal").exists()
+    tier = backend.open()
+    assert tier.health(soon()).reason == tier._health().reason
+    assert_holds(tier, stored)
+    tier.close()
+
+
+@pytest.mark.parametrize("recovered", ["open", "scanned"])
+def test_names_of_tenants_without_blocks_are_forgotten(tmp_path: Path, recovered: str) -> None:
+    backend = DiskBackend(tmp_path / "one")
+    tier = backend.open()
+    kept = block(1, 100, "kept")
+    for number in range(1100):
+        store(tier, block(2, 100, f"tenant {number}"))
+    store(tier, kept)
+    tier.delete([name(2)], soon())
+    tier.close()
+    tier = getattr(backend, recovered)()
+    assert tier._directories[0]._tenants == ["kept"]
+    assert_holds(tier, [kept])
+    more = block(3, 100, "more")
+    store(tier, more)
+    _abandoned(tier)
+    tier = backend.open()
+    assert tier._directories[0].recovered_by == ""
+    assert_holds(tier, [kept, more])
+    tier.close()
