@@ -14,6 +14,8 @@ SOAK_S ?= 1800
 # How all tests are run: they wait as often as they compute, so there is one worker more than cores.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 ALL_TESTS = -n $(WORKERS) --dist worksteal
+# CONTRIBUTING.md says which test goes where.
+GATE_TESTS = -m 'not (full or peer or engine or gpu)' $(ALL_TESTS)
 
 # The first interpreter that is new enough and can make a venv; 3.11 first: the constraints are tested with it.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -43,15 +45,18 @@ demo: $(INSTALLED) web  ## start Larder with a synthetic load of three tenants, 
 	exec $(BIN)/larder demo $(ARGS)
 
 # The types use one core for a minute: the tests run beside them.
-test: lint webtest  ## everything that CI checks: lint, types, dashboard, tests (ARGS='-k name' to choose)
+test: lint webtest  ## what CI checks: lint, types, dashboard, and the tests that are fast everywhere (ARGS='-k name' to choose)
 	$(MAKE) -j2 types pytest
 
 pytest: $(INSTALLED) web
-	$(BIN)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
+	$(BIN)/python -m tests.gate $(or $(ARGS),$(GATE_TESTS))
 .PHONY: pytest
 
-full: $(INSTALLED)  ## all tests at the sizes that their names say
-	LARDER_TEST_FULL=1 $(BIN)/python -m pytest -o timeout=1800 -o run_timeout=14400 $(or $(ARGS),$(ALL_TESTS))
+full: $(INSTALLED) web  ## all tests at the sizes that their names say, with what `make peers engines` built
+	LARDER_TEST_FULL=1 $(BIN)/python -m pytest -o timeout=1800 -o faulthandler_timeout=7200 $(or $(ARGS),$(ALL_TESTS))
+
+flaky: $(INSTALLED)  ## repeat tests beside two busy processes, 50 times or until one fails (ARGS='-k name')
+	exec $(BIN)/python -m tests.flaky $(ARGS)
 
 lint: $(INSTALLED)  ## style, format, the import contracts, and names by the glossary
 	$(BIN)/ruff check .
@@ -74,7 +79,7 @@ GPU_CYCLES ?= 1000
 
 gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))  ## on a machine with a GPU: its tests, then its figures (docs/engines/gpus.md)
 	LARDER_TEST_GPU=required LARDER_TEST_GPU_CYCLES=$(GPU_CYCLES) \
-		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/driven -W default -o timeout=600 -o run_timeout=0 $(ARGS)
+		$(GPU_PYTHON) -m pytest -m gpu tests/gpu tests/driven -W default -o timeout=600 -o faulthandler_timeout=1800 $(ARGS)
 	$(GPU_PYTHON) -m benchmarks gpu
 
 peers: $(INSTALLED)  ## build LMCache and vLLM on CPU, for the tests marked peer (4 GB in ~/.cache/larder/peers)
@@ -97,11 +102,11 @@ bench-engines: $(INSTALLED)  ## measure vLLM with each connector beside vLLM alo
 	$(BIN)/python -m benchmarks.engines $(ARGS)
 
 soak: $(INSTALLED)  ## half an hour of everything at once against one data plane, then half an hour of both planes (SOAK_S=seconds)
-	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o run_timeout=0 $(ARGS)
+	LARDER_TEST_SOAK_S=$(SOAK_S) $(BIN)/python -m pytest tests/hostile/test_soak.py -s -q -o faulthandler_timeout=0 $(ARGS)
 	LARDER_BENCH_SOAK_S=$(SOAK_S) $(BIN)/python -m benchmarks soak
 
 kills: $(INSTALLED)  ## kill -9 the data plane two hundred times under load (a usual run does it eight times)
-	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py tests/restart/test_device_copies.py -s -o run_timeout=0 $(ARGS)
+	LARDER_TEST_KILLS=$${LARDER_TEST_KILLS:-200} $(BIN)/python -m pytest tests/restart/test_kills.py tests/restart/test_device_copies.py -s -o faulthandler_timeout=0 $(ARGS)
 
 golden: $(INSTALLED)  ## rewrite the golden files from what the code does now; read the diff before you commit it
 	$(BIN)/python -m pytest --update-golden $(ARGS)
@@ -136,7 +141,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test full lint types bench gpu peers engines example-vllm bench-peers bench-engines vllm-tests soak golden generated docs fmt web constraints clean webtypes webtest
+.PHONY: run demo test full flaky lint types bench gpu peers engines example-vllm bench-peers bench-engines vllm-tests soak golden generated docs fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -1,12 +1,13 @@
 """What every test may use: `require`, `golden`, `socket_dir`, `postgres_url`, `browser`, and asyncio for anyio."""
 
 import ctypes
+import faulthandler
 import gc
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 import structlog
+from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
 
 from tests import require as requirement
 from tests.forked import end_servers
@@ -35,7 +37,7 @@ QUIET_CHROMIUM = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
-pytest_plugins = ["tests.run_limits", "tests.run_leftovers"]
+pytest_plugins = ["tests.leftovers"]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}
 
 
@@ -79,6 +81,16 @@ def _examples_take_their_time() -> None:
         "busy", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     settings.load_profile("busy")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """End a process whose teardown hangs, with the stacks of its threads: pytest cancels `faulthandler_timeout` and
+    pytest-timeout its timer when a test fails."""
+    if limit_s := get_timeout_config_value(item.config):
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=stderr)
+    return (yield)
 
 
 def pytest_sessionfinish() -> None:

@@ -38,6 +38,7 @@ def test_a_benchmark_has_a_module(module: str) -> None:
     assert find_spec(f"benchmarks.{module}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", OF_BOTH_PLANES)
 def test_a_quick_run_of_what_needs_a_whole_larder_measures_it(name, tmp_path):
     done = _run("--quick", "--output", tmp_path, name)
@@ -46,6 +47,7 @@ def test_a_quick_run_of_what_needs_a_whole_larder_measures_it(name, tmp_path):
     assert OF_BOTH_PLANES[name] in [result["name"] for result in report["results"]]
 
 
+@pytest.mark.full
 def test_a_quick_run_of_all_others_writes_a_result_file(tmp_path):
     done = _run("--quick", "--output", tmp_path, *(set(BENCHMARKS) - set(OF_BOTH_PLANES)))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -67,6 +69,7 @@ def test_a_quick_run_of_all_others_writes_a_result_file(tmp_path):
     assert view["value"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["redis", "s3"])
 def test_a_quick_run_of_a_shared_tier_measures_it_beside_a_bare_client(name, tmp_path):
     if name == "redis":

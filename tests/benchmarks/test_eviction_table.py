@@ -20,6 +20,7 @@ def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
 
 
+@pytest.mark.full
 def test_a_small_table_has_the_hits_of_real_replays(tmp_path):
     trace = make_trace(60)
     path = write_trace(tmp_path / "small.jsonl", trace)

@@ -60,7 +60,7 @@ def test_pages_that_files_mention_exist() -> None:
     assert missing == set()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     built = subprocess.run(
         [

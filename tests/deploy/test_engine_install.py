@@ -62,7 +62,7 @@ def bare(tmp_path: Path) -> Path:
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_an_engine_installs_three_libraries_and_stores_and_reads_a_block(
     bare: Path, socket_dir: Path

@@ -15,6 +15,11 @@ from packaging.requirements import Requirement
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
+TOP_LEVEL = {
+    ".dockerignore", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile",
+    "LICENSE", "Makefile", "README.md", "alembic.ini", "constraints.txt", "docker-compose.yml", "mkdocs.yml",
+    "pyproject.toml",
+}  # fmt: skip
 MENU = ["run", "demo", "test", "lint", "types", "bench", "golden", "fmt", "web", "clean"]
 
 
@@ -54,15 +59,27 @@ def test_the_lock_file_of_the_dashboard_names_no_registry() -> None:
     assert '"resolved"' not in (ROOT / "web" / "package-lock.json").read_text(encoding="utf-8")
 
 
-def test_a_pull_of_the_project_carries_no_results_and_no_local_state() -> None:
+def tracked() -> list[str]:
     require(shutil.which("git") and (ROOT / ".git").exists(), "not a git checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
+
+
+def test_no_file_is_at_the_top_that_is_not_meant_to_be_there() -> None:
+    assert {name for name in tracked() if "/" not in name} - TOP_LEVEL == set()
+
+
+def test_no_file_names_a_home_folder() -> None:
+    home = re.compile(rb"/(?:home|Users)/(?!(?:me|user|dev)/)[a-z]\w*/|/root/(?!\.cache/huggingface)[.\w]")
+    names = [name for name in tracked() if home.search((ROOT / name).read_bytes())]
+    assert names == []
+
+
+def test_a_pull_of_the_project_carries_no_results_and_no_local_state() -> None:
     unwanted = re.compile(
         r"(^|/)(node_modules|__pycache__|\.venv|dist)/|^benchmarks/results/|\.(log|db|sock|pyc)$"
     )
-    assert [name for name in listed.split("\0") if unwanted.search(name)] == []
+    assert [name for name in tracked() if unwanted.search(name)] == []
 
 
 def test_make_alone_prints_the_menu() -> None:

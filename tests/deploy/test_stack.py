@@ -259,6 +259,7 @@ def exercise(made: Stack) -> None:
     settled(lambda: made.query(f'ALERTS{{alertname="{ALERT}", alertstate="firing"}}'), "the alert")
 
 
+@pytest.mark.full
 def test_an_alert_reaches_its_receiver_and_larder(stack: Stack) -> None:
     def arrived() -> list[dict[str, Any]]:
         return [alert for alert in stack.receiver.alerts if alert["labels"]["alertname"] == ALERT]
@@ -276,6 +277,7 @@ def test_an_alert_reaches_its_receiver_and_larder(stack: Stack) -> None:
     settled(stored, "the stored alert")
 
 
+@pytest.mark.full
 def test_every_panel_has_data(stack: Stack) -> None:
     for name, title, expr in QUERIES:
         if title not in NEEDS_A_GPU:
@@ -289,6 +291,7 @@ def substituted(expr: str) -> str:
     return asked
 
 
+@pytest.mark.full
 def test_variables_have_values(stack: Stack) -> None:
     for name, dashboard in DASHBOARDS.items():
         for variable in dashboard["templating"]["list"]:
@@ -300,6 +303,7 @@ def test_variables_have_values(stack: Stack) -> None:
                 settled(partial(stack.values, expr, label), f"{name}: {variable['name']}")
 
 
+@pytest.mark.full
 def test_no_alert_fires_but_the_expected_ones(stack: Stack) -> None:
     fired = {each["metric"]["alertname"] for each in stack.query('ALERTS{alertstate="firing"}')}
     assert fired == {ALERT}

@@ -103,6 +103,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
     assert engine.blocks(NEW) == wanted
 
 
+@pytest.mark.full
 def test_a_copy_whose_connection_is_lost_ends_when_it_is_certain_that_nothing_is_copied(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
@@ -234,7 +235,7 @@ def threads(plane: DrivenPlane) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_thousand_engines_come_and_die(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start

@@ -152,6 +152,7 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
         assert larder.get("quotas")["total"] == 0
 
 
+@pytest.mark.full
 def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Browser) -> None:
     disk = socket_dir / "tier"
     dark: dict[str, Any] = {"color_scheme": "dark", "width": 400}
@@ -217,6 +218,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         until(lambda: larder.node()["stats"]["policy"]["algorithm"] == "s3fifo", "in force")
 
 
+@pytest.mark.full
 def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, browser: Browser) -> None:
     with running(socket_dir) as larder, opened(larder, browser) as page:
         node = larder.node()["name"]
@@ -354,6 +356,7 @@ def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Pat
         page.wait_for_function("document.documentElement.scrollWidth <= 400")
 
 
+@pytest.mark.full
 def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
     socket_dir: Path, browser: Browser, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ import pytest
 from tests.e2e.commands import larder_command
 from tests.e2e.larder import Larder, keys, running, store, until
 
-pytestmark = [pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path

@@ -13,7 +13,6 @@ from tests.dataplane import factories as make
 from tests.e2e.larder import until
 from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet, Manager
 
-pytestmark = [pytest.mark.slow]
 CHAIN = make.keys(4, "prefix")
 PREFIX = {"model": make.MODEL, "keys": [key.hex() for key in CHAIN]}
 DRY_RUN = {"quotas": {"acme": {"limit_bytes": PAGE}}}

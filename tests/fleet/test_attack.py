@@ -21,7 +21,7 @@ from tests.e2e.larder import until
 from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, Fleet, Manager
 from tests.fleet.test_machines import NAMES
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.full]
 MIB = 1 << 20
 MAX_GROWTH = 128 * MIB
 """Of a management plane's memory, whatever strangers send."""

@@ -20,7 +20,6 @@ from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet, Ma
 from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import NAMES, QUIET_MS, stored
 
-pytestmark = [pytest.mark.slow]
 HOUR_S = 3600
 OTHER_CLOCK = """
 import sys, time
@@ -122,6 +121,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
         assert thief.answer().code == "unknown_node", "the key before is nobody's"
 
 
+@pytest.mark.full
 def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: Fleet) -> None:
     fleet, app = empty_fleet, empty_fleet.manager().start()
     here, away = fleet.node("here"), fleet.node("away")

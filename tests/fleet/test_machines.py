@@ -14,7 +14,6 @@ from tests.dataplane import factories as make
 from tests.e2e.larder import until
 from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet
 
-pytestmark = [pytest.mark.slow]
 NAMES = ("a", "b", "c")
 QUIET_MS = 1000
 

@@ -20,7 +20,7 @@ from tests.fleet.test_machines import stored
 from tests.postgres_cluster import PostgresCluster, find_binaries
 from tests.require import require
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+pytestmark = [pytest.mark.postgres]
 ORDERS = 5
 ASKING = 20
 USES = 3

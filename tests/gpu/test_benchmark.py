@@ -11,7 +11,7 @@ import pytest
 from tests.forked import run
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_quick_run_on_the_emulated_device_writes_every_figure(tmp_path: Path) -> None:
     options = ["--emulated", "--quick", "--output", str(tmp_path)]
     done = run("benchmarks", "gpu", *options, env=dict(os.environ), timeout=110)

@@ -22,7 +22,7 @@ PAGE = 4096
 SHARE = size(1, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_tenants_with_one_block_each() -> None:
     count = 100_000 // SHARE
@@ -52,7 +52,7 @@ def test_a_hundred_thousand_tenants_with_one_block_each() -> None:
     assert bench.faults() == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_million_index_entries() -> None:
     count, piece = (1 << 20) // SHARE, 4096

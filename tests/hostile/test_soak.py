@@ -19,6 +19,7 @@ from tests.sizes import size
 SECONDS = float(os.environ.get("LARDER_TEST_SOAK_S", size(60, 10)))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(SECONDS * 1.5 + 180)
 def test_no_byte_is_wrong_no_book_contradicts_itself_and_nothing_grows(
     make_plane: Callable[..., Plane],

@@ -257,6 +257,7 @@ class TestMemoryThatWasNotUsedYet:
         yield plane
         plane.kill()
 
+    @pytest.mark.full
     def test_a_store_that_waits_for_memory_keeps_nobody_else_waiting(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0  # longer than the look-ups take on a busy machine
         slow.start()
@@ -274,9 +275,8 @@ class TestMemoryThatWasNotUsedYet:
             assert store(client, segment, prompt(3), 1, "r")
             assert check(client, segment, prompt(3), 1, "reads")
         assert "pages are taken on the loop" not in slow.log()
-        tallies = {each.operation: each for each in gateway_stats(slow).operations}
-        assert tallies["prepare_store"].seconds >= slow.seconds
 
+    @pytest.mark.full
     def test_one_that_waits_for_memory_and_goes_costs_nothing(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0
         slow.start()

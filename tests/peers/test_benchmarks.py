@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 
 def test_a_quick_run_writes_a_result_file_and_nothing_is_dropped_unseen(lmcache_python: Path, tmp_path: Path):

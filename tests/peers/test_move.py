@@ -21,7 +21,7 @@ from tests.peers.scripting import SCRIPTS, ran
 from tests.require import require
 from tests.web.player import DIST
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.browser, pytest.mark.timeout(900)]
 TENANT = "acme"
 SCREENSHOT = os.environ.get("LARDER_TEST_SCREENSHOT")
 """A file that the page is drawn into, for people."""

@@ -16,7 +16,7 @@ from tests.peers.scripting import ran
 from tests.run_marks import short_folder
 
 CHUNK_TOKENS = 256
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,7 @@ def test_vllms_own_types_decode_the_stream(vllm_python: Path, lmcache_python: Pa
     assert found["replayed"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_what_a_vllm_stored_is_published_with_its_prompt(vllm_python: Path, tmp_path: Path):
     url, replays = (f"tcp://127.0.0.1:{servers.free_port()}" for _ in range(2))

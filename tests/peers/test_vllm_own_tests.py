@@ -68,7 +68,7 @@ def test_a_folder_without_vllms_tests_is_refused(tmp_path: Path, monkeypatch: py
     assert f"expected vLLM's tests, but {FILES[0]} is missing" in done.output
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_tests_run_on_both_classes(tmp_path: Path) -> None:
     if environment.python(environment.VLLM_TESTS) is None:

@@ -15,7 +15,7 @@ from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053,
 from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
 NEWEST = "0.5.6"
 DIALECT_OF: dict[str, Dialect] = {
     "0.5.0": DIALECT_050,

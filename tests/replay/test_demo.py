@@ -139,6 +139,7 @@ def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
         _wait_until_tier_serves(api, "/api/v1/tiers/s3")
 
 
+@pytest.mark.full
 def test_a_demonstration_with_s3_serves_from_all_tiers_and_goes_on_after_a_kill(socket_dir):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "16MiB", "LARDER_LMCACHE_PORT": "0"}

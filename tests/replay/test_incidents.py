@@ -49,6 +49,7 @@ def why(url: str, token: str, name: str) -> str:
     return found[1] if found else ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("incident", INCIDENTS)
 def test_why_names_the_cause_of_an_incident(socket_dir: Path, incident: str) -> None:
     name, expected = CAUSES[incident]

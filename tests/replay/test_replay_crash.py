@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from dataplane.replay.control import ControlLink
 from tests.dataplane.plane import wait_for
 from tests.forked import Forked
@@ -48,6 +50,7 @@ def _wait_for_stored_blocks(link: ControlLink, blocks: int, engines: int) -> Non
     wait_for(there, "engines store blocks")
 
 
+@pytest.mark.full
 def test_a_killed_data_plane_costs_misses_and_nothing_else(socket_dir, tmp_path):
     trace = make_trace(200)
     path = write_trace(tmp_path / "trace.jsonl", trace, every_ms=100)  # outlasts the start of a data plane

@@ -132,9 +132,8 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
         assert here == (CHUNKS if store.ended.blocks else here)
         if load.ended.blocks:
             assert loading.blocks(NEW) == based
-        result = storer.hear()["result"]
+        storer.hear()
         read = reader.hear()["result"]
-        assert result in (True, False)
         if read:
             assert reader.ask(do="blocks", numbers=NEW)["digest"] == wanted
         # They go on.

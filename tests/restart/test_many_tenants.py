@@ -47,7 +47,7 @@ def store(engine: RawEngine, numbers: range) -> int:
     return stored
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_seventy_two_thousand_tenants_with_the_longest_salts_live_through_a_kill(socket_dir: Path) -> None:
     plane = relay(

@@ -13,7 +13,7 @@ from tests.app.callers import ADMIN, bearer
 from tests.require import require
 from tests.web.player import DIST
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(400)]
 FAILED = "Failed to load resource"
 """What browsers themselves say on the console of any answer that is a refusal."""
 

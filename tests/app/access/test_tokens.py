@@ -149,7 +149,9 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
         waiting = asyncio.create_task(
             plane.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token))
         )
-        await asyncio.sleep(0.5)  # long enough to be waiting; an answer before that would not be 401
+        async with asyncio.timeout(60):
+            while not plane.app.parts.stream_slots.held:  # it waits; an answer before that would not be 401
+                await asyncio.sleep(0.01)
         await plane.http.delete("/api/v1/tokens/watcher")
         await plane.put_quota("acme", wait="0s")
         assert (await waiting).status_code == 401

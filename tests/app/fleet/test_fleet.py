@@ -33,7 +33,7 @@ PAGE = 4096
 def settings(socket_dir: Path) -> Settings:
     folder = socket_dir / "app"
     folder.mkdir()
-    return settings_in(folder, join_url="tcp://127.0.0.1:*", node_lost_s=10.0)
+    return settings_in(folder, join_url="tcp://127.0.0.1:*", node_lost_s=6.0)
 
 
 @pytest.fixture

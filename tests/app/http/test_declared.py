@@ -16,7 +16,7 @@ from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.published import description
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = pytest.mark.anyio
 LIMIT_BYTES = 2048
 NAMES = {
     "tenant": "e",

@@ -20,7 +20,7 @@ from tests.app.plane import Plane
 from tests.app.published import description
 from tests.sizes import size
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 DESCRIBED: dict[str, Any] = description()
 RECORDS = {"quotas": "QuotaPut", "policies": "PolicyPut", "pins": "PinPut", "rates": "RatePut",
            "ceilings": "CeilingPut", "tiers": "TierPut"}  # fmt: skip

@@ -31,7 +31,7 @@ from tests.app.published import description
 from tests.e2e.larder import Larder, keys, running, store
 from tests.sizes import size
 
-pytestmark = [pytest.mark.slow, pytest.mark.schemathesis]
+pytestmark = [pytest.mark.full, pytest.mark.schemathesis]
 AS_ADMIN = {GenerationMode.POSITIVE: size(12, 6), GenerationMode.NEGATIVE: size(10, 5)}
 AS_OTHERS = size(3, 1)
 """So many of these are sent by everybody else as well, before the admin sends them."""

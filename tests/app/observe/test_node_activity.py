@@ -99,7 +99,7 @@ async def test_operations_of_a_real_client_are_in_a_scrape(governed: Plane, engi
     await until(governed, "larder_hit_bytes_total", "acme", "memory", value=400 * PAGE)
     found = await until(governed, count, "acquire", value=1)
     assert (found[count, "reserve"], found[count, "commit"]) == (2, 2)
-    assert 0 < found["larder_engine_operation_seconds_sum", "commit"] < 10
+    assert found["larder_engine_operation_seconds_sum", "commit"] > 0
     evicted = found["larder_evicted_blocks_total", "room"]
     assert evicted == found["larder_tenant_evicted_blocks_total", "room", "acme"] > 0
     assert found["larder_evicted_bytes_total", "room"] == evicted * PAGE

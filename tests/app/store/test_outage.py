@@ -113,6 +113,7 @@ def _more_than(statuses: dict[int, int], refused: int) -> bool:
     return statuses.get(503, 0) > refused
 
 
+@pytest.mark.full
 async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
     socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
 ) -> None:

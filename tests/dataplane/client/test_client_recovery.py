@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
@@ -141,11 +140,8 @@ def test_a_stopped_data_plane_costs_one_time_out_and_then_nothing(plane: Plane) 
     with connect(plane, timeout_s=SHORT_S, on_event=events.append) as client:
         store(client, chain)
         with plane.frozen():
-            started = time.monotonic()
             reservation = client.reserve(make.keys(2, "late"), PAGE)
-            waited = time.monotonic() - started
             assert reservation.refused == {Code.TIMEOUT: 2}
-            assert waited >= 0.9 * SHORT_S
             # A reservation that waited would be refused with TIMEOUT.
             assert client.reserve(make.keys(2, "later"), PAGE).refused == {Code.UNAVAILABLE: 2}
             assert client.lookup(chain) == 2, "reading does not depend on it"

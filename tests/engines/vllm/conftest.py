@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and item.path.name.startswith("test_real_"):
             item.add_marker(pytest.mark.engine)
-            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.full)
             item.add_marker(pytest.mark.timeout(1800))
 
 

@@ -27,7 +27,7 @@ def test_no_state_is_wrong(bounds: Bounds) -> None:
     assert found.states > 5_000
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(size(1, 0) == 0, reason="many states: make full")
 @pytest.mark.parametrize("bounds", [Bounds(), Bounds(messages=3, capacity=1), replace(SMALL, kills=2)])
 def test_no_state_is_wrong_in_larger_bounds(bounds: Bounds) -> None:

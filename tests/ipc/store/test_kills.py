@@ -36,7 +36,7 @@ def test_a_kill_at_any_store_leaves_a_whole_store(operation: str) -> None:
     assert run("cuts", operation)["kills"] > 10
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("whom", ["reader", "writer", "both"])
 def test_survivors_of_200_kills_go_on(whom: str) -> None:

@@ -1,0 +1,118 @@
+"""The harness of the gate: runs of pytest whose tests fail, pass when they run again, or leave something behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.leftovers import processes_of
+from tests.run_marks import SHARED_MEMORY, run_folder, run_id, shm_name
+
+ROOT = Path(__file__).parents[1]
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(97)"]
+
+
+def run(module: str, folder: Path, text: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "build").mkdir()
+    (folder / "test_small.py").write_text(text)
+    plugins = "-p tests.leftovers -p pytest_timeout"
+    return subprocess.run(
+        [sys.executable, "-m", module, "-q"],
+        cwd=folder,
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_ADDOPTS": plugins,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            **environ,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def fails_at_first(name: str) -> str:
+    return f"def test_{name}(path=pathlib.Path('{name}')):\n  path.touch() or 1/0 if not path.exists() else None\n"
+
+
+def test_a_test_that_fails_once_is_flaky_and_one_that_fails_twice_fails_the_gate(tmp_path: Path) -> None:
+    text = "import pathlib\n" + fails_at_first("once") + "def test_passes(): pass\n"
+    (tmp_path / "flaky").mkdir()
+    flaky = run("tests.gate", tmp_path / "flaky", text)
+    assert flaky.returncode == 0, flaky.stdout
+    assert flaky.stdout.endswith("FLAKY test_small.py::test_once\n")
+    assert (tmp_path / "flaky" / "build" / "flaky.txt").read_text() == "FLAKY test_small.py::test_once\n"
+    (tmp_path / "failed").mkdir()
+    failed = run("tests.gate", tmp_path / "failed", text + "def test_never(): 1/0\n")
+    assert failed.returncode == 1
+    assert re.search(r"FLAKY .*test_once\nFAILED .*test_never, also alone\n\Z", failed.stdout), failed.stdout
+
+
+def test_more_than_three_flaky_tests_fail_the_gate(tmp_path: Path) -> None:
+    ran = run("tests.gate", tmp_path, "import pathlib\n" + "".join(map(fails_at_first, "abcd")))
+    assert ran.returncode == 1
+    assert "more than 3 tests are flaky" in ran.stdout
+
+
+def test_a_run_without_a_test_or_with_an_error_in_a_module_fails_the_gate(tmp_path: Path) -> None:
+    ran = run("tests.gate", tmp_path, "import no_such_module\n")
+    assert (ran.returncode, "1 error" in ran.stdout) == (2, True)
+
+
+def test_processes_and_files_are_listed_and_removed_and_fail_a_full_run(tmp_path: Path) -> None:
+    text = (
+        "import os, subprocess, tempfile\nfrom pathlib import Path\nfrom tests.run_marks import *\n"
+        "def test_a():\n"
+        f"  if not os.fork():\n    os.setsid()\n    subprocess.Popen({SLEEPS}).pid\n    os._exit(0)\n  os.wait()\n"
+        "def test_b(tmp_path):\n  (SHARED_MEMORY / f'pool_{shm_name(1)}').touch()\n"
+        "def test_c():\n  Path(tempfile.mkdtemp(prefix='forgotten-'), 'file').touch()\n"
+    )
+    ran = run("pytest", tmp_path, text, LARDER_TEST_FULL="1", PYTEST_RUN_ENDS_S="1")
+    assert ran.returncode == 1
+    assert "3 passed" in ran.stdout
+    listed = ran.stdout.partition("left behind by this run, and removed")[2]
+    assert "time.sleep(97) (test_small.py::test_a (call))" in listed
+    files = [Path(line) for line in listed.splitlines() if line.startswith("/")]
+    assert len(files) == 2
+    assert files[0].parent == SHARED_MEMORY
+    assert str(files[1].parent).startswith(f"{run_folder()}.")
+    assert not any(each.exists() for each in files)
+    assert not re.findall(r"time\.sleep\(97\)", " ".join(processes_of(run_id()).values()))
+
+
+def test_what_other_runs_make_meanwhile_does_not_matter(tmp_path: Path) -> None:
+    other = SHARED_MEMORY / f"pool_{shm_name(tmp_path)}"
+    other.touch()
+    with subprocess.Popen(SLEEPS) as child:
+        try:
+            ran = run(
+                "pytest", tmp_path, "def test_it(): pass\n", LARDER_TEST_FULL="1", PYTEST_RUN_ENDS_S="1"
+            )
+            assert (ran.returncode, "left behind" in ran.stdout) == (0, False), ran.stdout
+            assert child.poll() is None
+            assert other.exists()
+        finally:
+            other.unlink()
+            child.kill()
+
+
+def test_a_process_that_only_names_the_folder_of_a_run_belongs_to_it() -> None:
+    """Its environment has no mark: `larder up` hands only Larder's own variables on."""
+    children = [
+        subprocess.Popen(SLEEPS, env={"LARDER_SOCKET": f"{run_folder()}{rest}/one.sock"})
+        for rest in ("", "0")
+    ]
+    try:
+        found = processes_of(run_id())
+        assert [child.pid in found for child in children] == [True, False]
+    finally:
+        for each in children:
+            each.kill()
+            each.wait(10)
