@@ -8,8 +8,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-
 from dataplane.client import Client, attach
 from dataplane.protocol.layout import H_MEMORY
 from tests.dataplane import factories as make
@@ -20,13 +18,11 @@ from tests.lmcache.planes import check, mapped, store, supervised_gateway, url_o
 from tests.restart.support.engine import BLOCK_BYTES
 from tests.restart.support.harness import supervised
 from tests.restart.support.load import engine, read_line
-from tests.sizes import FULL
+from tests.sizes import size
 from tests.threads import join
 
 ENGINES = 3
-RESTARTS = 3
-BACK_S = 1.0
-"""For the median; asserted by `make full`, which has the machine for itself."""
+RESTARTS = size(3, 2)
 
 
 def away_s(client: Client, number: int, ended: threading.Event) -> float:
@@ -80,8 +76,6 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
     assert [each["own_misses"] for each in counts] == [0] * ENGINES
     assert [each["wrong_blocks"] for each in counts] == [0] * ENGINES
     assert all(each["verified_blocks"] > 0 for each in counts)
-    if FULL:
-        assert np.median(away) <= BACK_S, away
 
 
 def test_lmcache_clients_keep_their_connection_and_every_request_is_answered(socket_dir: Path) -> None:

@@ -55,7 +55,7 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-@pytest.fixture(params=["default", "small ranges"])
+@pytest.fixture(params=["default", pytest.param("small ranges", marks=pytest.mark.full)])
 def plain(request: pytest.FixtureRequest, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Backend:
     monkeypatch.setenv("S3_KEY_ID", "AKIATEST")
     monkeypatch.setenv("S3_SECRET", "a-secret")

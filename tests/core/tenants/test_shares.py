@@ -10,6 +10,7 @@ from dataplane.protocol.control.records import ALGORITHMS, QuotaSpec
 from tests.core.tenancy import PAGE, bench_of, fill, held
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.sizes import size
 from tests.work import lines_run
 
 
@@ -170,25 +171,27 @@ def test_a_hundred_thousand_tenants_without_a_record_cost_what_one_does() -> Non
 
 
 def test_ten_thousand_quotas_and_ten_thousand_pins_apply() -> None:
+    count = size(10_000, 3_000)
     bench, engine = bench_of(32_768, max_blocks=32_768, pin_budget_bytes=8192 * PAGE)
-    for number in range(4096):
-        engine.store(make.keys(8, number), PAGE, tenant=f"t{number % 10_000}")
+    for number in range(min(count, 4096)):
+        engine.store(make.keys(8, number), PAGE, tenant=f"t{number}")
     quotas = make.shares(
-        *[QuotaSpec(f"t{number}", floor_bytes=3 * PAGE, limit_bytes=64 * PAGE) for number in range(10_000)]
+        *[QuotaSpec(f"t{number}", floor_bytes=3 * PAGE, limit_bytes=64 * PAGE) for number in range(count)]
     )
-    pins, bodies = make.pins([make.pin(f"p{number}", make.keys(4, number)) for number in range(10_000)])
+    pins, bodies = make.pins([make.pin(f"p{number}", make.keys(4, number)) for number in range(count)])
     assert bench.apply(quotas) == []
     assert bench.apply(pins, bodies) == []
     assert bench.faults() == []
 
 
 def test_ten_thousand_accounts_within_their_floors_cost_a_reservation_nothing() -> None:
-    bench, engine = bench_of(20_480, max_blocks=20_480)
-    specs = [QuotaSpec(f"t{number}", floor_bytes=PAGE, weight=0.01) for number in range(10_000)]
+    count = size(10_000, 3_000)
+    bench, engine = bench_of(2 * count + 480, max_blocks=2 * count + 480)
+    specs = [QuotaSpec(f"t{number}", floor_bytes=PAGE, weight=0.01) for number in range(count)]
     bench.apply(make.shares(*specs))
-    for number in range(10_000):
+    for number in range(count):
         engine.store([make.key(number)], PAGE, tenant=f"t{number}")
-    fill(engine, "stranger", 10_480)
+    fill(engine, "stranger", count + 480)
 
     crowded = lines_run(lambda: fill(engine, "stranger", 800, "crowded"))
     bench.apply(make.shares(QuotaSpec("t1", floor_bytes=PAGE), generation=2))

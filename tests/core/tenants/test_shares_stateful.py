@@ -21,6 +21,7 @@ from dataplane.protocol.states import STATE_MASK, State
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
+from tests.sizes import size
 
 BLOCKS, LARGEST, PIN_BLOCKS = 16, 24, 5
 TENANTS = ("a", "b", "c", "d")
@@ -479,7 +480,7 @@ class SharesMachine(RuleBasedStateMachine):
 TestShares = SharesMachine.TestCase
 # Without shrinking a failure is told within the time that a test has. To make one short, add `Phase.shrink`.
 TestShares.settings = settings(
-    max_examples=80,
+    max_examples=size(80, 25),
     stateful_step_count=30,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

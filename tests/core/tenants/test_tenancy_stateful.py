@@ -19,6 +19,7 @@ from dataplane.protocol.layout import I64, U64, pack_keys
 from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.sizes import size
 
 SPACES = (make.space(dtype="bf16"), make.space("other"))
 TENANTS = ("", "a", "b")
@@ -478,7 +479,7 @@ class TenancyMachine(RuleBasedStateMachine):
 TestTenancy = TenancyMachine.TestCase
 # Without shrinking a failure is told within the time that a test has. To make one short, add `Phase.shrink`.
 TestTenancy.settings = settings(
-    max_examples=40,
+    max_examples=size(40, 20),
     stateful_step_count=40,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

@@ -11,6 +11,7 @@ from dataplane.protocol.control.scopes import Scope
 from dataplane.tiers.tier import Outcome
 from tests.core.tiering.tier_bench import PAGE, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
+from tests.sizes import size
 
 SIZE = stored_size(PAGE)
 BUDGET = 16
@@ -121,4 +122,4 @@ class TierSharesMachine(RuleBasedStateMachine):
 
 
 TestTierShares = TierSharesMachine.TestCase
-TestTierShares.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTierShares.settings = settings(max_examples=size(60, 30), stateful_step_count=30, deadline=None)

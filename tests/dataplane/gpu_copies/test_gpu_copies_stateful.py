@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.dataplane import factories as make
 from tests.dataplane.bench_device import BenchDevice
 from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.sizes import size
 
 SPACES = (make.space(dtype="bf16"), make.space(dtype="fp8"))
 SIZES = (300_000, 700_000)
@@ -168,4 +169,4 @@ class GpuCopyMachine(RuleBasedStateMachine):
 
 
 TestGpuCopies = GpuCopyMachine.TestCase
-TestGpuCopies.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestGpuCopies.settings = settings(max_examples=size(100, 30), stateful_step_count=50, deadline=None)

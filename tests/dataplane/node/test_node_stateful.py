@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dataplane.protocol.codes import Code, ProtocolError
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench, BenchEngine
+from tests.sizes import size
 
 SPACES = (make.space(dtype="bf16"), make.space(dtype="fp8"), make.space("other"))
 SIZES = (4096, 5000, 65_536, 300_000, 700_000, 3 * make.MIB)
@@ -179,4 +180,4 @@ class NodeMachine(RuleBasedStateMachine):
 
 
 TestNode = NodeMachine.TestCase
-TestNode.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestNode.settings = settings(max_examples=size(150, 60), stateful_step_count=50, deadline=None)
