@@ -1,4 +1,4 @@
-"""Run pytest, and run the tests that failed once more, alone: `python -m tests.gate [arguments of pytest]`.
+"""Run pytest, and each test that failed once more, alone in a process: `python -m tests.gate [arguments of pytest]`.
 
 A test that fails again fails the gate. A test that passes alone is listed as FLAKY, in the last lines and in
 build/flaky.txt; more than MAX_FLAKY of them fail the gate.
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 MAX_FLAKY = 3
-MAX_AGAIN = 30
+MAX_AGAIN = 10
 """With more failures the change is wrong, and not a single test."""
 TESTS_FAILED = 1
 """pytest's exit code when it ran to its end and tests failed."""
@@ -26,11 +26,8 @@ def main(arguments: list[str], folder: Path = Path("build")) -> int:
     failed = _failed(cache)
     if code != TESTS_FAILED or not 0 < len(failed) <= MAX_AGAIN:
         return code
-    print(f"gate: {len(failed)} tests failed; they run once more, alone", flush=True)
-    again = _pytest(cache, "--last-failed", "--last-failed-no-failures=none", "-p", "no:xdist")
-    if again not in (0, TESTS_FAILED):
-        return again
-    left = _failed(cache)
+    print(f"gate: {len(failed)} tests failed; each runs once more, alone", flush=True)
+    left = [test for test in failed if _pytest(cache, test)]
     flaky = [f"FLAKY {test}" for test in failed if test not in left]
     with (folder / "flaky.txt").open("a", encoding="utf-8") as listed:
         listed.writelines(f"{line}\n" for line in flaky)

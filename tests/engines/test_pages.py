@@ -269,7 +269,7 @@ def test_other_threads_run_during_copies(page_bytes, part):
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=other)
     try:
-        sys.setswitchinterval(1000)
+        sys.setswitchinterval(5)  # a thread that a failed test left would stop this one for a longer interval
         thread.start()
         for copy in copies:
             for _ in range(200):

@@ -53,10 +53,12 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
                 target=lambda n=number, e=ended, s=seen: s.append(away_s(client, n, e)), daemon=True
             )
             probe.start()
-            plane.replace()
-            time.sleep(0.5)  # for the probe to be served again
-            ended.set()
-            join(probe)
+            try:
+                plane.replace()
+                time.sleep(0.5)  # for the probe to be served again
+            finally:
+                ended.set()
+                join(probe)
             away += seen
             pids.add(plane.plane_pid)
             start = plane.describe().start  # asserts that the audit finds nothing

@@ -109,7 +109,11 @@ class Restarts:
             after = await self._joined(before)
             pid = None if after is None else after.pid
             start = None if after is None or after.stats is None else after.stats.start
-            if start is not None and start.kind == "cold" and not reason:
+            if (
+                start is not None and start.kind == "warm"
+            ):  # the stats from before were up to half a second old
+                blocks, nbytes = start.blocks, start.bytes
+            elif start is not None and start.kind == "cold" and not reason:
                 reason = start.reason
         self.is_replacing = begin()
         if not self.is_replacing:
