@@ -427,10 +427,11 @@ def test_a_list_that_repeats_is_given_up(tiers: Any) -> None:
         assert tier.usage().blocks == 0
 
 
-def test_a_list_that_names_no_blocks_for_ever_ends_at_the_deadline(tiers: Any) -> None:
+def test_a_list_that_names_no_blocks_for_ever_ends(tiers: Any) -> None:
+    """A fast machine reads a whole page before the deadline, and sees that it repeats."""
     with scripted_server(_endless_list(value_prefix(CLUSTER) + "not a block")) as endless:
         tier = tiers(endless.address, retries=0)
-        with pytest.raises(TierError, match="no answer by the deadline"):
+        with pytest.raises(TierError, match=r"no answer by the deadline|the list of objects repeats"):
             list(tier.blocks(monotonic() + 2 * SHORT_S))
 
 
