@@ -35,6 +35,7 @@ from app import demo_s3, settings
 from app.cli.support.exit_watchdog import BEYOND_GRACE_S
 from app.incidents import ACTOR, INCIDENTS, Scene, Steps
 from app.settings import Settings
+from dataplane.base.child_command import module_command
 from dataplane.base.settings import Common, SettingsError, to_environ, with_defaults
 from dataplane.base.units import format_size
 
@@ -64,8 +65,8 @@ STOP_S = 15.0
 LINE_S = 5.0
 """Seconds between summary lines where the output cannot be rewritten in place."""
 
-UP = (sys.executable, "-m", "app", "up")
-LOAD = (sys.executable, "-m", "dataplane.replay.load")
+UP = tuple(module_command("app", "up"))
+LOAD = tuple(module_command("dataplane.replay.load"))
 
 
 class DemoError(Exception):

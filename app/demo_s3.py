@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 from urllib.request import Request, urlopen
 
 from dataplane.base import allowed_secrets
+from dataplane.base.child_command import module_command
 
 TIER = "s3"
 BUCKET = "larder-demo"
@@ -158,7 +159,7 @@ def running(log: Any, folder: Path) -> Iterator[LocalS3Server]:
         listening.bind(("127.0.0.1", 0))
         port = int(listening.getsockname()[1])
     process = subprocess.Popen(
-        [sys.executable, "-m", "app.demo_s3", str(port), str(folder / OBJECTS)],
+        module_command("app.demo_s3", str(port), str(folder / OBJECTS)),
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,

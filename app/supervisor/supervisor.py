@@ -12,7 +12,6 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ import structlog
 from app.supervisor.descriptors import allow_descriptors
 from app.supervisor.fd_store import FdStore
 from app.supervisor.node_process import KILLED_S, NodeProcess, adopt, has_answered, send_memory, start
+from dataplane.base.child_command import module_command
 from dataplane.protocol.codes import Code
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, RELEASE_SIGNAL
 
@@ -49,7 +49,7 @@ SILENT_S = 10.0
 """Seconds between warnings about a data plane that is running but does not answer."""
 REPLACED_S = 30.0
 """Seconds in which a data plane of another version must stop before it is killed."""
-COMMAND = (sys.executable, "-m", "dataplane")
+COMMAND = tuple(module_command("dataplane"))
 
 
 class CannotReplace(Exception):

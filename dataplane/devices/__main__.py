@@ -11,6 +11,7 @@ import sys
 
 import msgspec
 
+from dataplane.base.child_command import module_command
 from dataplane.devices.emulator.device import EmulatedDevice
 from dataplane.devices.errors import advice_for
 from dataplane.devices.find import find
@@ -30,13 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.export:
             export(runtime)
             return 0
-        command = [
-            sys.executable,
-            "-m",
-            "dataplane.devices",
-            "--export",
-            *(["--emulated"] if options.emulated else []),
-        ]
+        command = module_command(
+            "dataplane.devices", "--export", *(["--emulated"] if options.emulated else [])
+        )
         for seen in examine(runtime, command):
             _say(seen)
     except DeviceError as error:

@@ -7,11 +7,11 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from dataplane.base.child_command import module_command
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import HeldMemory
@@ -54,7 +54,7 @@ def hand_over(folder: Path, keep: Keep, files: Iterable[File]) -> int:
         with theirs:
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", MODULE, str(theirs.fileno()), str(folder.absolute())],
+                    module_command(MODULE, str(theirs.fileno()), str(folder.absolute())),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from dataplane.base import settings
+from dataplane.base.child_command import module_command
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.control.records import PolicySpec
 from dataplane.replay.control import ControlError, ControlLink
@@ -80,7 +80,7 @@ def own(
             chosen["LARDER_DATAPLANE__DISK_TIER_BYTES"] = str(disk_tier_bytes)
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "dataplane"],
+                module_command("dataplane"),
                 env=inherited | chosen,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -33,7 +34,12 @@ class Up:
         if "LARDER_DATABASE_URL" not in environ:
             migrated_folder(Path(self.environ["LARDER_STATE_DIR"]))
         self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
-        self.process = Forked("app", "up", env=self.environ, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        self.process = self._start(
+            {"env": self.environ, "stdout": stdout, "stderr": subprocess.PIPE, "text": True}
+        )
+
+    def _start(self, options: dict[str, Any]) -> subprocess.Popen[str]:
+        return Forked("app", "up", **options)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, trust_env=False, verify=False, timeout=60)

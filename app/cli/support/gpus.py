@@ -3,15 +3,15 @@ them."""
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from app.cli.support.checkup import CheckResult
+from dataplane.base.child_command import module_command
 from dataplane.base.units import format_size
 
-COMMAND = (sys.executable, "-m", "dataplane.devices")
+COMMAND = tuple(module_command("dataplane.devices"))
 TIMEOUT_S = 180
 _NEEDED = ("GPU", "CUDA")
 """Checks that must pass before a GPU can keep copies."""

@@ -7,7 +7,6 @@ settings that are on disk now, and that the new data plane can adopt the memory.
 import asyncio
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 
@@ -21,6 +20,7 @@ from app.services.base.principals import Principal
 from app.settings import Settings, load
 from app.supervisor.environ import environ_of
 from app.supervisor.supervisor import CannotReplace, Supervisor
+from dataplane.base.child_command import module_command
 from dataplane.base.settings import SettingsError
 from dataplane.base.units import format_size
 
@@ -150,9 +150,7 @@ class Restarts:
     async def _check_command(self, *module: str) -> None:
         """Check that the code on disk starts: a new release may be half installed. Raises Conflict."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            *module,
+            *module_command(*module),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

@@ -12,6 +12,7 @@ from app.errors import FieldError, Invalid
 from app.services.base.fair_limiter import Bounds, FairLimiter
 from app.services.base.principals import Principal
 from app.texts.jobs import CPU_S, MEMORY_BYTES, WALL_S, Answer, EncodeError, EncodeJob, EncodeResult
+from dataplane.base.child_command import module_command
 from dataplane.base.units import format_size
 
 BOUNDS = Bounds(at_once=3, each_at_once=2, waiting=64, each_waiting=16)
@@ -37,10 +38,7 @@ class EncodeService:
 async def _run_process(job: EncodeJob, field: str) -> Answer:
     packed = await asyncio.to_thread(msgspec.msgpack.encode, job)
     child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        "-m",
-        "app.texts",
+        *module_command("app.texts"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -8,13 +8,13 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Self
 
+from dataplane.base.child_command import module_command
 from dataplane.tiers.s3.faults import RequestFault, StoreRequestFailed
 from dataplane.tiers.s3.messages import (
     RECEIVE_BYTES,
@@ -91,7 +91,7 @@ class WorkerProcess:
         descriptors = theirs.fileno(), self._memory.fd
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, *map(str, descriptors), str(memory_bytes)],
+                module_command(_MODULE, *map(str, descriptors), str(memory_bytes)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,

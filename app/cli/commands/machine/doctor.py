@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from app.cli.support.client import call, default_url
 from app.cli.support.output import Output, output_option
 from app.cli.support.table import Column, table
 from app.settings import Settings, load
+from dataplane.base.child_command import module_command
 from dataplane.base.settings import SettingsError, without_password
 from dataplane.base.units import format_size
 
@@ -154,7 +154,7 @@ def _kept_memory(settings: Settings) -> list[CheckResult]:
 def _data_plane() -> tuple[dict[str, Any], CheckResult]:
     """Return the effective settings of the data plane, and the result of checking them. The data plane reads and checks
     them in a subprocess."""
-    command = [sys.executable, "-m", "dataplane", "--print-config"]
+    command = module_command("dataplane", "--print-config")
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     if completed.returncode:
         lines = completed.stderr.strip().splitlines() or [f"exit code {completed.returncode}"]

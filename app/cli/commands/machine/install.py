@@ -40,7 +40,7 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
     The two services restart independently. Unit files that were changed are kept unless --force is given; the
     environment file is never overwritten.
     """
-    larder = executable or str(Path(sys.executable).with_name("larder"))
+    larder = executable or str(Path(sys.executable).with_name("larder"))  # noqa: TID251 - where `larder` is installed
     _check(larder, system)
     wanted = _files(system, prefix, larder)
     if only_print:

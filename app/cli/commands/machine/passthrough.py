@@ -1,16 +1,18 @@
 """`larder dataplane`, `replay` and `demo`: run other modules with all arguments, help options included."""
 
 import os
-import sys
 
 import click
+
+from dataplane.base.child_command import module_command
 
 _RAW = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
 def _become(module: str, arguments: list[str]) -> None:
     """Replace this process with the module, so that the module gets the signals and sets the exit code."""
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    command = module_command(module, *arguments)
+    os.execv(command[0], command)
 
 
 @click.command(context_settings=_RAW, add_help_option=False)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.settings import Settings, check_bind, load, without_secrets
+from dataplane.base.child_command import module_command
 from dataplane.base.settings import SettingsError
 
 if TYPE_CHECKING:  # the real import takes half a second, and only serving needs it
@@ -112,7 +113,7 @@ def _replace_this_process(handed_on: _HandedOn) -> None:
         _hand_on(LISTENER_VARIABLE, handed_on.listener.fileno())
     _hand_on(LOCK_VARIABLE, handed_on.lock)
     arguments = [argument for argument in sys.orig_argv[1:] if argument != "--fresh"]
-    os.execv(sys.executable, [sys.executable, *arguments])
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: TID251 - as it was started
 
 
 def _hand_on(variable: str, descriptor: int) -> None:
@@ -158,7 +159,7 @@ def _check_data_plane(settings: Settings) -> None:
         return
     from app.supervisor.environ import environ_of
 
-    command = [sys.executable, "-m", "dataplane", "--print-config"]
+    command = module_command("dataplane", "--print-config")
     environ = environ_of(os.environ)
     checked = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     if checked.returncode == SETTINGS_EXIT_CODE:
