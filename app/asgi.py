@@ -139,6 +139,7 @@ class Routes:
         self.web_files = WebFiles(Path(app.web_dist or WEB_DIST))
         self.litestar.state.open_to_all = _open_to_all(app)
         self.litestar.state.large_work = parts.large_work
+        self.litestar.state.body_budget = parts.body_budget
         self.litestar.state.large_reads = parts.large_reads
 
 

@@ -32,6 +32,7 @@ from app.services.access.token_ends import TokenEnds
 from app.services.access.token_expiries import TokenExpiries
 from app.services.access.token_uses import TokenUses
 from app.services.access.tokens import Tokens
+from app.services.base.body_budget import BodyBudget
 from app.services.base.changes import Changes
 from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
 from app.services.base.fair_limiter import FairLimiter
@@ -103,6 +104,7 @@ class Parts:
         self.operations = NodeRequests(fleet, app.push_timeout_s)
         targets = Targets(self.operations, fleet)
         self.large_work = LargeWork()
+        self.body_budget = BodyBudget(app.body_budget_bytes)
         self.large_reads = FairLimiter("large reads", LARGE_READS)
         self.stream_slots = ConcurrencyLimiter(
             ConcurrencyLimits(app.streams_per_token, app.streams_per_session, app.streams_per_address)

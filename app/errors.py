@@ -86,6 +86,16 @@ class TooManyRequests(LarderError):
         self.retry_after_s = retry_after_s
 
 
+class ServerBusy(LarderError):
+    """The server does not have the memory for the request now."""
+
+    code = "server-busy"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class NotAcceptable(LarderError):
     """The caller does not accept the media type of the response."""
 

@@ -69,6 +69,9 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Comma-separated origins whose pages may call the API, besides the dashboard's own origin."""
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
+    body_budget_bytes: int = 64 << 20
+    """Memory for all request bodies that arrive or are processed at the same time. One caller that sends several may
+    use a quarter of it."""
     pins_per_tenant: int = 10_000
     """Pins per tenant that tokens limited to tenants may create; admins may exceed this limit."""
     join_url: str = ""
@@ -149,6 +152,7 @@ def _check(common: Common, app: AppSettings) -> None:
     for name, value, low, high in (
         ("http_port", common.http_port, 0, 65_535),
         ("app.body_limit_bytes", app.body_limit_bytes, 1024, 1 << 30),
+        ("app.body_budget_bytes", app.body_budget_bytes, 1024, 1 << 36),
         ("app.apply_limit_bytes", app.apply_limit_bytes, 1024, 1 << 30),
         ("app.streams_per_token", app.streams_per_token, 1, 1_000_000),
         ("app.streams_per_session", app.streams_per_session, 1, 1_000_000),

@@ -1,16 +1,19 @@
 """Decode request bodies as strict JSON. Litestar alone would accept `"5"` for 5 and keep the last of two equal keys."""
 
 import re
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
+from litestar.types import Empty
 
 from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
 from app.http.decoding import decoded, decoded_in_pieces
-from app.http.principals import share
+from app.http.principals import share, until_answered
+from app.services.base.body_budget import BodyBudget
 from app.services.base.fields import field_error
 from app.services.base.large_work import LargeWork
 
@@ -24,8 +27,21 @@ _MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/j
 class StrictRequest(Request[Any, Any, State]):
     """A request that decodes its body as the type that the handler names in `opt={"body": …}`."""
 
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of the body, and count them until the request is answered. Raises TooManyRequests and
+        ServerBusy if too many bytes of bodies are under way."""
+        if self._body is not Empty:  # it was read before
+            async for part in super().stream():
+                yield part
+            return
+        budget: BodyBudget = self.app.state["body_budget"]
+        counted = until_answered(budget.body(share()))
+        async for part in super().stream():
+            counted.received(len(part))
+            yield part
+
     async def body(self) -> bytes:
-        """Return the whole body. Raises ClientGone."""
+        """Return the whole body. Raises ClientGone, TooManyRequests, ServerBusy."""
         try:
             return await super().body()
         except InternalServerException as error:  # Litestar's error for a disconnected client

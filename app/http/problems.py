@@ -12,7 +12,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
-from app.errors import MAX_FAULTS, FieldError, LarderError, NotReady, TooManyRequests
+from app.errors import MAX_FAULTS, FieldError, LarderError, NotReady, ServerBusy, TooManyRequests
 from app.http.middleware.conditional import with_head
 from app.http.middleware.negotiation import allowed
 from app.schemas.base.problems import Problem
@@ -57,6 +57,7 @@ KINDS: dict[str, ProblemType] = {
     "client-gone": ProblemType(499, "The client closed the connection"),
     "internal": ProblemType(500, "Internal error"),
     "store-unavailable": ProblemType(503, "The database does not answer"),
+    "server-busy": ProblemType(503, "The server has no memory for the request now"),
     "too-many-connections": ProblemType(503, "Too many connections"),
     "not-ready": ProblemType(503, "Some nodes are lost or out of sync"),
     "node-unreachable": ProblemType(503, "The node is not connected or does not answer"),
@@ -104,7 +105,7 @@ def headers_of(error: LarderError | None, status: int) -> dict[str, str]:
     """Return the headers of an answer with a problem."""
     if status == 401:
         return {"WWW-Authenticate": 'Bearer realm="larder"'}
-    if isinstance(error, TooManyRequests):
+    if isinstance(error, TooManyRequests | ServerBusy):
         return {"Retry-After": str(math.ceil(error.retry_after_s))}
     return {"Retry-After": "1"} if status in (429, 503) else {}
 
@@ -186,7 +187,7 @@ def on_crash(request: AnyRequest, error: Exception) -> Response[bytes]:
 def declared(*codes: str) -> dict[int, ResponseSpec]:
     """Return the OpenAPI declarations of the problems `codes` and of those that every route can answer."""
     by_status: dict[int, list[str]] = {}
-    every = (
+    every: tuple[str, ...] = (
         "unauthorized",
         "forbidden",
         "foreign-origin",
@@ -194,6 +195,8 @@ def declared(*codes: str) -> dict[int, ResponseSpec]:
         "internal",
         "store-unavailable",
     )
+    if "too-large" in codes:
+        every = (*every, "server-busy")
     for code in dict.fromkeys((*codes, *every)):
         by_status.setdefault(KINDS[code].status, []).append(code)
     return {

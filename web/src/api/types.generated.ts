@@ -4406,7 +4406,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4547,7 +4547,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4685,7 +4685,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4823,7 +4823,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -4961,7 +4961,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5099,7 +5099,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5237,7 +5237,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5378,7 +5378,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5816,7 +5816,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -5957,7 +5957,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6385,7 +6385,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -6682,7 +6682,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -7826,7 +7826,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8140,7 +8140,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -8933,7 +8933,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9717,7 +9717,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -9870,7 +9870,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10031,7 +10031,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -10191,7 +10191,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11174,7 +11174,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:node-unreachable`: The node is not connected or does not answer; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11503,7 +11503,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -11667,7 +11667,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12134,7 +12134,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -12461,7 +12461,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13198,7 +13198,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13525,7 +13525,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -13990,7 +13990,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14314,7 +14314,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -14582,7 +14582,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -15258,7 +15258,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -15725,7 +15725,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -16065,7 +16065,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -16528,7 +16528,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -16852,7 +16852,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -17135,7 +17135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];
@@ -17558,7 +17558,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:server-busy`: The server has no memory for the request now; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];

@@ -14,6 +14,8 @@ from app.schemas.access.tokens import SessionAnswer, SessionPost
 from app.services.access.sessions import SESSION_S, LoginSessions
 
 CSRF_HEADER = "X-CSRF-Token"
+MAX_BODY_BYTES = 4096
+"""For everyone, because nobody is logged in yet."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -22,6 +24,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
     operation_id="logIn",
     summary="Log in with a token; the answer sets a session cookie that is valid for 12 hours",
     status_code=200,
+    request_max_body_size=MAX_BODY_BYTES,
     opt={"body": SessionPost, "role": "anyone"},
     responses=declared("malformed", "invalid", "unsupported-media-type", "too-large"),
 )

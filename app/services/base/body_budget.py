@@ -1,0 +1,77 @@
+"""Bounds the memory of request bodies that are under way, for all callers together and for each caller."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.errors import ServerBusy, TooManyRequests
+
+RETRY_AFTER_S = 1.0
+FREE_BYTES = 64 * 1024
+"""Bytes of each body that do not count: small requests are served also while large ones use the budget up."""
+SHARE = 4
+"""A caller that sends several bodies at once may use one part in SHARE of the budget. A single body may use all of
+it."""
+
+
+class BodyBudget:
+    """Counts the bytes of bodies from their arrival until the end of their requests."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self._share = budget_bytes // SHARE
+        self._used = 0
+        self._of: Counter[str] = Counter()
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
+    @contextmanager
+    def body(self, who: str) -> Iterator["CountedBody"]:
+        """Count one body of a caller, for the duration of the block."""
+        counted = CountedBody(self, who)
+        try:
+            yield counted
+        finally:
+            self._take(who, -counted.counted_bytes)
+
+    def add(self, body: "CountedBody", nbytes: int) -> None:
+        """Count more bytes of a body. Raises TooManyRequests, ServerBusy."""
+        if self._used + nbytes > self._budget:
+            raise ServerBusy(
+                f"request bodies of {self._used:,} bytes are under way, and the server holds at most "
+                f"{self._budget:,} (app.body_budget_bytes); try again in a moment",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        others = self._of[body.who] - body.counted_bytes
+        if others and self._of[body.who] + nbytes > self._share:
+            raise TooManyRequests(
+                f"{others:,} bytes of other request bodies of yours are under way; several may have "
+                f"{self._share:,} bytes together: send one after the other",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._take(body.who, nbytes)
+        body.counted_bytes += nbytes
+
+    def _take(self, who: str, nbytes: int) -> None:
+        self._used += nbytes
+        self._of[who] += nbytes
+        if not self._of[who]:
+            del self._of[who]
+
+
+class CountedBody:
+    """The bytes of one body. The first FREE_BYTES are not counted."""
+
+    def __init__(self, budget: BodyBudget, who: str) -> None:
+        self._budget = budget
+        self.who = who
+        self._received = 0
+        self.counted_bytes = 0
+
+    def received(self, nbytes: int) -> None:
+        """Count bytes that have arrived. Raises TooManyRequests, ServerBusy."""
+        self._received += nbytes
+        if more := max(0, self._received - FREE_BYTES) - self.counted_bytes:
+            self._budget.add(self, more)
