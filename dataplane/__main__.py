@@ -7,13 +7,17 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
 from dataplane import __version__
 from dataplane.base.settings import SettingsError, without_secrets
 from dataplane.protocol.barrier import UnsupportedMachine
-from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HANDED_OVER_EXIT_CODE
+from dataplane.protocol.codec import encode
+from dataplane.protocol.codes import Code
+from dataplane.protocol.engine import LISTENER, Refused
+from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HANDED_OVER_EXIT_CODE, SETTINGS_EXIT_CODE
 from dataplane.recovery.fd_passing import Handover, SupervisorGone, wait
 from dataplane.settings import DataPlaneSettings, load
 
@@ -48,13 +52,25 @@ def _environ(join_token_file: str | None) -> Mapping[str, str]:
 
 def _check_memory(settings: DataPlaneSettings, handover: Handover | None) -> int:
     """Print why this release cannot adopt the memory with these settings. Return the exit code: 0 if it can, 3 if
-    not."""
-    from dataplane.recovery.adoption import why_not
+    not. Raises SettingsError if it cannot start with them on this machine."""
+    from dataplane.gateways.build import check_listener
+    from dataplane.recovery.adoption import segment_bytes, why_not
+    from dataplane.settings import check_machine
 
-    reason = why_not(settings, [] if handover is None else handover.memory)
+    memory = [] if handover is None else handover.memory
+    check_machine(settings, segment_bytes(memory), supervised=handover is not None)
+    check_listener(settings, [fd for kind, _, fd in memory if kind == LISTENER])
+    reason = why_not(settings, memory)
     if reason:
         sys.stderr.write(f"{reason}\n")
     return CANNOT_ADOPT_EXIT_CODE if reason else 0
+
+
+def _report(handover: Handover | None, error: BaseException) -> None:
+    """Tell the supervisor why this process ends before it serves."""
+    if handover is not None:
+        with suppress(OSError):
+            handover.connection.send(encode(Refused(0, Code.UNAVAILABLE, str(error))), socket.MSG_NOSIGNAL)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,13 +99,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load(options.config, _environ(options.join_token_file))
     except SettingsError as error:
+        _report(handover, error)
         sys.stderr.write(f"larder data plane: {error}\n")
-        return 2
+        return SETTINGS_EXIT_CODE
     if options.print_config:
         _print_config(settings)
         return 0
     if options.check_memory:
-        return _check_memory(settings, handover)
+        try:
+            return _check_memory(settings, handover)
+        except SettingsError as error:
+            sys.stderr.write(f"{error}\n")
+            return SETTINGS_EXIT_CODE
     from zmq import ZMQError
 
     from dataplane.base import otlp
@@ -106,9 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
         code = serve(settings, handover)
         return code
     except SettingsError as error:
+        _report(handover, error)
         sys.stderr.write(f"larder data plane: {error}\n")
-        return 2
+        return SETTINGS_EXIT_CODE
     except (UnsupportedMachine, JoinFailed, SocketInUse, StateInUse, ZMQError, OSError, MemoryError) as error:
+        _report(handover, error)
         sys.stderr.write(f"larder data plane: {error}\n")
         return 1
     finally:

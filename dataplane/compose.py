@@ -21,7 +21,6 @@ from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.allocator import trim_memory
 from dataplane.base.process_figures import ProcessFigures
-from dataplane.base.settings import SettingsError
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
@@ -63,7 +62,7 @@ from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, 
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.processes import ProcessStats
 from dataplane.recovery import named_segment
-from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin
+from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin, segment_bytes
 from dataplane.recovery.ending import Ending
 from dataplane.recovery.fd_passing import Handover
 from dataplane.recovery.kept_cache import KeptCache, find_keeper, settle_keeper, take_stored
@@ -149,13 +148,8 @@ class DataPlane:
         from_keeper = keeper is not None and not handed
         if keeper is not None and from_keeper:
             handed = keeper.files()
-        check_machine(settings, sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment"))
+        check_machine(settings, segment_bytes(handed), supervised=handover is not None)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        if handover is not None and settings.table.join_token_file:
-            raise SettingsError(
-                "dataplane.join_token_file: the data plane that `larder up` starts belongs to it; "
-                "start one that joins with `larder dataplane`"
-            )
         self._membership = None if handover is not None else membership(settings, self._context)
         self._join_failed: JoinFailed | None = None
         self._server: EngineServer | None = None
@@ -406,6 +400,8 @@ class DataPlane:
                 CacheStartedCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
             )
         self._state.served()
+        if self._server is not None:
+            self._server.announce_serving()
         self._service_manager.ready(status(start))
         try:
             self._loop.run()

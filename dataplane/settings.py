@@ -224,12 +224,17 @@ def load(config: str | None = None, environ: Mapping[str, str] | None = None) ->
     return settings
 
 
-def check_machine(settings: DataPlaneSettings, held_bytes: int = 0) -> None:
-    """Check that this machine has the required huge pages and may lock enough memory. `held_bytes` of the pool are
-    already in memory taken over from a predecessor.
+def check_machine(settings: DataPlaneSettings, held_bytes: int = 0, *, supervised: bool = False) -> None:
+    """Check that this machine has the required huge pages and may lock enough memory, and that a data plane that a
+    supervisor starts joins no fleet. `held_bytes` of the pool are already in memory taken over from a predecessor.
 
     Raises SettingsError: a start that asks for huge or locked pages must not silently run without them.
     """
+    if supervised and settings.table.join_token_file:
+        raise SettingsError(
+            "dataplane.join_token_file: the data plane that `larder up` starts belongs to it; "
+            "start one that joins with `larder dataplane`"
+        )
     needed = max(0, settings.pool_bytes - held_bytes)
     if settings.table.huge_pages and (has := huge_bytes_available()) < needed:
         pages, free = needed // HUGE_BYTES, max(0, has) // HUGE_BYTES

@@ -23,6 +23,7 @@ from dataplane.protocol.engine import (
     Hold,
     MemoryHeld,
     Refused,
+    Serving,
 )
 
 Key = tuple[str, int]
@@ -94,8 +95,11 @@ class FdReceiver:
         self.messages_received = 0
         """Number of messages about memory, including those that list none."""
         self.complete = False
-        """Whether the list of all memory is complete: the data plane then serves."""
+        """Whether the list of all memory is complete."""
+        self._announced = False
+        self._asked = False
         self.refused: Refused | None = None
+        """Why an adopted data plane does not send its memory, or why one that was started ends."""
         self.store = store
         """All memory of the data plane that runs now or ran last."""
         self._fresh = FdStore()
@@ -104,6 +108,12 @@ class FdReceiver:
     def ask(self) -> None:
         """Ask an adopted data plane, on its engine socket, to send its memory. Raise OSError."""
         self.connection.send(encode(Hold(1, VERSION)))
+        self._asked = True
+
+    @property
+    def serves(self) -> bool:
+        """Whether the data plane serves: it announced that, or has answered on its engine socket."""
+        return self.complete and (self._announced or self._asked)
 
     def read(self) -> bool:
         """Process all messages in the socket. Return False if the other end is closed and everything has been read."""
@@ -137,6 +147,8 @@ class FdReceiver:
     def _take(self, reply: EngineReply, fds: list[int]) -> None:
         if isinstance(reply, Refused):
             self.refused = reply
+        elif isinstance(reply, Serving):
+            self._announced = True
         if not isinstance(reply, MemoryHeld) or len(reply.memory) != len(fds):
             _close(fds)
             return

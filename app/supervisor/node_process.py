@@ -80,11 +80,11 @@ class NodeProcess:
         return _reap(self._pidfd)
 
     def signal(self, number: int) -> None:
-        """Send a signal. Does nothing if the process has ended."""
+        """Send a signal. Does nothing if the process has ended or is closed."""
         with suppress(ProcessLookupError):
             if self._process is not None:
                 self._process.send_signal(number)
-            else:
+            elif self._pidfd >= 0:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def take_pidfd(self) -> int:
@@ -157,9 +157,9 @@ def _connection() -> tuple[socket.socket, socket.socket]:
 def serves(child: NodeProcess, timeout_s: float) -> bool:
     """Wait until an early data plane serves. Return False if it has ended, or on the timeout."""
     deadline = time.monotonic() + timeout_s
-    while child.receiver.read() and not child.receiver.complete and time.monotonic() < deadline:
+    while child.receiver.read() and not child.receiver.serves and time.monotonic() < deadline:
         time.sleep(ANSWER_POLL_S)
-    return child.receiver.complete
+    return child.receiver.serves
 
 
 async def send_memory(child: NodeProcess, store: FdStore) -> None:

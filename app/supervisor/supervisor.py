@@ -25,7 +25,12 @@ from app.supervisor.fd_store import FdStore
 from app.supervisor.node_process import KILLED_S, NodeProcess, adopt, has_answered, send_memory, start
 from dataplane.base.child_command import module_command
 from dataplane.protocol.codes import Code
-from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, RELEASE_SIGNAL
+from dataplane.protocol.signals import (
+    CANNOT_ADOPT_EXIT_CODE,
+    HAND_OVER_SIGNAL,
+    RELEASE_SIGNAL,
+    SETTINGS_EXIT_CODE,
+)
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
@@ -93,6 +98,12 @@ class Supervisor:
         self._served_at: float | None = None
         self._serving = asyncio.Event()
         """Set while the data plane serves and has sent the descriptors of all its memory."""
+        self._settled = asyncio.Event()
+        """Set when a data plane begins to serve, or ends before it does."""
+        self._failure = ""
+        """Why the last data plane that ended before it served did so."""
+        self._environ_before: dict[str, str] | None = None
+        """Environment for the next start if the data plane of a planned restart does not serve."""
         self._releasing = False
         """Whether the data plane was asked to end and release its memory."""
         self._restarting = asyncio.Lock()
@@ -122,10 +133,12 @@ class Supervisor:
             self._on_start(child.pid)
             self._on_message(child)  # all messages may have arrived during the wait
             code = await child.wait()
-            self._ended(child)
+            self._ended(child, code)
             if self._served() and not self._ends_often():
                 pause_s = 0.0
-            if code == 0 or self._releasing:  # the keeper has the memory, or it was released
+            if (
+                code == 0 and self._served()
+            ) or self._releasing:  # the keeper has the memory, or it was released
                 self._store.clear()
             self._releasing = False
             self._log.warning(
@@ -163,7 +176,7 @@ class Supervisor:
         standby.close()
         return False
 
-    def _ended(self, child: NodeProcess) -> None:
+    def _ended(self, child: NodeProcess, code: int | None) -> None:
         """Process the last messages of a data plane that has ended."""
         asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
         child.receiver.read()
@@ -171,10 +184,25 @@ class Supervisor:
         self._child = None
         self._serving.clear()
         child.close()
-        self._failures = 0 if self._served_at is not None else self._failures + 1
+        if not self._served():
+            refused = child.receiver.refused
+            self._failure = refused.message if refused is not None else f"exit code {code}"
+            self._restore_environ()
+            self._settled.set()
+        # A data plane that took the memory over, or whose settings are invalid, says nothing about the memory.
+        if child.receiver.complete:
+            self._failures = 0
+        elif code != SETTINGS_EXIT_CODE:
+            self._failures += 1
         if self._failures >= WARM_TRIES and len(self._store):
             self._log.error("dataplane.memory_given_up", reason=f"{self._failures} starts with it failed")
             self._store.clear()
+
+    def _restore_environ(self) -> None:
+        """Start the next data plane with the settings from before a planned restart."""
+        if self._environ_before is not None:
+            self._environ, self._environ_before = self._environ_before, None
+            self._failures = 0
 
     def _served(self) -> bool:
         return self._served_at is not None
@@ -194,9 +222,10 @@ class Supervisor:
     def _on_message(self, child: NodeProcess) -> None:
         receiver = child.receiver
         receives_more = receiver.read()
-        if receiver.complete and self._served_at is None:
+        if receiver.serves and self._served_at is None:
             self._served_at = time.monotonic()
             self._serving.set()
+            self._settled.set()
             if self._with_standby and self._standby is None:
                 asyncio.get_running_loop().create_task(self._prepare(), name="standby")
         if not receives_more:
@@ -312,33 +341,64 @@ class Supervisor:
         """Replace the data plane by a new process with this environment, which takes over the memory if `keep` is set.
 
         Returns the seconds from the stop of the old process until the new one serves. Raises CannotReplace; the old
-        process then continues to serve unless the message says otherwise.
+        process then continues to serve, or a process with its settings and its memory, unless the message says
+        otherwise.
         """
         async with self._restarting:
             child = self._child
             if child is None or not self._serving.is_set():
                 raise CannotReplace("no data plane serves now; try again when one does")
-            environ_before, self._environ = self._environ, dict(environ)
+            self._environ_before, self._environ = self._environ, dict(environ)
+            self._settled.clear()
             try:
                 await self._new_standby()
+                began = time.monotonic()
+                if self._child is not child:
+                    # It died, and its successor, which has the new settings, began before the standby was ready.
+                    failure = await self._until_settled()
+                else:
+                    self._releasing = not keep
+                    self._serving.clear()
+                    self._settled.clear()
+                    child.signal(HAND_OVER_SIGNAL if keep else RELEASE_SIGNAL)
+                    killer = asyncio.get_running_loop().call_later(grace_s, child.signal, signal.SIGKILL)
+                    try:
+                        failure = await self._until_settled()
+                    finally:
+                        killer.cancel()
+                if failure:
+                    raise CannotReplace(await self._go_back(failure))
+                return time.monotonic() - began
             except CannotReplace:
-                self._environ = environ_before
+                self._restore_environ()
                 raise
-            began = time.monotonic()
-            self._releasing = not keep
-            self._serving.clear()
-            child.signal(HAND_OVER_SIGNAL if keep else RELEASE_SIGNAL)
-            killer = asyncio.get_running_loop().call_later(grace_s, child.signal, signal.SIGKILL)
-            try:
-                async with asyncio.timeout(SERVES_S):
-                    await self._serving.wait()
-            except TimeoutError:
-                raise CannotReplace(
-                    f"the old data plane was stopped, and the new one did not serve within {SERVES_S:g} s; see the log"
-                ) from None
             finally:
-                killer.cancel()
-            return time.monotonic() - began
+                self._environ_before = None
+
+    async def _until_settled(self) -> str:
+        """Wait until a data plane serves; return why it does not, or nothing."""
+        try:
+            async with asyncio.timeout(SERVES_S):
+                await self._settled.wait()
+        except TimeoutError:
+            return f"it did not serve within {SERVES_S:g} s"
+        return "" if self._serving.is_set() else self._failure
+
+    async def _go_back(self, failure: str) -> str:
+        """Serve with the old settings again after the failure of a new data plane. Return what happened."""
+        self._log.error("dataplane.replacement_failed", reason=failure)
+        hangs = self._environ_before is not None
+        self._restore_environ()
+        if hangs and self._child is not None:
+            self._child.signal(signal.SIGKILL)
+        self._settled.clear()
+        again = "" if self._serving.is_set() else await self._until_settled()
+        if again:
+            return (
+                f"the new data plane did not start: {failure}. None with the old settings did either: {again}; it is "
+                "tried again and again"
+            )
+        return f"the new data plane did not start: {failure}. One with the old settings serves again"
 
     async def _new_standby(self) -> None:
         """Replace the standby by a process that runs the code that is now on disk. Raise CannotReplace."""

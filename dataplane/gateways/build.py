@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from dataplane.core.inprocess import InProcess
 from dataplane.core.node import Node
 from dataplane.gateways.lmcache.handlers.instances import Timeouts
 from dataplane.gateways.lmcache.server import LMCacheServer
-from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore, release
+from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore, listen, release, url_of
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import NamedFile
@@ -26,6 +28,28 @@ REGISTRATIONS = "lmcache"
 """Folder in the state directory that stores the registrations."""
 
 log = structlog.stdlib.get_logger()
+
+
+def check_listener(settings: DataPlaneSettings, held: Sequence[int]) -> None:
+    """Check that the gateway can listen where it was explicitly requested to. `held` are listeners of the previous data
+    plane. Raises SettingsError."""
+    if not settings.lmcache_port or settings.common.lmcache_port is None:
+        return
+    for fd in held:
+        with socket.socket(fileno=os.dup(fd)) as listener:
+            if url_of(listener) == settings.lmcache_url:
+                return
+    try:
+        listen(settings.lmcache_url).close()
+    except (OSError, ValueError) as error:
+        raise _cannot_listen(settings.lmcache_url, error) from None
+
+
+def _cannot_listen(url: str, error: OSError | ValueError) -> SettingsError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return SettingsError(
+        f"lmcache_port: {url} cannot be listened on: {reason}; name another port, or 0 for no LMCache gateway"
+    )
 
 
 def lmcache_gateway(
@@ -67,13 +91,11 @@ def lmcache_gateway(
             gpu_copies=gpu_copies,
         )
     except OSError as error:
-        reason = error.strerror or str(error)
         if settings.common.lmcache_port is not None:
-            raise SettingsError(
-                f"lmcache_port: {url} cannot be listened on: {reason}; "
-                "name another port, or 0 for no LMCache gateway"
-            ) from None
-        log.warning("lmcache.off", url=url, reason=reason, effect="no LMCache client is served")
+            raise _cannot_listen(url, error) from None
+        log.warning(
+            "lmcache.off", url=url, reason=error.strerror or str(error), effect="no LMCache client is served"
+        )
         memory.drop_named()
         return None
     if not is_loopback(url):

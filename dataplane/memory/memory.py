@@ -86,7 +86,8 @@ class NodeMemory:
             self.index = IndexMemory.attach(self.view("index"))
             if self.index.max_blocks != self.max_blocks:
                 raise LayoutError(
-                    f"it has {self.index.max_blocks} block descriptors, the settings say {self.max_blocks}"
+                    f"it has {self.index.max_blocks} block descriptors, the settings say {self.max_blocks} "
+                    "(dataplane.max_blocks, pool_bytes)"
                 )
             for kind, size in sizes.items():
                 if self._own[kind].nbytes != size and kind not in RESIZABLE:

@@ -424,6 +424,14 @@ class MemoryHeld(msgspec.Struct, tag="held", array_like=True):
     dropped: list[HeldMemory] = []
 
 
+class Serving(msgspec.Struct, tag="serving", array_like=True):
+    """To the supervisor that started the data plane: all its sockets are bound, and it serves. `id` is 0: nothing
+    asked for it."""
+
+    id: int
+    epoch: int
+
+
 class Detached(msgspec.Struct, tag="detached", array_like=True):
     id: int
 
@@ -521,6 +529,7 @@ EngineReply = (
     | SegmentsMapped
     | Detached
     | MemoryHeld
+    | Serving
     | Refused
     | CacheRegistered
     | CacheUnregistered

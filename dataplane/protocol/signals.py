@@ -12,3 +12,5 @@ HANDED_OVER_EXIT_CODE = 4
 """Exit code of a data plane that ended by `HAND_OVER_SIGNAL`: its holders have the memory."""
 CANNOT_ADOPT_EXIT_CODE = 3
 """Exit code of `--check-memory`: this release, with its settings, cannot adopt the memory; standard error says why."""
+SETTINGS_EXIT_CODE = 2
+"""Exit code of a data plane whose settings are invalid on this machine."""

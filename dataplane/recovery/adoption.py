@@ -100,6 +100,11 @@ def _private_sizes(max_blocks: int) -> dict[str, int]:
     return {"books": books_bytes(max_blocks), "names": names_bytes(half_bytes_for(max_blocks))}
 
 
+def segment_bytes(handed: list[tuple[str, int, int]]) -> int:
+    """Return the size of the segments of a handover."""
+    return sum(os.fstat(fd).st_size for kind, _, fd in handed if kind == "segment")
+
+
 def why_not(settings: DataPlaneSettings, handed: list[tuple[str, int, int]]) -> str:
     """Return why this release cannot adopt the memory of a handover with these settings; empty if it can. Does not
     write to the memory, and takes ownership of the descriptors."""

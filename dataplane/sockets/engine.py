@@ -28,7 +28,7 @@ from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.nodes import Expel, Expelled
-from dataplane.protocol.engine import Refused
+from dataplane.protocol.engine import Refused, Serving
 from dataplane.protocol.events import EngineRefused
 from dataplane.sockets.session import Keepable, Session
 from dataplane.tiering.service import TierService
@@ -77,6 +77,7 @@ class EngineServer:
         """Sockets of a gateway whose clients should outlive this process."""
         self.tiers = tiers
         self._sessions: dict[int, Session] = {}
+        self._supervisor: Session | None = None
         self._of_process: Counter[int] = Counter()
         """Number of connections of each pid."""
         self._pidfds: dict[int, int] = {}
@@ -256,7 +257,13 @@ class EngineServer:
     def serve_supervisor(self, connection: socket.socket) -> None:
         """Serve the supervisor that started this process, which holds its memory from the start. Raises OSError."""
         connection.setblocking(False)
-        self._begin(connection, peer_of(connection)).hold(SUPERVISORS_ID)
+        self._supervisor = self._begin(connection, peer_of(connection))
+        self._supervisor.hold(SUPERVISORS_ID)
+
+    def announce_serving(self) -> None:
+        """Tell the supervisor that started this process that it serves: every socket is bound."""
+        if self._supervisor is not None:
+            self._supervisor.send(Serving(0, int(self.node.options.epoch, 16)))
 
     def keepable(self) -> list[tuple[str, int, Keepable]]:
         """Return everything that holders get, with kind and number."""

@@ -250,6 +250,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.SegmentsMapped(6, [engine.SegmentGrant(2, 4096, False)]),
             engine.Detached(7),
             engine.MemoryHeld(8, 9, [engine.HeldMemory("index", 0, 4096)], [engine.HeldMemory("area", 1, 0)]),
+            engine.Serving(0, 9),
             engine.Refused(9, int(Code.BAD_SALT), "expected", "tenant"),
             engine.CacheRegistered(10, 1, 4096, 16),
             engine.CacheUnregistered(11),

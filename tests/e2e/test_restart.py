@@ -34,6 +34,7 @@ class Restarted(Larder):
     """A Larder whose settings are in a file that a test may change, and which may be started again."""
 
     settings: dict[str, str]
+    serving: int
 
     @property
     def config(self) -> Path:
@@ -344,3 +345,40 @@ def test_a_fresh_start_releases_what_was_kept_and_says_how_much(larder: Restarte
     assert (begun["kind"], begun["released"]) == ("cold", True)
     assert larder.node()["stats"]["pool"]["blocks"] == 0
     larder.stop()
+
+
+def successor(larder: Restarted) -> int | None:
+    """Return the PID of a second data plane of this Larder, which waits until it takes over."""
+    up = larder.process.pid
+    for pid in map(int, Path(f"/proc/{up}/task/{up}/children").read_text().split()):
+        try:
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except FileNotFoundError:
+            continue
+        waits = (
+            b"dataplane" in arguments
+            and b"--supervisor-fd" in arguments
+            and b"--check-memory" not in arguments
+        )
+        if waits and pid != larder.serving:
+            return pid
+    return None
+
+
+def test_a_data_plane_that_dies_while_its_successor_starts_costs_no_block(larder: Restarted) -> None:
+    blocks = keys("kept", 6)
+    with larder.engine() as client:
+        assert store(client, blocks) == 6
+        larder.serving = larder.pid()
+        restarts: list[subprocess.CompletedProcess[str]] = []
+        restarting = threading.Thread(target=lambda: restarts.append(larder.cli("restart")), daemon=True)
+        restarting.start()
+        until(lambda: successor(larder), "the successor starts")
+        os.kill(larder.serving, signal.SIGKILL)
+        join(restarting)
+        assert restarts[0].returncode == 0, restarts[0].stderr
+        until(lambda: store(client, keys("after", 1)) == 1, "stores are served again")
+        assert read(client, blocks) == 6
+        again = larder.cli("restart")
+        assert again.returncode == 0, again.stderr
+        assert read(client, blocks) == 6

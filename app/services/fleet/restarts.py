@@ -27,7 +27,7 @@ from dataplane.base.units import format_size
 CHECK_TIMEOUT_S = 60.0
 KILLED_S = 10.0
 """Seconds in which the kernel ends a killed process."""
-JOIN_TIMEOUT_S = 10.0
+JOIN_TIMEOUT_S = 60.0
 """Seconds in which the new data plane reports its stats, which say how much it adopted."""
 FIXED = ("state_dir", "engine_socket", "control_url", "events_url", "database_url", "http_host", "http_port")
 """Shared settings by which the processes find each other: to change them, stop Larder and start it again."""
@@ -107,8 +107,13 @@ class Restarts:
             except CannotReplace as error:
                 raise Conflict(str(error)) from None
             after = await self._joined(before)
-            pid = None if after is None else after.pid
-            start = None if after is None or after.stats is None else after.stats.start
+            if after is None:
+                raise Conflict(
+                    f"the new data plane serves, and did not report to this process within {JOIN_TIMEOUT_S:g} s: the "
+                    "management plane was not replaced; see the log"
+                )
+            pid = after.pid
+            start = None if after.stats is None else after.stats.start
             if (
                 start is not None and start.kind == "warm"
             ):  # the stats from before were up to half a second old

@@ -14,6 +14,7 @@ import pytest
 from app.cli.commands.machine import up
 from app.supervisor.node_process import NodeProcess, start_early
 from app.supervisor.supervisor import Supervisor
+from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
 CLOSES_AND_THEN_EXITS = """
 import os, sys, time
@@ -56,7 +57,7 @@ def is_child(pid: int) -> bool:
 
 
 def test_invalid_settings_are_reported_even_if_the_process_takes_long_to_end() -> None:
-    early = started(CLOSES_AND_THEN_EXITS.format(code=up.SETTINGS_EXIT_CODE))
+    early = started(CLOSES_AND_THEN_EXITS.format(code=SETTINGS_EXIT_CODE))
     with pytest.raises(click.ClickException, match="a setting of the data plane is invalid"):
         up._await_early(early)
     early.end(10)

@@ -19,6 +19,7 @@ import click
 from app.settings import Settings, check_bind, load, without_secrets
 from dataplane.base.child_command import module_command
 from dataplane.base.settings import SettingsError
+from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
 if TYPE_CHECKING:  # the real import takes half a second, and only serving needs it
     from app.asgi import App
@@ -27,8 +28,6 @@ if TYPE_CHECKING:  # the real import takes half a second, and only serving needs
     from app.supervisor.node_process import NodeProcess
 
 
-SETTINGS_EXIT_CODE = 2
-"""Exit code of the data plane for an invalid setting."""
 EARLY_SERVES_S = 10.0
 """Longest wait in seconds for a data plane that takes over the memory of a keeper. After it, this process serves while
 the data plane starts."""
