@@ -22,7 +22,8 @@ import structlog
 
 from app.supervisor.descriptors import allow_descriptors
 from app.supervisor.fd_store import FdStore
-from app.supervisor.node_process import KILLED_S, NodeProcess, adopt, has_answered, send_memory, start
+from app.supervisor.memory_keeper import KeeperUnavailable, describe
+from app.supervisor.node_process import KILLED_S, NodeProcess, adopt, has_answered, send_memory, serves, start
 from dataplane.base.child_command import module_command
 from dataplane.protocol.codes import Code
 from dataplane.protocol.signals import (
@@ -455,18 +456,42 @@ class Supervisor:
                 child.signal(signal.SIGKILL)
 
     async def stop(self, grace_s: float) -> None:
-        """Ask the data plane to end, and kill it if it does not. Cancel `run` first."""
+        """Ask the data plane to end, and kill it if it does not. Cancel `run` first.
+
+        If the data plane was killed before a keeper had its memory, another one takes the memory over and hands it to a
+        keeper.
+        """
         self._with_standby = False
+        if await self._stop_child(grace_s) != 0 and len(self._store) and not await self._is_kept():
+            self._log.warning("dataplane.killed_before_memory_kept", memory_fds=len(self._store))
+            with suppress(OSError):
+                self._child = await self._start()
+                await asyncio.to_thread(serves, self._child, grace_s + KEEPER_S)
+            await self._stop_child(grace_s)
         await self._end_standby()
-        child, self._child = self._child, None
-        if child is not None and not child.ended:
-            child.signal(signal.SIGTERM)
-            self._log.info("dataplane.stopped", code=await self._end(child, grace_s + KEEPER_S))
+        self._store.clear()
+
+    async def _stop_child(self, grace_s: float) -> int | None:
+        """Ask the data plane to end, kill it if it does not, and receive its last messages. Return its exit code."""
+        child, code = self._child, None
         if child is not None:
+            child.signal(signal.SIGTERM)
+            code = await self._end(child, grace_s + KEEPER_S)
+            self._log.info("dataplane.stopped", code=code)
             with suppress(OSError, ValueError):
                 asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
+            child.receiver.read()
+            child.receiver.settle()
             child.close()
-        self._store.clear()
+        self._child = None
+        return code
+
+    async def _is_kept(self) -> bool:
+        """Return whether a keeper has memory of the state directory."""
+        if self._state_dir is not None:
+            with suppress(KeeperUnavailable, OSError):
+                return await asyncio.to_thread(describe, self._state_dir) is not None
+        return False
 
     async def _end(self, child: NodeProcess, grace_s: float, killed: str = "dataplane.killed") -> int | None:
         """Wait for a process that was asked to end, and kill it after `grace_s` seconds.

@@ -45,6 +45,7 @@ from tests.lmcache.planes import FOLDER as SHM
 from tests.lmcache.planes import check as check_chunks
 from tests.lmcache.planes import gateway_plane, mapped, url_of
 from tests.lmcache.planes import store as store_chunks
+from tests.restart.support.harness import Supervised
 from tests.restart.support.load import engine, read_line
 from tests.threads import join
 
@@ -200,6 +201,45 @@ def test_a_stop_and_a_start_keep_every_block_lease_and_view(plane: Stopped, numb
         lease.release()
     wait_for(lambda: not keepers(plane.folder), "the keeper ends when the memory is served")
     assert plane.ask_keeper(DescribeMemory()) is None
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP; returns when the process has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: "State:\tT" in Path(f"/proc/{pid}/status").read_text(), "the process stops")
+
+
+def has_pending(pid: int, number: int) -> bool:
+    """Whether a signal waits for a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) >> number - 1 & 1)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-spare",)])
+def test_a_data_plane_that_is_killed_while_its_supervisor_stops_loses_nothing(
+    plane: Stopped, arguments: tuple[str, ...]
+) -> None:
+    chain = make.keys(4)
+    assert plane.stop() == 0
+    supervised = Supervised(plane.folder, plane.settings, arguments=arguments).start()
+    try:
+        with connect(plane) as client:
+            store(client, chain)
+        if not arguments:
+            wait_for(supervised.spare_waits, "the standby waits")
+        pid = supervised.plane_pid
+        freeze(pid)
+        supervised.signal(signal.SIGTERM)
+        wait_for(lambda: has_pending(pid, signal.SIGTERM), "the data plane is asked to end")
+        os.kill(pid, signal.SIGKILL)
+        assert supervised.process is not None
+        assert supervised.process.wait(60) == 0
+    finally:
+        supervised.kill()
+    plane.start()
+    assert plane.describe().start.kind == "warm"
+    with connect(plane) as client:
+        assert read(client, chain) == 4
 
 
 def test_two_stops_in_a_row_keep_the_blocks(plane: Stopped) -> None:
