@@ -1,7 +1,8 @@
 """The memory keeper: `python -m dataplane.recovery.keeper FD FOLDER`, started by a data plane that stops.
 
 Holds the descriptors that it received on FD, listens in FOLDER (the state directory), and ends when a data plane has
-taken the memory, on a request to release it, on SIGTERM, or when its time is over. It maps only one page of the index,
+taken the memory, on a request to release it, on SIGTERM, when its time is over, or when its socket no longer has its
+name there: then no data plane can find it. It maps only one page of the index,
 which has the word that tells engines that the memory was released.
 
 While a data plane that is adopting the memory is connected, the keeper refuses release requests from others and waits
@@ -43,6 +44,8 @@ from dataplane.recovery import record
 
 MAX_CONNECTIONS = 16
 SEND_TIMEOUT_S = 5.0
+CHECK_S = 1.0
+"""Seconds between checks of the socket's name."""
 TAKER_MAX_S = 120.0
 """Time beyond the deadline for a data plane that is adopting the memory."""
 _PAGE = 4096
@@ -63,13 +66,15 @@ class MemoryKeeper:
     def __init__(self, keep: Keep, memory: list[tuple[HeldMemory, int]], folder: Path) -> None:
         self._keep = keep
         self._memory = memory
-        self._folder = folder
+        # The folder itself, also after it was renamed. Its path may be too long for the address of a socket.
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folder = Path(f"/proc/self/fd/{directory}")
         self._deadline = time.monotonic() + keep.seconds
         self._selector = selectors.DefaultSelector()
         self._connections: dict[socket.socket, bool] = {}
         """Each connection, and whether it is a data plane that is adopting the memory."""
-        self._listener = _listen(folder)
-        self._inode = os.stat(folder / SOCKET_NAME).st_ino
+        self._listener = _listen(self._folder)
+        self._inode = self._named_inode()
         self._ended = False
         self._selector.register(self._listener, selectors.EVENT_READ)
 
@@ -82,7 +87,9 @@ class MemoryKeeper:
     def run(self) -> None:
         """Serve until the memory is taken or released."""
         while not self.is_over():
-            for key, _ in self._selector.select(max(0.0, self._release_at() - time.monotonic())):
+            for key, _ in self._selector.select(
+                min(CHECK_S, max(0.0, self._release_at() - time.monotonic()))
+            ):
                 if self.is_over():
                     return
                 if key.fileobj is self._listener:
@@ -95,6 +102,10 @@ class MemoryKeeper:
                     f"no data plane started within {self._keep.seconds:g} s after the stop (keep_memory_s)"
                 )
                 self.release(reason, on_purpose=False)
+            elif self._named_inode() != self._inode and not any(self._connections.values()):
+                self.release(
+                    "the state directory or the memory keeper's socket was deleted", on_purpose=False
+                )
 
     def is_over(self) -> bool:
         """Return whether the memory was taken or released."""
@@ -190,8 +201,11 @@ class MemoryKeeper:
         self._end()
 
     def _is_ours(self) -> bool:
-        """Return whether no other data plane serves the memory: the last process that signed the index is the one that
-        stopped, or one that adopted the memory and died before it reported that."""
+        """Return whether no other process has the memory: no other keeper has the socket's name, and the last process
+        that signed the index is the data plane that stopped, or one that adopted the memory and died before it reported
+        that."""
+        if self._named_inode() not in (self._inode, 0):
+            return False
         try:
             signer = _word(self._fd("index"), PID_OFFSET)
         except (LookupError, OSError, ValueError):
@@ -217,10 +231,16 @@ class MemoryKeeper:
     def _end(self) -> None:
         """Remove the socket's name, unless it already belongs to another keeper."""
         self._ended = True
-        path = self._folder / SOCKET_NAME
-        with suppress(OSError):
-            if os.stat(path).st_ino == self._inode:
-                path.unlink()
+        if self._named_inode() == self._inode:
+            with suppress(OSError):
+                (self._folder / SOCKET_NAME).unlink()
+
+    def _named_inode(self) -> int:
+        """Return the inode of the socket that has the name; 0 if there is none."""
+        try:
+            return os.stat(self._folder / SOCKET_NAME).st_ino
+        except FileNotFoundError:
+            return 0
 
 
 def _datagrams(memory: list[tuple[HeldMemory, int]]) -> list[tuple[bytes, list[int]]]:
@@ -293,24 +313,21 @@ def _write_word(fd: int, offset: int, value: int) -> None:
 
 
 def _listen(folder: Path) -> socket.socket:
-    """Return a listening socket in the folder, whose path may be longer than a socket address. Raises OSError."""
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Return a listening socket in the folder. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    making = f"/proc/self/fd/{directory}/{SOCKET_NAME}.new"
+    making = folder / f"{SOCKET_NAME}.new"
     before = os.umask(0o177)
     try:
-        with suppress(FileNotFoundError):
-            os.unlink(making)
-        listener.bind(making)
+        making.unlink(missing_ok=True)
+        listener.bind(str(making))
         listener.listen(MAX_CONNECTIONS)
         listener.setblocking(False)
-        os.rename(making, folder / SOCKET_NAME)
+        making.rename(folder / SOCKET_NAME)
     except OSError:
         listener.close()
         raise
     finally:
         os.umask(before)
-        os.close(directory)
     return listener
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from dataplane.protocol.engine import MAX_FDS_PER_DATAGRAM, HeldMemory
 from dataplane.protocol.keeper import (
     SOCKET_NAME,
     DescribeMemory,
+    Keep,
     KeeperRefused,
     Keeping,
     Release,
@@ -35,7 +37,7 @@ from dataplane.protocol.keeper import VERSION as KEEPER_VERSION
 from dataplane.protocol.layout import H_CLOSED, H_PID
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.recovery import keeper as keeper_module
-from dataplane.recovery.kept import KeptMemory
+from dataplane.recovery.kept import KeptMemory, hand_over
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
 from tests.free_port import free_port
@@ -305,6 +307,68 @@ def test_a_keeper_that_is_killed_makes_the_next_start_cold_and_says_so(plane: St
     start = plane.describe().start
     assert (start.kind, start.lost_blocks, start.lost_bytes) == ("cold", 3, 3 * PAGE_BYTES)
     assert start.reason == "every process that held the memory of the previous data plane ended"
+
+
+def test_a_keeper_whose_state_directory_is_deleted_releases_the_memory(
+    make_plane: Callable[..., Stopped],
+) -> None:
+    plane = make_plane(lmcache_port=str(free_port()), dataplane__keep_memory_s="600")
+    plane.folder /= "state"
+    plane.folder.mkdir()
+    plane.start()
+    pattern = f"*{plane.environ['LARDER_DATAPLANE__LMCACHE_SHM_NAME']}"
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        assert plane.stop() == 0
+        (pid,) = keepers(plane.folder)
+        assert list(SHM.glob(pattern))
+        shutil.rmtree(plane.folder)
+        try:
+            wait_for(lambda: not keepers(plane.folder), "the keeper ends")
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert int(world.index.header[H_CLOSED]) == 1
+    assert not list(SHM.glob(pattern))
+
+
+def test_a_keeper_whose_state_directory_is_renamed_keeps_the_memory(
+    make_plane: Callable[..., Stopped],
+) -> None:
+    plane = make_plane()
+    plane.folder /= "state"
+    plane.folder.mkdir()
+    plane.start()
+    with connect(plane) as client:
+        store(client, make.keys(3))
+    assert plane.stop() == 0
+    plane.folder = plane.folder.rename(plane.folder.parent / "renamed")
+    time.sleep(2 * keeper_module.CHECK_S)  # nothing may happen, so there is nothing to wait for
+    plane.start()
+    assert plane.describe().start.kind == "warm"
+
+
+@pytest.mark.filterwarnings("ignore:.*Popen.__del__")  # the second keeper is a child of this process
+def test_a_keeper_whose_memory_another_keeper_holds_ends_and_leaves_it(plane: Stopped) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        assert plane.stop() == 0
+        (first,) = keepers(plane.folder)
+        taker = KeptMemory.find(plane.folder)
+        assert taker is not None
+        files = [(kind, number, fd, os.fstat(fd).st_size) for kind, number, fd in taker.files()]
+        keep = Keep(KEEPER_VERSION, 60, 3, 3 * PAGE_BYTES, plane.pid, taker.keeping.memory)
+        second = hand_over(plane.folder, keep, files)
+        for _, _, fd, _ in files:
+            os.close(fd)
+        taker.close()
+        wait_for(lambda: keepers(plane.folder) == [second], "the first keeper ends")
+        assert second != first
+        assert int(world.index.header[H_CLOSED]) == 0
+    plane.start()
+    assert plane.describe().start.kind == "warm"
 
 
 def test_a_keeper_that_is_stopped_releases_the_memory(plane: Stopped) -> None:
