@@ -12,6 +12,17 @@ import numpy as np
 import pytest
 
 from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.core.journal.recovery_table import (
+    B_CAPACITY,
+    B_CLIENT,
+    B_RESERVATION,
+    B_SEGMENT,
+    B_SPACE,
+    B_TENANT,
+    ROW_HITS,
+    ROW_RESERVATION,
+    ROW_USED,
+)
 from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
 from dataplane.protocol.states import STATE_MASK, State
 from tests.dataplane import factories as make
@@ -201,6 +212,14 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
         ("index", H_BUCKETS, 3, "corrupted header"),
         ("books", 1, 1, "the books have layout 1, expected 2"),
         ("books", 3, 5, "belong to different memory"),
+        *(
+            ("books", word, 2**64 - 1, f"word {word} of the books is {2**64 - 1}, expected less than ")
+            for word in (B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY)
+        ),
+        *(
+            ("books", PAGE // 8 + word, 2**64 - 1, f"a row of the books has {2**64 - 1} in word {word}")
+            for word in (ROW_USED, ROW_HITS, ROW_RESERVATION)
+        ),
         ("names", 1, 9, "the journal has layout 9, expected 2"),
         ("names", PAGE // 8 + 1, 0x1234567812345678, "corrupted record"),
         ("names", PAGE // 8, 0xFFFFFFFF, "a record of"),

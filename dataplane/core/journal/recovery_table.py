@@ -28,12 +28,22 @@ B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY = range(8, 14)
 
 ROW_WORDS = 8
 ROW_USED, ROW_HITS, ROW_TENANT_OWNER, ROW_RESERVATION, ROW_PARENT = 0, 1, 2, 3, 4
+MAX_NUMBER = 2**31
+"""Limit of the numbers of clients, segments, spaces and tenants, which share words with others."""
+MAX_VALUE = 2**62
+"""Limit of all other values. Numbers count on from them, and many are signed 64-bit integers elsewhere."""
 _NO_PARENT = bytes(KEY_BYTES)
 FEW = 64
 """Number of rows below which storing single words is cheaper than a numpy call."""
 # ROW_USED is a clock in Unix nanoseconds that advances with every use of any block. The parent key takes four words,
 # all zero for no parent. The low half of ROW_TENANT_OWNER is the tenant's number; the high half is the client that
 # reserved the block.
+
+_LIMITS = {
+    **dict.fromkeys((B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT), MAX_NUMBER),
+    B_RESERVATION: MAX_VALUE,
+    B_CAPACITY: 2**51,  # `pool_bytes` is at most 2^50
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,17 @@ class RecoveryTable:
         if not 1 <= max_blocks <= MAX_BLOCKS:
             raise LayoutError("the books have a corrupted header")
         books = cls(buffer, max_blocks)
+        for word, limit in _LIMITS.items():
+            if books.highest(word) >= limit:
+                raise LayoutError(
+                    f"word {word} of the books is {books.highest(word)}, expected less than {limit}"
+                )
+        for word in (ROW_USED, ROW_HITS, ROW_RESERVATION):
+            highest = int(books.rows[:, word].max())
+            if highest >= MAX_VALUE:
+                raise LayoutError(
+                    f"a row of the books has {highest} in word {word}, expected less than {MAX_VALUE}"
+                )
         books._clock = int(books.rows[:, ROW_USED].max())
         return books
 
