@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -53,11 +54,13 @@ def _environ(join_token_file: str | None) -> Mapping[str, str]:
 def _check_memory(settings: DataPlaneSettings, handover: Handover | None) -> int:
     """Print why this release cannot adopt the memory with these settings. Return the exit code: 0 if it can, 3 if
     not. Raises SettingsError if it cannot start with them on this machine."""
+    from dataplane.base.state_folder import check_state_folder
     from dataplane.gateways.build import check_listener
     from dataplane.recovery.adoption import segment_bytes, why_not
     from dataplane.settings import check_machine
 
     memory = [] if handover is None else handover.memory
+    check_state_folder(Path(settings.common.state_dir))
     check_machine(settings, segment_bytes(memory), supervised=handover is not None)
     check_listener(settings, [fd for kind, _, fd in memory if kind == LISTENER])
     reason = why_not(settings, memory)

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dataplane.base.state_folder import check_state_folder
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
 from dataplane.recovery.record import CacheRecord, save
@@ -51,6 +52,8 @@ class StateDirectory:
     """Exclusive use of the directory, from `lock` to `close`."""
 
     def __init__(self, path: Path) -> None:
+        """Create the directory if it does not exist. Raises SettingsError if other users may write to it."""
+        check_state_folder(path)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = path
         self._lock_fd = -1

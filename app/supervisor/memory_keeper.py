@@ -4,6 +4,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from struct import Struct
 
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import ProtocolError
@@ -19,6 +20,8 @@ from dataplane.protocol.keeper import (
 
 ANSWER_TIMEOUT_S = 5.0
 MAX_REPLY_BYTES = 4096
+
+_CREDENTIALS = Struct("iII")
 
 _replies = decoder(Reply)
 
@@ -61,6 +64,10 @@ def _ask(state_dir: Path, message: DescribeMemory | Release) -> Reply | None:
                 connection.settimeout(ANSWER_TIMEOUT_S)
                 # The path of a state directory may be too long for a socket address.
                 connection.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
+                raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                uid = _CREDENTIALS.unpack(raw)[1]
+                if uid not in (os.geteuid(), 0):
+                    raise KeeperUnavailable(f"it runs as uid {uid}, expected {os.geteuid()} or 0")
                 connection.send(encode(message), socket.MSG_NOSIGNAL)
                 reply: Reply = decode(_replies, connection.recv(MAX_REPLY_BYTES))
                 return reply

@@ -53,7 +53,7 @@ _WORD = Struct("<Q")
 # Offsets in the index header, as `dataplane.protocol.layout` numbers its words; that module needs numpy, which
 # this process does not import. `tests/restart/test_keeper.py` compares them.
 PID_OFFSET, CLOSED_OFFSET = 6 * 8, 7 * 8
-_CREDENTIALS = Struct("iII")
+CREDENTIALS = Struct("iII")
 
 _requests = decoder(Request)
 _keep = decoder(Keep)
@@ -118,8 +118,8 @@ class MemoryKeeper:
     def _accept(self) -> None:
         with suppress(OSError):
             connection, _ = self._listener.accept()
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            uid = _CREDENTIALS.unpack(raw)[1]
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            uid = CREDENTIALS.unpack(raw)[1]
             if uid not in (os.geteuid(), 0):
                 connection.close()
                 return

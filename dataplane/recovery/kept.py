@@ -26,7 +26,7 @@ from dataplane.protocol.keeper import (
     Take,
     Taken,
 )
-from dataplane.recovery.keeper import receive, send
+from dataplane.recovery.keeper import CREDENTIALS, receive, send
 
 MODULE = "dataplane.recovery.keeper"
 START_TIMEOUT_S = 10.0
@@ -155,6 +155,11 @@ def connect(folder: Path) -> socket.socket | None:
         return None
     finally:
         os.close(directory)
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    uid = CREDENTIALS.unpack(raw)[1]
+    if uid not in (os.geteuid(), 0):
+        connection.close()
+        raise KeeperFailed(f"the memory keeper runs as uid {uid}, expected {os.geteuid()} or 0")
     return connection
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from app.supervisor import memory_keeper
+from app.supervisor.memory_keeper import KeeperUnavailable
 from dataplane.client import Client, attach
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.engine import MAX_FDS_PER_DATAGRAM, HeldMemory
@@ -37,7 +39,7 @@ from dataplane.protocol.keeper import VERSION as KEEPER_VERSION
 from dataplane.protocol.layout import H_CLOSED, H_PID
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.recovery import keeper as keeper_module
-from dataplane.recovery.kept import KeptMemory, hand_over
+from dataplane.recovery.kept import KeeperFailed, KeptMemory, hand_over
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
 from tests.free_port import free_port
@@ -242,6 +244,25 @@ def test_a_data_plane_that_is_killed_while_its_supervisor_stops_loses_nothing(
     assert plane.describe().start.kind == "warm"
     with connect(plane) as client:
         assert read(client, chain) == 4
+
+
+def test_a_keeper_of_another_user_is_refused(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(socket_dir / SOCKET_NAME))
+        if os.geteuid():
+            listener.listen()
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        else:
+            os.seteuid(65534)
+            try:
+                listener.listen()
+            finally:
+                os.seteuid(0)
+        refusal = f"runs as uid [0-9]+, expected {os.geteuid()} or 0"
+        with pytest.raises(KeeperFailed, match=refusal):
+            KeptMemory.find(socket_dir)
+        with pytest.raises(KeeperUnavailable, match=refusal):
+            memory_keeper.describe(socket_dir)
 
 
 def test_two_stops_in_a_row_keep_the_blocks(plane: Stopped) -> None:

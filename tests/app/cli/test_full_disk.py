@@ -84,7 +84,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         shutil.which("unshare") and shutil.which("nsenter"),
         "unshare and nsenter are not installed (util-linux)",
     )
-    mount = 'mount -t tmpfs -o size="$1" none "$2" && echo mounted && cat'
+    mount = 'mount -t tmpfs -o mode=700,size="$1" none "$2" && echo mounted && cat'
     holder = subprocess.Popen(
         ["unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh", SIZE, str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dataplane.base.settings import SettingsError
 from dataplane.state import StateDirectory
 
 
@@ -19,6 +20,16 @@ def test_a_name_that_was_made_stays(folder: Path) -> None:
     assert name
     assert StateDirectory(folder).node_name() == name
     assert [each.name for each in folder.iterdir()] == ["node"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
+def test_a_directory_that_others_may_write_to_is_refused(folder: Path, mode: int) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(SettingsError, match=f"mode {mode:o}, expected 700: .*'chmod 700 {folder}'"):
+        StateDirectory(folder)
+    folder.chmod(0o775)
+    StateDirectory(folder)
 
 
 @pytest.mark.parametrize("contents", [b"\xff\xfe\x00node\n", b"", b"\n", b"x" * 200_000, b"a\x07b\n"])

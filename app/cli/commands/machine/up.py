@@ -19,6 +19,7 @@ import click
 from app.settings import Settings, check_bind, load, without_secrets
 from dataplane.base.child_command import module_command
 from dataplane.base.settings import SettingsError
+from dataplane.base.state_folder import check_state_folder
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
 if TYPE_CHECKING:  # the real import takes half a second, and only serving needs it
@@ -232,6 +233,8 @@ def alone(settings: Settings) -> Iterator[int]:
     folder = Path(settings.common.state_dir)
     locked = _taken_over(LOCK_VARIABLE)
     try:
+        if locked is None:  # otherwise the data plane would lose its management plane
+            check_state_folder(folder)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(folder / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if locked is not None:
@@ -240,6 +243,8 @@ def alone(settings: Settings) -> Iterator[int]:
             os.close(locked)
     except OSError as error:
         raise click.ClickException(f"the state directory {folder} cannot be used: {error.strerror}") from None
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

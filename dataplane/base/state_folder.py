@@ -1,0 +1,22 @@
+"""The mode of the state directory: a user who may write to it could replace its sockets and files."""
+
+import os
+import stat
+from pathlib import Path
+
+from dataplane.base.settings import SettingsError
+
+
+def check_state_folder(path: Path) -> None:
+    """Refuse a folder of this user that others may write to. The mode of a folder with another owner (root, a container
+    runtime) is that owner's choice and is not checked. Raises SettingsError."""
+    try:
+        status = path.stat()
+    except OSError:
+        return  # it is created with mode 700, or the error is reported when it is used
+    if status.st_uid == os.geteuid() and status.st_mode & stat.S_IWOTH:
+        mode = stat.S_IMODE(status.st_mode)
+        raise SettingsError(
+            f"state_dir: {path} has mode {mode:o}, expected 700: other users may write to it; 'chmod 700 {path}' mends "
+            "it"
+        )
