@@ -78,6 +78,10 @@ def hand_over(folder: Path, keep: Keep, files: Iterable[File]) -> int:
         return process.pid
 
 
+class KeeperSilent(KeeperFailed):
+    """The keeper did not answer; it may do so later."""
+
+
 class KeptMemory:
     """Memory that a keeper holds and that this process is about to adopt. Without `taken` or `release`, `close` leaves
     it to the keeper."""
@@ -92,7 +96,7 @@ class KeptMemory:
     @classmethod
     def find(cls, folder: Path) -> KeptMemory | None:
         """Take the memory that the keeper of a state directory holds; None if there is no keeper. Raises
-        KeeperFailed."""
+        KeeperFailed, KeeperSilent."""
         connection = connect(folder)
         if connection is None:
             return None
@@ -102,7 +106,10 @@ class KeptMemory:
             if not isinstance(answer, Keeping):
                 raise KeeperFailed(getattr(answer, "message", "the memory keeper gave another answer"))
             return cls(connection, answer, receive(connection))
-        except (OSError, ProtocolError) as error:
+        except OSError as error:
+            connection.close()
+            raise KeeperSilent(f"the memory keeper does not answer: {error}") from None
+        except ProtocolError as error:
             connection.close()
             raise KeeperFailed(f"the memory keeper does not hand the memory over: {error}") from None
         except KeeperFailed:
@@ -137,7 +144,8 @@ class KeptMemory:
 
 
 def connect(folder: Path) -> socket.socket | None:
-    """Return a connection to the keeper of a state directory; None if there is none. Raises KeeperFailed."""
+    """Return a connection to the keeper of a state directory; None if there is none. Raises KeeperFailed,
+    KeeperSilent."""
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -149,7 +157,7 @@ def connect(folder: Path) -> socket.socket | None:
         connection.connect(f"/proc/self/fd/{directory}/{SOCKET_NAME}")
     except (BlockingIOError, TimeoutError):
         connection.close()
-        raise KeeperFailed("the memory keeper accepts no connection") from None
+        raise KeeperSilent("the memory keeper accepts no connection") from None
     except OSError:
         connection.close()
         return None
@@ -163,9 +171,9 @@ def connect(folder: Path) -> socket.socket | None:
     return connection
 
 
-def end_keepers(folder: Path) -> list[int]:
-    """Kill the keepers of a state directory that do not answer, because the next data plane needs the names that they
-    hold. Return the ids of their processes."""
+def signal_keepers(folder: Path, number: int) -> list[int]:
+    """Send a signal to the keepers of a state directory, and wait for their ends if it is SIGKILL. Return the ids of
+    their processes."""
     found = []
     wanted = str(folder.absolute())
     for entry in Path("/proc").iterdir():
@@ -176,8 +184,9 @@ def end_keepers(folder: Path) -> list[int]:
             try:
                 arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 if MODULE in arguments and wanted in arguments:
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                    select.select([pidfd], [], [], KILLED_S)
+                    signal.pidfd_send_signal(pidfd, number)
+                    if number == signal.SIGKILL:
+                        select.select([pidfd], [], [], KILLED_S)
                     found.append(int(entry.name))
             finally:
                 os.close(pidfd)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,30 +21,43 @@ from dataplane.protocol.layout import H_CLOSED, H_MEMORY
 from dataplane.protocol.states import STATE_MASK, State
 from dataplane.recovery import kept
 from dataplane.recovery.ending import Ending
-from dataplane.recovery.kept import KeeperFailed, KeptMemory
+from dataplane.recovery.kept import KeeperFailed, KeeperSilent, KeptMemory
 from dataplane.recovery.record import CacheRecord, boot_id
 from dataplane.recovery.service_manager import ServiceManager
 from dataplane.state import StateDirectory
 
 WARM_STARTS = 3
 """Number of starts with stored memory that may end before they serve."""
+SILENT_S = 8.0
+"""Seconds for which a keeper that does not answer is tried again."""
+RETRY_S = 0.1
 
 log = structlog.stdlib.get_logger()
 
 
 def find_keeper(folder: Path) -> tuple[KeptMemory | None, str]:
-    """Return the memory that the keeper of a state directory holds, if any, and why it does not hand it over."""
-    try:
-        return KeptMemory.find(folder), ""
-    except KeeperFailed as error:
-        ended = kept.end_keepers(folder)  # it also holds the name of the gateway's memory
-        log.warning(
-            "memory.not_taken",
-            reason=str(error),
-            killed=ended,
-            effect="the start is cold: nothing is cached",
-        )
-        return None, str(error)
+    """Return the memory that the keeper of a state directory holds, if any, and why it does not hand it over.
+
+    A keeper that does not answer is tried again for SILENT_S; SIGCONT wakes one that was stopped.
+    """
+    deadline = time.monotonic() + SILENT_S
+    while True:
+        try:
+            return KeptMemory.find(folder), ""
+        except KeeperFailed as error:
+            if isinstance(error, KeeperSilent) and time.monotonic() < deadline:
+                kept.signal_keepers(folder, signal.SIGCONT)
+                time.sleep(RETRY_S)
+                continue
+            # It also holds the name of the gateway's memory.
+            killed = kept.signal_keepers(folder, signal.SIGKILL)
+            log.warning(
+                "memory.not_taken",
+                reason=str(error),
+                killed=killed,
+                effect="the start is cold: nothing is cached",
+            )
+            return None, str(error)
 
 
 def settle_keeper(keeper: KeptMemory, memory: NodeMemory, not_adopted: str, *, from_keeper: bool) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.supervisor import memory_keeper
 from app.supervisor.memory_keeper import KeeperUnavailable
@@ -39,6 +40,8 @@ from dataplane.protocol.keeper import VERSION as KEEPER_VERSION
 from dataplane.protocol.layout import H_CLOSED, H_PID
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.recovery import keeper as keeper_module
+from dataplane.recovery import kept as kept_module
+from dataplane.recovery import kept_cache
 from dataplane.recovery.kept import KeeperFailed, KeptMemory, hand_over
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
@@ -582,15 +585,12 @@ def test_what_lmcache_clients_stored_is_there_after_a_stop_and_a_start(socket_di
 
 
 @pytest.mark.parametrize("connections", [0, 20])
-def test_a_keeper_that_hangs_does_not_keep_a_data_plane_from_starting(
-    make_plane: Callable[..., Stopped], connections: int
-) -> None:
-    plane = make_plane(lmcache_port=str(free_port())).start()
+def test_a_keeper_that_was_frozen_hands_the_memory_over(plane: Stopped, connections: int) -> None:
     with connect(plane) as client:
         store(client, make.keys(2))
     assert plane.stop() == 0
     (pid,) = keepers(plane.folder)
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     with ExitStack() as stack:
         for _ in range(connections):
             idle = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
@@ -600,11 +600,43 @@ def test_a_keeper_that_hangs_does_not_keep_a_data_plane_from_starting(
             except BlockingIOError:  # the backlog is full, which is the point
                 break
         plane.start()
-    start = plane.describe().start
-    assert (start.kind, start.lost_blocks) == ("cold", 2)
-    assert start.reason.startswith("the memory keeper ")
-    assert wait_for(lambda: plane.logged("memory.not_taken"), "the log says it")[0]["killed"] == [pid]
-    wait_for(lambda: not keepers(plane.folder), "it is killed")
+    assert plane.describe().start.kind == "warm"
+
+
+NEVER_ANSWERS = """
+import socket, sys, time
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen(int(sys.argv[2]))
+print("listens", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("backlog", [0, 16])
+def test_a_keeper_that_never_answers_is_killed(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, backlog: int
+) -> None:
+    monkeypatch.setattr(kept_cache, "SILENT_S", 0.5)
+    monkeypatch.setattr(kept_module, "ANSWER_TIMEOUT_S", 0.2)
+    path = str(socket_dir / SOCKET_NAME)
+    arguments = [path, str(backlog), "dataplane.recovery.keeper", str(socket_dir)]
+    with subprocess.Popen(
+        [sys.executable, "-c", NEVER_ANSWERS, *arguments], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"listens\n"
+            with capture_logs() as lines:
+                memory, reason = kept_cache.find_keeper(socket_dir)
+            assert memory is None
+            assert reason.startswith("the memory keeper ")
+            assert [(line["event"], line["killed"]) for line in lines] == [
+                ("memory.not_taken", [process.pid])
+            ]
+            assert process.wait(60) == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def test_idle_connections_do_not_keep_a_data_plane_from_the_memory(plane: Stopped) -> None:
