@@ -22,6 +22,7 @@ import structlog
 from dataplane.base.state_folder import check_state_folder
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
+from dataplane.protocol.keeper import NEW_SOCKET_NAME
 from dataplane.recovery.record import CacheRecord, save
 
 LOCK_POLL_S = 0.005
@@ -78,6 +79,8 @@ class StateDirectory:
                 time.sleep(LOCK_POLL_S)
             else:
                 self._lock_fd = fd
+                with suppress(OSError):  # the memory keeper replaces it, also when the disk is full by then
+                    os.mknod(self._path / NEW_SOCKET_NAME, 0o600)
                 self._thread = threading.Thread(target=self._run, name="state", daemon=True)
                 self._thread.start()
                 return

@@ -9,6 +9,8 @@ taker is open, the keeper refuses `Release` from others and extends its deadline
 import msgspec
 
 SOCKET_NAME = "keeper.sock"
+NEW_SOCKET_NAME = f"{SOCKET_NAME}.new"
+"""Name of the socket before it is renamed. While a data plane serves, a file of this name keeps an inode for it."""
 VERSION = 1
 MAX_REASON_CHARACTERS = 300
 

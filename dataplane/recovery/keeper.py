@@ -28,6 +28,7 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import MAX_DATAGRAM_BYTES, MAX_FDS_PER_DATAGRAM, HeldMemory, MemoryHeld
 from dataplane.protocol.keeper import (
     MAX_REASON_CHARACTERS,
+    NEW_SOCKET_NAME,
     SOCKET_NAME,
     VERSION,
     DescribeMemory,
@@ -315,7 +316,7 @@ def _write_word(fd: int, offset: int, value: int) -> None:
 def _listen(folder: Path) -> socket.socket:
     """Return a listening socket in the folder. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-    making = folder / f"{SOCKET_NAME}.new"
+    making = folder / NEW_SOCKET_NAME
     before = os.umask(0o177)
     try:
         making.unlink(missing_ok=True)

@@ -52,6 +52,7 @@ from tests.lmcache.planes import FOLDER as SHM
 from tests.lmcache.planes import check as check_chunks
 from tests.lmcache.planes import gateway_plane, mapped, url_of
 from tests.lmcache.planes import store as store_chunks
+from tests.require import require
 from tests.restart.support.harness import Supervised
 from tests.restart.support.load import engine, read_line
 from tests.threads import join
@@ -531,6 +532,49 @@ def test_a_second_keeper_takes_the_name_of_a_stale_socket(plane: Stopped) -> Non
         store(client, make.keys(2))
     assert plane.stop() == 0
     assert isinstance(plane.ask_keeper(DescribeMemory()), Keeping)
+
+
+WITHOUT_INODES = """
+import os, subprocess, sys
+from itertools import count
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=20,mode=700", "none", str(folder)], check=True)
+
+from dataplane.protocol.keeper import Keep, VERSION
+from dataplane.recovery.kept import KeptMemory, hand_over
+from dataplane.state import StateDirectory
+
+state = StateDirectory(folder)
+state.lock()
+try:
+    for number in count():
+        os.mknod(folder / str(number))
+except OSError as error:
+    print(error.strerror)
+hand_over(folder, Keep(VERSION, 600, 1, 4096, os.getpid(), 7), [("index", 0, os.memfd_create("index"), 4096)])
+found = KeptMemory.find(folder)
+print(found.keeping.memory)
+found.release("the end of the test")
+"""
+
+
+def test_a_keeper_gets_its_socket_although_no_inode_is_free(socket_dir: Path) -> None:
+    folder = socket_dir / "state"
+    folder.mkdir()
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", sys.executable, "-c", WITHOUT_INODES, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    require(
+        "unshare" not in done.stderr and "mount" not in done.stderr,
+        "this user may not mount a file system",
+    )
+    assert done.stdout == "No space left on device\n7\n", done.stderr
 
 
 def test_engines_under_load_read_on_through_stops_and_lose_nothing(plane: Stopped) -> None:
