@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,16 @@ def read(file: Path, hint: str) -> Any:
 
 def write(file: Path, content: Any) -> None:
     """Replace a file. Raises ClickException."""
-    made = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump(content, out, indent=2, sort_keys=True)
-            out.write("\n")
-        made.replace(file)
+        descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+                json.dump(content, out, indent=2, sort_keys=True)
+                out.write("\n")
+            os.replace(made, file)
+        except BaseException:
+            os.unlink(made)
+            raise
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
