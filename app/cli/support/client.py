@@ -97,10 +97,12 @@ def _proof(base: str, headers: Mapping[str, str] | None) -> dict[str, str]:
     given = dict(headers or {})
     if "Authorization" in given:
         return given
-    named, current = contexts.named(), contexts.current()
+    named = contexts.named()
     token = named.token if named is not None and named.url == base else ""
     token = token or os.environ.get(TOKEN_VARIABLE, "").strip()
-    token = token or (current.token if current is not None and current.url == base else "")
+    if not token:  # the file is read only if its content can matter
+        current = contexts.current()
+        token = current.token if current is not None and current.url == base else ""
     token = token or stored_tokens.get(base)
     return {**given, **as_token(token)} if token else given
 

@@ -9,6 +9,10 @@ from typing import Any
 import click
 
 from dataplane.base.secret_file import SecretFileExposed, read_secret
+from dataplane.base.units import format_size
+
+MAX_BYTES = 1 << 20
+"""Enough for thousands of contexts."""
 
 
 def folder() -> Path:
@@ -20,7 +24,12 @@ def read(file: Path, hint: str) -> Any:
     """Return the content of a file; None if it does not exist. Raises ClickException, also for a file that other users
     can read. `hint` says how to make a new one."""
     try:
-        return json.loads(read_secret(file))
+        content = read_secret(file, MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise click.ClickException(
+                f"{file}: expected at most {format_size(MAX_BYTES)}, got more; {hint} writes a new one once it is gone"
+            )
+        return json.loads(content)
     except SecretFileExposed as error:
         raise click.ClickException(str(error)) from None
     except FileNotFoundError:
@@ -33,13 +42,17 @@ def read(file: Path, hint: str) -> Any:
 
 def write(file: Path, content: Any) -> None:
     """Replace a file. Raises ClickException."""
+    text = json.dumps(content, indent=2, sort_keys=True) + "\n"
+    if len(text) > MAX_BYTES:
+        raise click.ClickException(
+            f"{file}: expected at most {format_size(MAX_BYTES)}, got {format_size(len(text))}; nothing was stored"
+        )
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, made = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-                json.dump(content, out, indent=2, sort_keys=True)
-                out.write("\n")
+                out.write(text)
             os.replace(made, file)
         except BaseException:
             os.unlink(made)
