@@ -152,17 +152,17 @@ class NodeLink:
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, [fault], None)
         async with _Talk(self, snapshot.nonce, timeout_s) as talk:
             await talk.send(snapshot)
-            while True:
-                reply = await talk.hear()
-                if isinstance(reply, Ack | Nack):
-                    return reply
-                if not isinstance(reply, NeedBodies):
-                    raise NotUnderstood(f"a snapshot was answered with {type(reply).__name__}")
+            reply, sent = await talk.hear(), "a snapshot"
+            if isinstance(reply, NeedBodies):
                 on_need(len(reply.digests))
                 for start in range(0, max(len(reply.digests), 1), BODIES_AT_ONCE):
                     end = start + BODIES_AT_ONCE
                     bodies = await fetch(reply.digests[start:end])
                     await talk.send(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
+                reply, sent = await talk.hear(), "the last body of a snapshot"
+            if not isinstance(reply, Ack | Nack):
+                raise NotUnderstood(f"{sent} was answered with {type(reply).__name__}")
+            return reply
 
     async def ask(self, question: Question, timeout_s: float) -> ControlReply:
         """Return the answer to one request. Raise NoAnswer, NotUnderstood."""

@@ -137,6 +137,8 @@ class FakeNode:
         # Switches.
         self.faults: list[Fault] = []
         self.deaf = False
+        self.asks_twice = False
+        """Ask for the bodies again once all have come."""
         self.unable = False
         """Refuse everything that older nodes do not know."""
         self.answers: Callable[[ControlRequest], ControlReply | None] | None = None
@@ -238,6 +240,8 @@ class FakeNode:
             return Description(message.nonce, self._seq, self.stats_now(), dict(self.observed))
         if isinstance(message, Bodies):
             self.bodies.update(message.bodies)
+            if message.last and self.asks_twice:
+                return NeedBodies(message.nonce, list(message.bodies))
             return self._apply(self._waiting.pop(message.nonce)) if message.last else None
         if not isinstance(message, Snapshot):
             return self._operate(message)

@@ -133,6 +133,29 @@ async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNod
     assert [(push["state"], push["attempt"]) for push in pushes["items"]] == [("acked", 2), ("timed_out", 1)]
 
 
+@IMPATIENT
+async def test_a_node_that_asks_twice_for_bodies_is_refused_and_still_served(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.asks_twice = True
+    with capture_logs() as logged:
+        await plane.put_pin("p", wait="100ms")
+        await plane.until_fact("push.refused")
+        await plane.put_quota("acme", 1)
+        node.asks_twice = False
+        await node.until(lambda: bool(node.pins))
+    assert [quota.tenant for quota in node.quotas] == ["acme"]
+    assert "task.failed" not in {line["event"] for line in logged}
+    (push, *_) = (await _settled(plane, "type=pins&state=refused"))["items"]
+    assert push["faults"] == [
+        {
+            "path": "",
+            "code": "refuse",
+            "message": "the last body of a snapshot was answered with NeedBodies",
+        }
+    ]
+
+
 async def test_a_restarted_node_that_forgot_everything_gets_it_again(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 7)
     node.quotas = []
