@@ -171,6 +171,10 @@ class ProblemProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if not self.parser.should_keep_alive():  # perhaps since the trailer: it takes no more
+            self.cycle.keep_alive = False
+            if self.cycle.response_complete:
+                self.transport.close()
         super().on_message_complete()
         self._in_head = True
         self._unparsed_bytes = 0

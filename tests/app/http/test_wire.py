@@ -84,6 +84,29 @@ async def test_fields_of_a_trailer_section_are_no_headers(alone: Plane) -> None:
             assert b"from-the-trailer" not in answer
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_trailer_that_closes_the_connection_ends_it_after_the_answer(
+    alone: Plane, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    """The parser takes no further request then, so one would wait in vain."""
+    monkeypatch.setattr("app.http.middleware.server_protocol.HEAD_S", 10 * ANSWER_S)
+    head = (CHUNKED_PUT % b"closed").replace(b"Connection: close\r\n", b"")
+    if not waits:  # the answer comes before the end of the body
+        head = head.replace(b"PUT /api/v1/quotas/closed", b"DELETE /api/v1/nothing")
+    url = urlsplit(str(alone.http.base_url))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            writer.write(head)
+            answer = b"" if waits else await reader.readuntil(b"}")
+            writer.write(with_trailers(b"", b"Connection: close")[1] + get("/healthz", "localhost"))
+            answer += await reader.read()
+    finally:
+        writer.close()
+    assert answer.count(b"HTTP/1.1 ") == 1, answer
+    assert status(answer) == (201 if waits else 404)
+
+
 async def test_a_token_in_a_trailer_is_none(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         field = f"Authorization: Bearer {ADMIN}".encode()
