@@ -225,7 +225,7 @@ def _read_sources(
 
 def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], str]:
     path = Path(config) if config else Path("larder.toml")
-    if not config and not path.exists():
+    if not config and not os.path.exists(path):  # False too for a folder that this user cannot search
         return {}, "larder.toml"
     try:
         with path.open("rb") as file:

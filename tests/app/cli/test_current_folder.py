@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from app.settings import load
 from tests.app.up import Up
 
 LARDER = str(Path(sys.executable).with_name("larder"))
@@ -36,6 +39,25 @@ def test_commands_run_no_code_from_the_current_folder(tmp_path: Path) -> None:
         )
         assert done.stdout, done.stderr
     assert not ran.exists(), ran.read_text()
+
+
+def test_settings_are_read_in_a_folder_that_this_user_cannot_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `sudo -u larder` in the home directory of an administrator."""
+    state, home = tmp_path / "state", tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("LARDER_STATE_DIR", str(state))
+    monkeypatch.chdir(home)
+    home.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # root may search every folder
+        os.seteuid(65_534)
+    try:
+        assert load().state_dir == state
+    finally:
+        os.seteuid(user)
+        home.chmod(0o700)
 
 
 def test_a_larder_that_starts_restarts_and_stops_runs_no_code_from_the_current_folder(
