@@ -39,7 +39,12 @@ def down(config: str | None, output: Output) -> None:
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     stopped = _stop(settings)
-    held = release_memory(settings, "released by `larder down`", quiet=True)
+    try:
+        held = release_memory(settings, "released by `larder down`", quiet=True)
+    except click.ClickException as error:
+        if stopped:
+            raise click.ClickException(f"stopped `larder up`, but not its data plane: {error}") from None
+        raise
     blocks, nbytes = held or (0, 0)
     if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes}):
         return
@@ -114,8 +119,9 @@ def _release_data_plane(settings: Settings) -> tuple[int, int] | None:
         pidfd = os.pidfd_open(unpack(credentials, raw)[0])
     except OSError as error:
         raise click.ClickException(
-            f"a data plane runs with the state directory {settings.state_dir}, and its engine socket "
-            f"{settings.common.engine_socket} does not answer: {error}"
+            f"a data plane runs with the state directory {settings.state_dir}, and cannot be reached at "
+            f"{settings.common.engine_socket} ({error.strerror or error}): stop its service, or set "
+            "LARDER_ENGINE_SOCKET as for the data plane, and run `larder down` again"
         ) from None
     try:
         _signal(pidfd, RELEASE_SIGNAL, "the data plane")

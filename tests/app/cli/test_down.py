@@ -1,0 +1,33 @@
+"""`larder down` says what it stopped, and what it did not and why."""
+
+import fcntl
+from pathlib import Path
+
+from tests.app.up import Up
+
+
+def test_a_data_plane_that_cannot_be_reached_is_named_after_larder_up_was_stopped(socket_dir: Path) -> None:
+    """As of a service whose engine socket this command does not know."""
+    up = Up(socket_dir, LARDER_APP__EMBEDDED_DATA_PLANE="false")
+    try:
+        up.until_serving()
+        with (socket_dir / "dataplane.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = up.cli("down")
+            assert up.process.wait(60) == 0
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == (
+                f"Error: stopped `larder up`, but not its data plane: a data plane runs with the state directory "
+                f"{socket_dir}, and cannot be reached at {socket_dir}/engine.sock (No such file or directory): stop "
+                "its service, or set LARDER_ENGINE_SOCKET as for the data plane, and run `larder down` again\n"
+            )
+            again = up.cli("down")
+            assert (again.returncode, again.stderr) == (
+                1,
+                done.stderr.replace("stopped `larder up`, but not its data plane: ", ""),
+            )
+        ended = up.cli("down")
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "no memory is kept" in ended.stdout
+    finally:
+        up.end()
