@@ -15,6 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import zmq
+from sqlalchemy.exc import SQLAlchemyError
+
 from app.errors import Conflict, StoreUnavailable
 from app.observe.catalogue import name_of
 from app.observe.catalogue.service import BackupRestored
@@ -38,6 +41,9 @@ from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES
 
 GENERATIONS_AHEAD = 1_000_000
 """Generations that nodes may have applied since the backup, at most."""
+MAX_NUMBER = 1 << 50
+"""Largest generation and number of an audit entry in a backup: far above any that Larder counts to."""
+_IS_NUMBER = f"typeof({{0}}) = 'integer' AND {{0}} BETWEEN 0 AND {MAX_NUMBER}"
 ACTOR = "local"
 """Actor of a restore: a user of this machine."""
 _SQLITE = b"SQLite format 3\0"
@@ -81,9 +87,15 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
             raise Conflict(
                 f"{replaced[0]} differs from the key in the backup: --force replaces it and renames the old file"
             )
-        from_revision = asyncio.run(_prepared(part))
-        _advance(part, target)
-        asyncio.run(_record(part, str(source.absolute()), from_revision))
+        try:
+            from_revision = asyncio.run(_prepared(part))
+            _advance(part, target)
+            asyncio.run(_record(part, str(source.absolute()), from_revision))
+        except (sqlite3.Error, SQLAlchemyError) as error:
+            reason = getattr(error, "orig", error)
+            raise StoreUnavailable(
+                f"the database of the backup is damaged or cannot be migrated: {reason}"
+            ) from None
         suffix = f".replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
             kept = [kept for path in replaced if (kept := _set_aside(path, suffix))]
@@ -127,37 +139,51 @@ def _unpack(source: Path, part: Path) -> dict[str, bytes]:
                 for name in (KEY_MEMBER, NEXT_KEY_MEMBER)
                 if name in members
             }
-            return {name: file.read() for name, file in found.items() if file is not None}
+            keys = {name: file.read() for name, file in found.items() if file is not None}
     except tarfile.TarError as error:
         raise StoreUnavailable(f"{source} is not a backup of Larder: {error}") from None
     except OSError as error:
         raise StoreUnavailable(f"{source} cannot be read: {error.strerror}") from None
+    for name, secret in keys.items():
+        try:
+            zmq.curve_public(secret.strip())
+        except (ValueError, zmq.ZMQError):
+            raise StoreUnavailable(
+                f"{source}: {name}: expected a CURVE secret key, 40 characters in Z85"
+            ) from None
+    return keys
 
 
 async def _prepared(part: Path) -> str:
     """Check the integrity of a database and migrate it to the newest schema. Return the revision that it had. Raises
-    StoreUnavailable."""
-    try:
-        with closing(sqlite3.connect(part)) as connection:
-            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-            tables = {
-                row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            }
-            row = (
-                connection.execute("SELECT version_num FROM alembic_version").fetchone()
-                if "alembic_version" in tables
-                else None
-            )
-    except sqlite3.Error as error:
-        raise StoreUnavailable(f"the database of the backup is damaged: {error}") from None
-    if verdict != "ok":
-        raise StoreUnavailable(f"the database of the backup is damaged: {verdict}")
-    if row is None or "store" not in tables:
-        raise StoreUnavailable(
-            "the backup is not a backup of Larder: its database does not have Larder's schema"
+    StoreUnavailable, sqlite3.Error, SQLAlchemyError."""
+    with closing(sqlite3.connect(part)) as connection:
+        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise StoreUnavailable(f"the database of the backup is damaged: {verdict}")
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        revisions = (
+            [row[0] for row in connection.execute("SELECT version_num FROM alembic_version LIMIT 2")]
+            if "alembic_version" in tables
+            else []
         )
-    if migrate.is_newer(row[0]):
-        raise StoreUnavailable(f"the backup cannot be restored: {migrate.newer(row[0])}; start that release")
+        if not revisions or "store" not in tables:
+            raise StoreUnavailable(
+                "the backup is not a backup of Larder: its database does not have Larder's schema"
+            )
+        if len(revisions) > 1 or not isinstance(revisions[0], str) or not revisions[0]:
+            raise StoreUnavailable(
+                "the database of the backup is damaged: alembic_version.version_num: expected one row with a revision, "
+                f"got {revisions}"
+            )
+        for table, column in (("generations", "generation"), ("audit_head", "last_id")):
+            if table in tables:
+                _check_numbers(connection, table, column)
+    (revision,) = revisions
+    if migrate.is_newer(revision):
+        raise StoreUnavailable(
+            f"the backup cannot be restored: {migrate.newer(revision)}; start that release"
+        )
     database = Database(f"sqlite:///{part}")
     try:
         await migrate.upgrade(database)
@@ -166,7 +192,19 @@ async def _prepared(part: Path) -> str:
         await database.close()
     if found.faults:
         raise StoreUnavailable(f"the database of the backup is damaged: {found.faults[0]}")
-    return str(row[0])
+    return str(revision)
+
+
+def _check_numbers(connection: sqlite3.Connection, table: str, column: str) -> None:
+    """Raise StoreUnavailable if a column has another value than a number: SQLite stores values of any type."""
+    wrong = connection.execute(
+        f"SELECT {column} FROM {table} WHERE NOT ({_IS_NUMBER.format(column)})"
+    ).fetchone()
+    if wrong is not None:
+        raise StoreUnavailable(
+            f"the database of the backup is damaged: {table}.{column}: expected a whole number from 0 to {MAX_NUMBER}, "
+            f"got {wrong[0]!r:.80}"
+        )
 
 
 def _advance(part: Path, target: Path) -> None:
@@ -176,8 +214,9 @@ def _advance(part: Path, target: Path) -> None:
         try:
             uri = f"file:{target.absolute().as_posix()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
-                replaced = dict(connection.execute("SELECT type, generation FROM generations"))
-        except sqlite3.Error:  # damaged: perhaps the reason for the restore
+                where = _IS_NUMBER.format("generation")
+                replaced = dict(connection.execute(f"SELECT type, generation FROM generations WHERE {where}"))
+        except sqlite3.Error:  # damaged, as other values are: perhaps the reason for the restore
             replaced = {}
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         restored = dict(connection.execute("SELECT type, generation FROM generations"))

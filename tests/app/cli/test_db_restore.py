@@ -1,5 +1,6 @@
 """`larder db restore`: puts a backup in place, and never loses what was there."""
 
+import io
 import json
 import os
 import sqlite3
@@ -106,6 +107,20 @@ def test_generations_go_on_above_those_that_nodes_have_applied(state: Path) -> N
         ("UPDATE alembic_version SET version_num = '9999'", "a newer Larder wrote it"),
         ("DROP TABLE alembic_version", "does not have Larder's schema"),
         ("DROP INDEX ix_events_at", "the tables differ from the models"),
+        (
+            "INSERT INTO alembic_version VALUES ('0001')",
+            f"alembic_version.version_num: expected one row with a revision, got ['{head()}', '0001']",
+        ),
+        ("UPDATE alembic_version SET version_num = '0001'", "cannot be migrated: duplicate column name"),
+        (
+            "UPDATE generations SET generation = 9223372036854775807",
+            f"generations.generation: expected a whole number from 0 to {1 << 50}, got 9223372036854775807",
+        ),
+        (
+            "UPDATE generations SET generation = 'many'",
+            f"generations.generation: expected a whole number from 0 to {1 << 50}, got 'many'",
+        ),
+        ("UPDATE audit_head SET last_id = 'last'", "audit_head.last_id: expected a whole number from 0 to"),
     ],
 )
 def test_a_backup_that_cannot_be_used_changes_nothing(state: Path, statement: str, message: str) -> None:
@@ -117,6 +132,28 @@ def test_a_backup_that_cannot_be_used_changes_nothing(state: Path, statement: st
     assert (state / "larder.db").read_bytes() == before
     assert not list(state.glob("*.replaced-*"))
     assert not list(state.glob(".*"))
+
+
+@pytest.mark.parametrize("member", ["manager.key", "manager.key.next"])
+def test_a_backup_with_a_key_that_is_none_changes_nothing(state: Path, member: str) -> None:
+    with tarfile.open("b.tar", "w") as tar:
+        tar.add(state / "larder.db", "larder.db")
+        garbage = tarfile.TarInfo(member)
+        garbage.size = 7
+        tar.addfile(garbage, io.BytesIO(b"garbage"))
+    before = {name: (state / name).read_bytes() for name in names(state)}
+    said = run("restore", "b.tar", "--force", code=1)
+    assert said == f"Error: b.tar: {member}: expected a CURVE secret key, 40 characters in Z85\n"
+    assert {name: (state / name).read_bytes() for name in before} == before
+    assert names(state) - set(before) <= {"up.lock", "larder.db-pushing"}
+
+
+@pytest.mark.parametrize("generation", ["9223372036854775807", "'many'"])
+def test_a_database_with_damaged_generations_can_be_replaced(state: Path, generation: str) -> None:
+    run("backup", "b.tar")
+    execute(state / "larder.db", f"UPDATE generations SET generation = {generation}")
+    run("restore", "b.tar", "--force")
+    assert "as they should be" in run("check")
 
 
 def test_a_damaged_backup_is_refused(state: Path) -> None:
