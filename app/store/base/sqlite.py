@@ -6,6 +6,7 @@ statement and fetching all its rows is one switch (SQLAlchemy fetches all rows a
 begins in the switch of its first statement.
 """
 
+import asyncio
 import sqlite3
 from collections import deque
 from typing import Any, NamedTuple
@@ -86,6 +87,12 @@ class OneVisitConnection(AsyncAdapt_aiosqlite_connection):
     def rollback(self) -> None:
         if self.sqlite.in_transaction:
             super().rollback()
+
+    def _terminate_graceful_close(self) -> Any:
+        """Return an awaitable for the close. A coroutine that closes would need a task; if its caller is cancelled
+        before the task begins, the driver's thread ends first, and the task waits for ever."""
+        driver: Any = self._connection
+        return driver.stop() if driver._running else asyncio.sleep(0)
 
 
 def connect(dialect: Any, *arguments: Any, **named: Any) -> OneVisitConnection:

@@ -1,11 +1,13 @@
 """SQLite's driver: a statement is one visit of its thread, and transactions that only read see one moment and end."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
+import anyio
 import pytest
 import sqlalchemy as sa
 
@@ -99,6 +101,31 @@ async def test_changes_wait_for_the_disk_and_light_ones_do_not(database: Databas
     assert [await synchronous(light) for light in asked] == [normal if light else full for light in asked]
     async with database.read() as session:
         assert await session.scalar(COUNT) == 1 + len(asked)
+
+
+async def test_a_read_that_is_cancelled_until_it_ends_leaves_no_task_behind(database: Database) -> None:
+    """A cancel scope cancels its tasks at each of their awaits, as when the client of a stream leaves."""
+    logged: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
+
+    async def read(began: asyncio.Event) -> None:
+        async with database.read() as session:
+            await session.scalar(COUNT)
+            began.set()
+            while True:
+                await session.scalar(COUNT)
+
+    for cycles in range(10):
+        began = asyncio.Event()
+        async with asyncio.timeout(60), anyio.create_task_group() as tasks:
+            tasks.start_soon(read, began)
+            await began.wait()
+            for _ in range(cycles):
+                await asyncio.sleep(0)
+            tasks.cancel_scope.cancel()
+    await database.close()
+    gc.collect()
+    assert logged == []
 
 
 async def test_close_also_closes_a_connection_that_is_still_in_use(tmp_path: Path) -> None:
