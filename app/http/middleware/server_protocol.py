@@ -51,6 +51,8 @@ class ProblemProtocol(HttpToolsProtocol):
     """Bytes since the parser last reported a whole head, a part of a body or an end: it reports a header or a trailer
     only when complete."""
     _timer: TimerHandle | None = None
+    _answering: Any = None
+    """The request that is answered now; `cycle` is the last one that arrived on the connection."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -69,7 +71,14 @@ class ProblemProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True  # uvicorn tells only the last request
+            self._answering.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _expect(self, seconds: float, reason: str = "") -> None:
         """Expect the next part of a request within this time. Otherwise close the connection, and count the reason."""

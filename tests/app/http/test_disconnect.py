@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy.pool import QueuePool
+from structlog.testing import capture_logs
 
 from app.services.base.yielding import WorkAbandoned, awaited, in_thread, with_pauses
 from tests.app.callers import asked, guarding
@@ -150,6 +151,20 @@ async def test_a_wait_that_was_left_gives_its_place_back(plane: Plane) -> None:
     await until(lambda: slots.held)
     await leave(task)
     await until(lambda: not slots.held)
+
+
+async def test_a_stream_before_another_request_ends_with_its_connection(plane: Plane) -> None:
+    host, port = plane.http.base_url.host, plane.http.base_url.port
+    slots = plane.app.parts.stream_slots
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(
+        b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    )
+    with capture_logs() as logged:
+        await reader.readuntil(b"retry: 1000")
+        writer.transport.abort()
+        await until(lambda: not slots.held)
+    assert "request.crashed" not in {line["event"] for line in logged}
 
 
 async def test_a_body_that_never_ends_is_given_up_with_its_connection(plane: Plane) -> None:
