@@ -70,8 +70,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
     body_budget_bytes: int = 64 << 20
-    """Memory for all request bodies that arrive or are processed at the same time. One caller that sends several may
-    use a quarter of it."""
+    """Memory for all request bodies that arrive or are processed at the same time, beyond 64 KiB of each. One caller
+    that sends several may use a quarter of it."""
     pins_per_tenant: int = 10_000
     """Pins per tenant that tokens limited to tenants may create; admins may exceed this limit."""
     join_url: str = ""
@@ -171,6 +171,12 @@ def _check(common: Common, app: AppSettings) -> None:
     ):
         if not low <= value <= high:  # also true for NaN
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    largest = max(app.body_limit_bytes, app.apply_limit_bytes)
+    if app.body_budget_bytes < largest:
+        raise SettingsError(
+            f"app.body_budget_bytes: expected at least {largest}, the larger of app.body_limit_bytes and "
+            f"app.apply_limit_bytes, got {app.body_budget_bytes}"
+        )
     _check_admin_token("app.admin_token", app.admin_token)
     proxies(app)
     join_addresses(app)

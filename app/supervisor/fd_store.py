@@ -25,6 +25,7 @@ from dataplane.protocol.engine import (
     Refused,
     Serving,
 )
+from dataplane.protocol.layout import H_CLOSED
 
 Key = tuple[str, int]
 """Kind and number of a piece of memory."""
@@ -41,6 +42,12 @@ class FdStore:
 
     def __len__(self) -> int:
         return len(self._fds)
+
+    @property
+    def released(self) -> bool:
+        """Whether the data plane marked its memory as released when it stopped."""
+        fd = self._fds.get(("index", 0))
+        return fd is not None and any(os.pread(fd, 8, 8 * H_CLOSED))
 
     def fd(self, key: Key) -> int:
         """Return the descriptor of one piece of memory, which the store continues to own. Raise KeyError."""

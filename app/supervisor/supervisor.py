@@ -96,6 +96,8 @@ class Supervisor:
         self._first: NodeProcess | None = None
         self._child: NodeProcess | None = None
         self._standby: NodeProcess | None = None
+        self._dropping: asyncio.Task[int | None] | None = None
+        """Waits for the end of a standby that has the wrong settings."""
         self._served_at: float | None = None
         self._serving = asyncio.Event()
         """Set while the data plane serves and has sent the descriptors of all its memory."""
@@ -190,20 +192,31 @@ class Supervisor:
             self._failure = refused.message if refused is not None else f"exit code {code}"
             self._restore_environ()
             self._settled.set()
-        # A data plane that took the memory over, or whose settings are invalid, says nothing about the memory.
-        if child.receiver.complete:
+        # One that says why it ends, or that took the memory over and was killed, does not count against the memory.
+        killed = child.receiver.complete and code is not None and code < 0
+        if self._served():
             self._failures = 0
-        elif code != SETTINGS_EXIT_CODE:
+        elif child.receiver.refused is None and code != SETTINGS_EXIT_CODE and not killed:
             self._failures += 1
         if self._failures >= WARM_TRIES and len(self._store):
             self._log.error("dataplane.memory_given_up", reason=f"{self._failures} starts with it failed")
             self._store.clear()
 
     def _restore_environ(self) -> None:
-        """Start the next data plane with the settings from before a planned restart."""
-        if self._environ_before is not None:
-            self._environ, self._environ_before = self._environ_before, None
-            self._failures = 0
+        """Start the next data plane with the settings from before a planned restart, and not with a standby that has
+        the new ones."""
+        if self._environ_before is None:
+            return
+        self._environ, self._environ_before = self._environ_before, None
+        self._failures = 0
+        standby, self._standby = self._standby, None
+        if standby is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(standby.receiver.connection.fileno())
+            standby.close()  # the standby ends when its connection is closed
+            self._dropping = loop.create_task(
+                self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed"), name="standby"
+            )
 
     def _served(self) -> bool:
         return self._served_at is not None
@@ -368,38 +381,46 @@ class Supervisor:
                     finally:
                         killer.cancel()
                 if failure:
-                    raise CannotReplace(await self._go_back(failure))
-                return time.monotonic() - began
-            except CannotReplace:
-                self._restore_environ()
-                raise
-            finally:
+                    raise CannotReplace(await self._go_back(failure, keep=keep))
                 self._environ_before = None
+                return time.monotonic() - began
+            finally:
+                self._restore_environ()
 
     async def _until_settled(self) -> str:
-        """Wait until a data plane serves; return why it does not, or nothing."""
+        """Wait until a data plane serves; return why it does not, or nothing. In a planned restart, one with the
+        settings from before does not count."""
+        planned = self._environ_before is not None
         try:
             async with asyncio.timeout(SERVES_S):
                 await self._settled.wait()
         except TimeoutError:
             return f"it did not serve within {SERVES_S:g} s"
-        return "" if self._serving.is_set() else self._failure
+        restored = planned and self._environ_before is None
+        return "" if self._serving.is_set() and not restored else self._failure
 
-    async def _go_back(self, failure: str) -> str:
+    async def _go_back(self, failure: str, *, keep: bool) -> str:
         """Serve with the old settings again after the failure of a new data plane. Return what happened."""
         self._log.error("dataplane.replacement_failed", reason=failure)
-        hangs = self._environ_before is not None
+        hangs = self._child if self._environ_before is not None else None
         self._restore_environ()
-        if hangs and self._child is not None:
-            self._child.signal(signal.SIGKILL)
-        self._settled.clear()
-        again = "" if self._serving.is_set() else await self._until_settled()
+        if hangs is not None:
+            hangs.signal(signal.SIGKILL)
+            for _ in range(round(KILLED_S / MEET_POLL_S)):
+                if self._child is not hangs:
+                    break
+                await asyncio.sleep(MEET_POLL_S)
+        again = ""
+        if not self._serving.is_set():
+            self._settled.clear()
+            again = await self._until_settled()
         if again:
             return (
                 f"the new data plane did not start: {failure}. None with the old settings did either: {again}; it is "
                 "tried again and again"
             )
-        return f"the new data plane did not start: {failure}. One with the old settings serves again"
+        cache = "" if keep else ", with an empty cache"
+        return f"the new data plane did not start: {failure}. One with the old settings serves again{cache}"
 
     async def _new_standby(self) -> None:
         """Replace the standby by a process that runs the code that is now on disk. Raise CannotReplace."""
@@ -462,7 +483,8 @@ class Supervisor:
         keeper.
         """
         self._with_standby = False
-        if await self._stop_child(grace_s) != 0 and len(self._store) and not await self._is_kept():
+        code = await self._stop_child(grace_s)
+        if code != 0 and len(self._store) and not self._store.released and not await self._is_kept():
             self._log.warning("dataplane.killed_before_memory_kept", memory_fds=len(self._store))
             with suppress(OSError):
                 self._child = await self._start()

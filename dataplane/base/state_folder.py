@@ -8,8 +8,8 @@ from dataplane.base.settings import SettingsError
 
 
 def check_state_folder(path: Path) -> None:
-    """Refuse a folder of this user that others may write to. The mode of a folder with another owner (root, a container
-    runtime) is that owner's choice and is not checked. Raises SettingsError."""
+    """Refuse a folder of this user that others may write to. The mode of a folder with another owner is that
+    owner's choice and is not checked. Raises SettingsError."""
     try:
         status = path.stat()
     except OSError:
@@ -17,6 +17,6 @@ def check_state_folder(path: Path) -> None:
     if status.st_uid == os.geteuid() and status.st_mode & stat.S_IWOTH:
         mode = stat.S_IMODE(status.st_mode)
         raise SettingsError(
-            f"state_dir: {path} has mode {mode:o}, expected 700: other users may write to it; 'chmod 700 {path}' mends "
-            "it"
+            f"state_dir: {path} has mode {mode:o}, expected 700: other users may write to it; 'chmod 700 {path}' "
+            "mends it, or name a folder below it, which is created"
         )

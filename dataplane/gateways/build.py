@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -35,13 +36,18 @@ def check_listener(settings: DataPlaneSettings, held: Sequence[int]) -> None:
     plane. Raises SettingsError."""
     if not settings.lmcache_port or settings.common.lmcache_port is None:
         return
+    ports = set()
     for fd in held:
         with socket.socket(fileno=os.dup(fd)) as listener:
             if url_of(listener) == settings.lmcache_url:
                 return
+            ports.add(listener.getsockname()[1])
     try:
         listen(settings.lmcache_url).close()
     except (OSError, ValueError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        if in_use and settings.lmcache_port in ports:
+            return  # by the previous data plane, whose listener is closed first
         raise _cannot_listen(settings.lmcache_url, error) from None
 
 

@@ -242,6 +242,8 @@ class MemoryKeeper:
             return os.stat(self._folder / SOCKET_NAME).st_ino
         except FileNotFoundError:
             return 0
+        except OSError:  # the folder cannot be searched now
+            return self._inode
 
 
 def _datagrams(memory: list[tuple[HeldMemory, int]]) -> list[tuple[bytes, list[int]]]:

@@ -41,11 +41,14 @@ def find_keeper(folder: Path) -> tuple[KeptMemory | None, str]:
     A keeper that does not answer is tried again for SILENT_S; SIGCONT wakes one that was stopped.
     """
     deadline = time.monotonic() + SILENT_S
+    failure = ""
     while True:
         try:
-            return KeptMemory.find(folder), ""
+            found = KeptMemory.find(folder)
+            return found, "" if found is not None else failure
         except KeeperFailed as error:
             if isinstance(error, KeeperSilent) and time.monotonic() < deadline:
+                failure = str(error)
                 kept.signal_keepers(folder, signal.SIGCONT)
                 time.sleep(RETRY_S)
                 continue

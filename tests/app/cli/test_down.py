@@ -17,14 +17,15 @@ def test_a_data_plane_that_cannot_be_reached_is_named_after_larder_up_was_stoppe
             assert up.process.wait(60) == 0
             assert (done.returncode, done.stdout) == (1, "")
             assert done.stderr == (
-                f"Error: stopped `larder up`, but not its data plane: a data plane runs with the state directory "
+                "Error: stopped `larder up`, but its cache is not released: "
+                f"a data plane runs with the state directory "
                 f"{socket_dir}, and cannot be reached at {socket_dir}/engine.sock (No such file or directory): stop "
                 "its service, or set LARDER_ENGINE_SOCKET as for the data plane, and run `larder down` again\n"
             )
             again = up.cli("down")
             assert (again.returncode, again.stderr) == (
                 1,
-                done.stderr.replace("stopped `larder up`, but not its data plane: ", ""),
+                done.stderr.replace("stopped `larder up`, but its cache is not released: ", ""),
             )
         ended = up.cli("down")
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -43,7 +43,9 @@ def down(config: str | None, output: Output) -> None:
         held = release_memory(settings, "released by `larder down`", quiet=True)
     except click.ClickException as error:
         if stopped:
-            raise click.ClickException(f"stopped `larder up`, but not its data plane: {error}") from None
+            raise click.ClickException(
+                f"stopped `larder up`, but its cache is not released: {error}"
+            ) from None
         raise
     blocks, nbytes = held or (0, 0)
     if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes}):

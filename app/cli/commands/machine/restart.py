@@ -11,6 +11,8 @@ from app.cli.support.terminal import say
 from dataplane.base.units import format_size
 
 POLL_S = 0.1
+ANSWERS_S = 300.0
+"""Seconds to wait for the answer: a new data plane may hang, and one with the old settings must then start."""
 BACK_S = 120.0
 """Seconds to wait for the answer of the new management plane."""
 
@@ -26,7 +28,8 @@ def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None
     The new data plane takes over the memory: engines keep reading, and every block stays cached. If the new release
     cannot take it over, the command reports what would be lost and stops nothing.
     """
-    answer = call(url, "POST", "/api/v1/actions/restart", {"fresh": fresh, "dry_run": dry_run})
+    request = {"fresh": fresh, "dry_run": dry_run}
+    answer = call(url, "POST", "/api/v1/actions/restart", request, timeout_s=ANSWERS_S)
     quiet = output.format not in ("table", "wide")
     if not quiet:
         _data_plane(answer, dry_run=dry_run)

@@ -1,0 +1,85 @@
+"""A planned restart whose new data plane hangs goes back to the old settings, with the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.supervisor import supervisor as supervisor_module
+from app.supervisor.supervisor import CannotReplace, Supervisor
+from dataplane.client import Client, attach
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, contents, wait_for
+
+HANGS = "TEST_HANGS"
+PROGRAM = f"""
+import os, sys, time
+if os.environ.get("{HANGS}"):
+    from dataplane.recovery.fd_passing import wait
+    given = wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
+    time.sleep(600)
+from dataplane.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+WAIT_S = 60.0
+PAGE_BYTES = 4096
+
+
+def store(client: Client, chain: list[bytes]) -> int:
+    with client.reserve(chain, PAGE_BYTES) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, PAGE_BYTES)[at]
+        return reservation.commit().blocks
+
+
+def read(client: Client, chain: list[bytes]) -> int:
+    """Return the number of leading blocks that are there, each with the right bytes."""
+    with client.acquire(chain) as lease:
+        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, PAGE_BYTES)[
+            : len(lease)
+        ]
+        return len(lease)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("standby", [True, False])
+async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_the_memory(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, standby: bool
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SERVES_S", 5.0)
+    plane = Plane(socket_dir)
+    pids: list[int] = []
+    supervisor = Supervisor(
+        plane.environ,
+        on_exit=lambda *_: None,
+        command=(sys.executable, "-c", PROGRAM),
+        on_start=pids.append,
+        engine_socket=plane.socket,
+        state_dir=socket_dir,
+        survives=False,
+        standby=standby,
+    )
+    running = asyncio.create_task(supervisor.run())
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await supervisor._serving.wait()
+        chain = make.keys(4)
+        with attach(plane.socket, [make.space()], timeout_s=30) as client:
+            assert store(client, chain) == 4
+            with pytest.raises(CannotReplace, match=r"did not serve within 5 s\. One with the old settings"):
+                await supervisor.replace({**plane.environ, HANGS: "1"}, keep=True, grace_s=10.0)
+            assert supervisor._serving.is_set()
+            assert read(client, chain) == 4
+            await asyncio.to_thread(
+                wait_for, lambda: store(client, make.keys(1, "after")) == 1, "stores are served again"
+            )
+            await supervisor.replace(plane.environ, keep=True, grace_s=10.0)
+            assert read(client, chain) == 4
+            assert len(pids) == len(set(pids)) == 4
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await supervisor.stop(10.0)
