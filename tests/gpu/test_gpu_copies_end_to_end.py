@@ -257,7 +257,7 @@ class TestTheEndOfSomebody:
         wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
         content = engine.fill(3)
         assert engine.store(KEYS, OLD) == 3
-        assert engine.opened() == 0
+        wait_for(lambda: engine.opened() == 0, "the copies of the first one are closed")
         pin(second, *KEYS)
         gpu_copies(second, 3)
         engine.poison()
