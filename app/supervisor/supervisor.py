@@ -139,9 +139,7 @@ class Supervisor:
             self._ended(child, code)
             if self._served() and not self._ends_often():
                 pause_s = 0.0
-            if (
-                code == 0 and self._served()
-            ) or self._releasing:  # the keeper has the memory, or it was released
+            if self._releasing or (code == 0 and self._served()):  # it was released, or the keeper has it
                 self._store.clear()
             self._releasing = False
             self._log.warning(
@@ -217,6 +215,10 @@ class Supervisor:
             self._dropping = loop.create_task(
                 self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed"), name="standby"
             )
+
+    def _went_back(self) -> bool:
+        """Return whether the settings are those from before a planned restart again."""
+        return self._environ_before is None
 
     def _served(self) -> bool:
         return self._served_at is not None
@@ -367,7 +369,11 @@ class Supervisor:
             try:
                 await self._new_standby()
                 began = time.monotonic()
-                if self._child is not child:
+                if self._went_back():
+                    # It died, and its successor with the new settings ended before the standby was ready.
+                    await self._end_standby()
+                    failure = self._failure
+                elif self._child is not child:
                     # It died, and its successor, which has the new settings, began before the standby was ready.
                     failure = await self._until_settled()
                 else:
@@ -396,8 +402,7 @@ class Supervisor:
                 await self._settled.wait()
         except TimeoutError:
             return f"it did not serve within {SERVES_S:g} s"
-        restored = planned and self._environ_before is None
-        return "" if self._serving.is_set() and not restored else self._failure
+        return "" if self._serving.is_set() and not (planned and self._went_back()) else self._failure
 
     async def _go_back(self, failure: str, *, keep: bool) -> str:
         """Serve with the old settings again after the failure of a new data plane. Return what happened."""

@@ -1,9 +1,13 @@
-"""A planned restart whose new data plane hangs goes back to the old settings, with the memory."""
+"""A planned restart whose new data plane hangs or ends goes back to the old settings, with the memory."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,13 +18,17 @@ from dataplane.client import Client, attach
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, contents, wait_for
 
-HANGS = "TEST_HANGS"
+HANGS, ENDS = "TEST_HANGS", "TEST_ENDS"
 PROGRAM = f"""
 import os, sys, time
 if os.environ.get("{HANGS}"):
     from dataplane.recovery.fd_passing import wait
     given = wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
     time.sleep(600)
+if os.environ.get("{ENDS}"):
+    from dataplane.recovery.fd_passing import wait
+    wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
+    sys.exit(1)
 from dataplane.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -44,13 +52,9 @@ def read(client: Client, chain: list[bytes]) -> int:
         return len(lease)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("standby", [True, False])
-async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_the_memory(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, standby: bool
-) -> None:
-    monkeypatch.setattr(supervisor_module, "SERVES_S", 5.0)
-    plane = Plane(socket_dir)
+@asynccontextmanager
+async def supervised(plane: Plane, *, standby: bool) -> AsyncIterator[tuple[Supervisor, list[int]]]:
+    """A supervisor whose data plane serves, and the PIDs of all that it starts."""
     pids: list[int] = []
     supervisor = Supervisor(
         plane.environ,
@@ -58,7 +62,7 @@ async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_
         command=(sys.executable, "-c", PROGRAM),
         on_start=pids.append,
         engine_socket=plane.socket,
-        state_dir=socket_dir,
+        state_dir=plane.folder,
         survives=False,
         standby=standby,
     )
@@ -66,6 +70,21 @@ async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_
     try:
         async with asyncio.timeout(WAIT_S):
             await supervisor._serving.wait()
+        yield supervisor, pids
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await supervisor.stop(10.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("standby", [True, False])
+async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_the_memory(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch, standby: bool
+) -> None:
+    monkeypatch.setattr(supervisor_module, "SERVES_S", 5.0)
+    plane = Plane(socket_dir)
+    async with supervised(plane, standby=standby) as (supervisor, pids):
         chain = make.keys(4)
         with attach(plane.socket, [make.space()], timeout_s=30) as client:
             assert store(client, chain) == 4
@@ -79,7 +98,30 @@ async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_
             await supervisor.replace(plane.environ, keep=True, grace_s=10.0)
             assert read(client, chain) == 4
             assert len(pids) == len(set(pids)) == 4
-    finally:
-        running.cancel()
-        await asyncio.wait({running})
-        await supervisor.stop(10.0)
+
+
+@pytest.mark.anyio
+async def test_a_restart_fails_if_the_old_settings_serve_before_its_standby_is_ready(
+    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data plane dies at once, its successor with the new settings ends, and the next one has the old settings."""
+    plane = Plane(socket_dir)
+    async with supervised(plane, standby=False) as (supervisor, pids):
+        new_standby = supervisor._new_standby
+
+        async def slow() -> None:
+            os.kill(pids[0], signal.SIGKILL)
+            async with asyncio.timeout(WAIT_S):
+                while len(pids) < 3 or not supervisor._serving.is_set():
+                    await asyncio.sleep(0.01)
+            await new_standby()
+
+        monkeypatch.setattr(supervisor, "_new_standby", slow)
+        with attach(plane.socket, [make.space()], timeout_s=30) as client:
+            chain = make.keys(4)
+            assert store(client, chain) == 4
+            with pytest.raises(CannotReplace, match=r"exit code 1\. One with the old settings serves again"):
+                await supervisor.replace({**plane.environ, ENDS: "1"}, keep=True, grace_s=10.0)
+            assert supervisor._standby is None, "a standby with the new settings would take over"
+            assert read(client, chain) == 4
+        assert len(pids) == 3
