@@ -97,12 +97,14 @@ class NodeSessions:
         )
 
     async def _dismiss(self, address: Address) -> None:
-        link, tasks = self._node_sessions.pop(address)
+        """Close a session. It is forgotten last: cancelled half way, the rest is done by `close`."""
+        link, tasks = self._node_sessions[address]
         self._operations.closed(link)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         await link.close()
+        del self._node_sessions[address]
 
     async def close(self) -> None:
         for address in list(self._node_sessions):

@@ -1,4 +1,4 @@
-"""Crews come and go with their nodes, also while a node talks all the time."""
+"""Sessions come and go with their nodes, also while a node talks all the time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import zmq
@@ -17,7 +18,12 @@ from app.ingest.fleet import Fleet
 from app.ingest.rollup import Rollup
 from app.ingest.subscriber import IngestCounts, Subscriber
 from app.observe.events import EventBus
+from app.push.keys import ManagerKeyPair
+from app.push.ledger import Ledger
 from app.push.link import NodeLink, new_nonce
+from app.push.node_sessions import NodeSessions
+from app.push.operations import NodeRequests
+from app.push.worker import Worker
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.control.messages import ControlRequest
 from dataplane.protocol.control.nodes import Drain, NodeDrained
@@ -124,4 +130,54 @@ async def test_a_question_ends_when_it_is_cancelled_while_its_answer_comes() -> 
         for turn in range(ROUNDS):
             await ended(asyncio.create_task(ask_for_ever()), turn % TURNS)
         await link.close()
+    context.term()
+
+
+async def test_a_stop_while_a_session_is_closed_closes_its_socket() -> None:
+    """An open socket blocks the end of the context, and with it the stop of the process, for ever."""
+    closing, may_end = asyncio.Event(), asyncio.Event()
+
+    class SlowWorker:
+        async def run(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                closing.set()
+                await may_end.wait()
+
+    def keep(name: str, work: Any) -> asyncio.Task[None]:
+        return asyncio.create_task(work(), name=name)
+
+    public, secret = zmq.curve_keypair()
+    fleet, context = Fleet(), zmq.asyncio.Context()
+    links: list[NodeLink] = []
+
+    def make_worker(link: NodeLink) -> Worker:
+        links.append(link)
+        return cast(Worker, SlowWorker())
+
+    sessions = NodeSessions(
+        fleet,
+        cast(Ledger, None),
+        NodeRequests(fleet, ENDS_S),
+        context,
+        lambda: ManagerKeyPair(public.decode(), secret),
+        make_worker,
+        cast(Any, None),
+        keep,
+        "tcp://127.0.0.1:9",
+        "test",
+    )
+    address = ("tcp://127.0.0.1:10", public.decode())
+    fleet.nodes["a"] = cast(Any, SimpleNamespace(address=address, public_key=address[1], events_url=""))
+    await sessions.reconcile()
+    await asyncio.sleep(0)
+    del fleet.nodes["a"]
+    task = asyncio.create_task(sessions.reconcile())
+    await asyncio.wait_for(closing.wait(), ENDS_S)
+    await ended(task, turns=0)
+    may_end.set()
+    await sessions.close()
+    assert len(links) == 2
+    assert [link._socket.closed for link in links] == [True, True]
     context.term()
