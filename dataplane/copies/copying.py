@@ -128,7 +128,9 @@ class CopyThreads:
         try:
             work()
         except CopyFailed as error:
-            failed = error
+            failed = CopyFailed(
+                *error.args
+            )  # not the one with this frame in its traceback, which keeps the pool mapped
         except Exception as error:  # a bug here must not keep the engine waiting for its answer
             log.exception("copy.crashed")
             failed = CopyFailed(f"{type(error).__name__}: {error}")
