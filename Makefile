@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.8
 ARGS ?=
 SOAK_S ?= 1800
-# How all tests are run: they wait as often as they compute, so there is one worker more than cores.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
+# How all tests are run: they wait as often as they compute, so there are twice as many workers as cores.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 ALL_TESTS = -n $(WORKERS) --dist worksteal
 # CONTRIBUTING.md says which test goes where.
 GATE_TESTS = -m 'not (full or peer or engine or gpu)' $(ALL_TESTS)

@@ -36,6 +36,10 @@ QUIET_CHROMIUM = [
     "--disable-component-update",
     "--disable-sync",
     "--disable-dev-shm-usage",
+    # One process for all pages: each of their servers is a site, and a process is most of what a page costs.
+    "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process",
 ]
 pytest_plugins = ["tests.leftovers"]
 MARKED_BY_FIXTURE = {"browser": pytest.mark.browser, "postgres_server": pytest.mark.postgres}

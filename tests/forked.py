@@ -24,57 +24,19 @@ from typing import Any, NoReturn
 
 START_S = 60.0
 PRELOADED = {
-    "dataplane": (
-        "argparse",
-        "dataplane.compose",
-        "dataplane.observe.log",
-        "dataplane.recovery.fd_passing",
-        "dataplane.client",
-        "tests.dataplane.factories",
-    ),
-    "app": (
-        "app.asgi",
-        "app.cli.support.client",
-        "app.cli.support.show",
-        "app.cli.commands.machine.up",
-        "app.push.joining",
-        "uvloop",
-        "tests.app.prepared",
-    ),
-    "dataplane.replay": ("dataplane.replay.command", "dataplane.compose"),
-    "moto.server": (
-        "argparse",
-        "moto.moto_server.threaded_moto_server",
-        "moto.moto_server.werkzeug_app",
-        "moto.s3.urls",
-    ),
-    "tests.driven.roles": ("tests.driven.engines", "dataplane.compose", "dataplane.observe.log"),
-    "tests.gpu.paged_engine": ("tests.gpu.machines", "dataplane.client.gpu"),
-    "tests.gpu.roles": (
-        "tests.gpu.machines",
-        "tests.lmcache.client",
-        "dataplane.compose",
-        "dataplane.observe.log",
-        "dataplane.client.gpu",
-    ),
+    "app": "app.asgi app.cli.support.client app.cli.support.show app.cli.commands.machine.up app.push.joining uvloop"
+    " tests.app.prepared",
+    "dataplane": "argparse dataplane.compose dataplane.observe.log dataplane.recovery.fd_passing dataplane.client"
+    " tests.dataplane.factories",
+    "dataplane.replay": "dataplane.replay.command dataplane.compose",
+    "moto.server": "argparse moto.moto_server.threaded_moto_server moto.moto_server.werkzeug_app moto.s3.urls",
+    "tests.driven.roles": "tests.driven.engines dataplane.compose dataplane.observe.log",
+    "tests.gpu.paged_engine": "tests.gpu.machines dataplane.client.gpu",
+    "tests.gpu.roles": "tests.gpu.machines tests.lmcache.client dataplane.compose dataplane.observe.log"
+    " dataplane.client.gpu",
 }
-"""What each fork server imports before it forks."""
-SERVED = {
-    "app.demo": "app",
-    "benchmarks": "app",
-    "tests.dataplane.engine_code": "dataplane",
-    "tests.hammer.engine": "dataplane",
-    "tests.restart.support.device_plane": "tests.driven.roles",
-    "tests.restart.support.engine": "dataplane",
-    "tests.restart.support.failing": "dataplane",
-    "tests.restart.support.gateway_plane": "dataplane",
-    "tests.restart.support.killed_on_answer": "dataplane",
-    "tests.restart.support.killed_while_waiting": "dataplane",
-    "tests.restart.support.serviced": "dataplane",
-    "tests.restart.support.small_journal": "dataplane",
-    "tests.restart.support.supervised": "dataplane",
-}
-"""The fork servers of modules that have none of their own."""
+"""What the fork server of a module imports before it forks. Modules without one of their own share that of the app or
+of the data plane."""
 MAX_PASSED = 200
 _SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -100,7 +62,7 @@ class Forked(subprocess.Popen[Any]):
             "folder": os.fspath(folder or os.getcwd()),
             "numbers": [0, 1, 2, *pass_fds],
         }
-        self.pid = _server(SERVED.get(self._module, self._module)).fork(request, [*streams, *pass_fds])
+        self.pid = _server(_group(self._module)).fork(request, [*streams, *pass_fds])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # a private method of Popen
 
@@ -119,6 +81,11 @@ def run(
             process.kill()
             raise
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def _group(module: str) -> str:
+    shared = "app" if module.startswith(("app.", "benchmarks")) else "dataplane"
+    return module if module in PRELOADED else shared
 
 
 class _Server:
@@ -140,16 +107,16 @@ class _Server:
 
     def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """The PID of a new child of this process, with these descriptors as its `numbers`."""
-        body = json.dumps(request).encode()
+        body = os.memfd_create("request")
+        os.pwrite(body, json.dumps(request).encode(), 0)
         with self._turn:
             # The process that forks it ends at once: as an orphan it is given to the nearest subreaper, which we are.
             _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._socket, [len(body).to_bytes(4, "little")], list(fds))
-                for at in range(0, len(body), 1 << 15):
-                    self._socket.send(body[at : at + (1 << 15)])
+                socket.send_fds(self._socket, [b"fork"], [body, *fds])
                 answer = self._socket.recv(16)
             finally:
+                os.close(body)
                 _libc.prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         assert answer, "the fork server ended"
         return int(answer)
@@ -185,40 +152,34 @@ def end_servers() -> None:
 def _serve(requests: socket.socket) -> dict[str, Any]:
     """Fork until the tests end; returns in each forked process."""
     while True:
-        header, fds, _, _ = socket.recv_fds(requests, 4, 3 + MAX_PASSED)
+        header, (*received,), _, _ = socket.recv_fds(requests, 4, 4 + MAX_PASSED)
         if not header:
             os._exit(0)
-        size, body = int.from_bytes(header, "little"), b""
-        while len(body) < size:
-            body += requests.recv(1 << 16)
         notified, tell = os.pipe()
         middle = os.fork()
         if not middle:
             _leave_orphan(tell)
             requests.close()
             os.close(notified)
-            request = dict(json.loads(body))
+            body, *fds = received
+            request = dict(json.loads(os.pread(body, os.fstat(body).st_size, 0)))
+            os.close(body)
             _renumber(fds, request["numbers"])
             return request
         os.waitpid(middle, 0)
         requests.send(os.read(notified, 16))
-        for fd in (notified, tell, *fds):
+        for fd in (notified, tell, *received):
             os.close(fd)
 
 
 def _leave_orphan(tell: int) -> None:
     """Fork once more and end; returns in the second child, when its parent has ended."""
-    ended, living = os.pipe()
     middle = os.getpid()
-    pid = os.fork()
-    if pid:
+    if pid := os.fork():
         os.write(tell, str(pid).encode())
         os._exit(0)
-    os.close(living)
-    os.read(ended, 1)
-    os.close(ended)
     os.close(tell)
-    while os.getppid() == middle:  # its descriptors are closed before it ends
+    while os.getppid() == middle:
         time.sleep(0.0005)
 
 
@@ -251,7 +212,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if name == "dataplane":
         sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # as its `main` does
-    for each in PRELOADED[name]:
+    for each in PRELOADED[name].split():
         import_module(each)
     gc.freeze()  # what is shared is neither looked through nor copied by each process
     _become(_serve(socket.socket(fileno=int(number))))

@@ -26,17 +26,6 @@ def test_a_forked_command_has_its_streams_environment_folder_and_exit_code(tmp_p
     assert str(tmp_path).encode() in out
 
 
-def test_a_forked_command_reads_its_input(tmp_path: Path):
-    environ = {"LARDER_URL": "http://127.0.0.1:9", "HOME": str(tmp_path), "LARDER_STATE_DIR": str(tmp_path)}
-    with Forked(
-        "app", "diff", "-f", "-", env=environ, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
-    ) as process:
-        _, errors = process.communicate("quotas: [", timeout=60)
-    assert process.returncode != 0
-    assert "Traceback" not in errors
-    assert errors.startswith("Error: ")
-
-
 def test_a_forked_process_is_our_child_and_its_signal_is_its_exit_code(socket_dir: Path):
     environ = {"LARDER_STATE_DIR": str(socket_dir), "LARDER_LMCACHE_PORT": "0", "LARDER_POOL_BYTES": "16MiB"}
     process = Forked("dataplane", env=environ, stderr=subprocess.DEVNULL)

@@ -141,7 +141,7 @@ class Reader(threading.Thread):
         self.rounds = self.misses = 0
 
     def run(self) -> None:
-        while not self._ended.is_set():
+        while not self._ended.wait(0.001):  # the other processes need the core too
             self.rounds += 1
             self.misses += read(self._client, self._blocks) != len(self._blocks)
 

@@ -19,9 +19,10 @@ from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import stored
 from tests.postgres_cluster import PostgresCluster, find_binaries
 from tests.require import require
+from tests.sizes import size
 
 pytestmark = [pytest.mark.postgres]
-ORDERS = 5
+ORDERS = size(5, 2)
 ASKING = 20
 USES = 3
 

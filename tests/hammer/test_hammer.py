@@ -37,7 +37,7 @@ KILL_INTERVAL_S = 1.0
 
 
 def seconds() -> float:
-    return float(os.environ.get("LARDER_TEST_HAMMER_S", size(60, 5)))
+    return float(os.environ.get("LARDER_TEST_HAMMER_S", size(60, 3)))
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
 
@@ -305,13 +306,14 @@ def test_the_loop_is_told_once_that_there_is_more_to_do(
             heard += 1
 
 
-def test_look_ups_go_on_however_often_the_node_is_started_again(gateway: Gateway) -> None:
+def test_look_ups_go_on_however_often_the_node_is_started_again(make_gateway: Callable[..., Gateway]) -> None:
     """Each start leaves the schedulers of before behind: they do not take the places of those that are there."""
+    gateway = make_gateway(max_clients=8)
     with gateway.client() as worker:
         worker.register()
         worker.store(prompt(1))
     for turn in range(12):
-        clients = [gateway.client() for _ in range(80)]
+        clients = [gateway.client() for _ in range(4)]
         for at, client in enumerate(clients):
             assert client.lookup(prompt(1), f"{turn}.{at}") == 1
         url = gateway.stop()

@@ -31,7 +31,9 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("number", "twice"), [(signal.SIGINT, False), (signal.SIGTERM, True)], ids=["ctrl-c", "sigterm-twice"]
+    ("number", "twice"),
+    [(signal.SIGINT, False), pytest.param(signal.SIGTERM, True, marks=pytest.mark.full)],
+    ids=["ctrl-c", "sigterm-twice"],
 )
 def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_dir, number, twice):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}

@@ -27,7 +27,7 @@ from tests.restart.support.harness import Supervised, supervised
 from tests.restart.support.load import engine, read_line
 from tests.sizes import size
 
-KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 8)))
+KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 4)))
 ENGINES = 4
 BACK_S = 1.0
 """For the median of the kills that met a spare process; asserted by `make kills`, which has the machine for itself."""

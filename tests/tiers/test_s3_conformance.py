@@ -93,6 +93,7 @@ def _compressed(store: BlockStore) -> BlockStore:
     return BlockStore(store.block, data, encoding)
 
 
+@pytest.mark.full
 class TestS3WithZstd(TierConformance):
     """Its blocks come back although each range request asks for as many bytes as they have in memory."""
 

@@ -51,6 +51,7 @@ def new_context(browser: Browser) -> BrowserContext:
 def shared_context(browser: Browser) -> Iterator[BrowserContext]:
     """A page in a new context costs Chromium 3 s of CPU time, and half of that in one that has had pages."""
     context = new_context(browser)
+    context.new_page()  # the process of the pages ends with the last of them
     yield context
     context.close()
 

@@ -127,7 +127,8 @@ def test_a_setting_that_cannot_be_fails(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_port_that_another_program_has_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:  # it does not listen: nobody waits for its answer
+        taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("LARDER_HTTP_PORT", str(taken.getsockname()[1]))
         code, found = examined()
         assert (code, found["port"]["state"]) == (1, "failure")

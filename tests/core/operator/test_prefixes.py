@@ -105,6 +105,7 @@ def test_the_heaviest_is_found_among_many_that_come_once() -> None:
     assert 400 <= top.hits <= 400 + top.error
 
 
+@pytest.mark.full
 def test_a_million_different_blocks_take_bounded_memory() -> None:
     bench, _ = bench_of(64)
     prefixes = PrefixSketches()
