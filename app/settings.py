@@ -70,8 +70,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
     body_budget_bytes: int = 64 << 20
-    """Memory for all request bodies that arrive or are processed at the same time, beyond 64 KiB of each. One caller
-    that sends several may use a quarter of it."""
+    """Memory for all request bodies that arrive or are processed at the same time, beyond 16 KiB of each. One body may
+    use all of it, those of several callers three quarters, and several of one caller a quarter."""
     pins_per_tenant: int = 10_000
     """Pins per tenant that tokens limited to tenants may create; admins may exceed this limit."""
     join_url: str = ""

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from app.errors import ServerBusy, TooManyRequests
 
 RETRY_AFTER_S = 1.0
-FREE_BYTES = 64 * 1024
+FREE_BYTES = 16 * 1024
 """Bytes of each body that do not count: small requests are served also while large ones use the budget up."""
 SHARE = 4
 """A caller that sends several bodies at once may use one part in SHARE of the budget. A single body may use all of
 it."""
+TOGETHER = 0.75
+"""Bodies of several callers may use this part of the budget."""
 
 
 class BodyBudget:
@@ -38,10 +40,12 @@ class BodyBudget:
 
     def add(self, body: "CountedBody", nbytes: int) -> None:
         """Count more bytes of a body. Raises TooManyRequests, ServerBusy."""
-        if self._used + nbytes > self._budget:
+        alone = self._used == body.counted_bytes
+        limit = self._budget if alone else int(self._budget * TOGETHER)
+        if self._used + nbytes > limit:
             raise ServerBusy(
                 f"request bodies of {self._used:,} bytes are under way, and the server holds at most "
-                f"{self._budget:,} (app.body_budget_bytes); try again in a moment",
+                f"{limit:,} of several (app.body_budget_bytes); try again in a moment",
                 retry_after_s=RETRY_AFTER_S,
             )
         others = self._of[body.who] - body.counted_bytes

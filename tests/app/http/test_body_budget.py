@@ -37,6 +37,16 @@ def test_small_bodies_do_not_count() -> None:
             small.received(1)
 
 
+def test_bodies_of_several_callers_have_three_quarters() -> None:
+    budget = BodyBudget(BUDGET)
+    with ExitStack() as bodies:
+        for at in range(3):
+            bodies.enter_context(budget.body(f"{at}")).received(FREE_BYTES + PART)
+        with pytest.raises(ServerBusy, match=r"app\.body_budget_bytes"):
+            bodies.enter_context(budget.body("3")).received(FREE_BYTES + 1)
+    assert budget.used_bytes == 0
+
+
 def test_several_bodies_of_a_caller_have_a_share_and_another_caller_has_its_own() -> None:
     budget = BodyBudget(BUDGET)
     with ExitStack() as bodies:
