@@ -20,16 +20,6 @@ from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_
 ADMIN_TOKEN_CHARACTERS = 32
 MAX_TOKEN_CHARACTERS = 512
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_BY = (
-    "start on 127.0.0.1 once and make one ('larder tokens create --role admin'), or give one with "
-    "LARDER_APP__ADMIN_TOKEN_FILE or LARDER_APP__ADMIN_TOKEN (at least 32 characters, such as from "
-    "'openssl rand -hex 32')"
-)
-_GONE = {
-    "allow_open_bind": f"requests are authenticated: {_BY}",
-    "connections_per_address": "delete it; the proxy in front limits the connections of one address",
-}
-"""What to do instead of settings that no longer exist."""
 
 
 class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -136,13 +126,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
 
 def load(config: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings from the file and the environment. Raises SettingsError."""
-    try:
-        common, app = read("app", AppSettings, config=config, environ=environ)
-    except SettingsError as error:
-        for name, why in _GONE.items():
-            if name in str(error).lower():
-                raise SettingsError(f"app.{name} is gone: {why}") from None
-        raise
+    common, app = read("app", AppSettings, config=config, environ=environ)
     _check(common, app)
     return Settings(common=common, app=app)
 
@@ -238,7 +222,9 @@ def check_bind(settings: Settings, *, tokens_exist: bool) -> None:
     if is_loopback(host) or tokens_exist or admin_token(settings.app):
         return
     raise SettingsError(
-        f"http_host {host!r} can be reached from other machines, and there is no token yet: {_BY}"
+        f"http_host {host!r} can be reached from other machines, and there is no token yet: start on 127.0.0.1 once "
+        "and make one ('larder tokens create --role admin'), or give one with LARDER_APP__ADMIN_TOKEN_FILE or "
+        "LARDER_APP__ADMIN_TOKEN (at least 32 characters, such as from 'openssl rand -hex 32')"
     )
 
 

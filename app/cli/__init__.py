@@ -118,10 +118,6 @@ _ALIASES = {
 """Aliases of commands, which the help does not list."""
 
 
-_RENAMED = {"replicas": "managers", "replica": "managers"}
-"""Current commands by their former names."""
-
-
 class LazyGroup(click.Group):
     """A group that knows the name and the help of each command, and imports a command when it is called."""
 
@@ -130,8 +126,6 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = _ALIASES.get(cmd_name, cmd_name)
-        if cmd_name in _RENAMED:
-            ctx.fail(f"`larder {cmd_name}` is called `larder {_RENAMED[cmd_name]}` now")
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")

@@ -63,8 +63,6 @@ KINDS: dict[str, ProblemType] = {
     "node-unreachable": ProblemType(503, "The node is not connected or does not answer"),
     "stopping": ProblemType(503, "Larder is stopping"),
 }
-RENAMED = {"/api/v1/replicas": "/api/v1/managers"}
-"""Current paths by their former names."""
 _BY_STATUS = {
     400: "malformed",
     404: "not-found",
@@ -130,11 +128,6 @@ def on_larder_error(request: AnyRequest, error: LarderError) -> Response[bytes]:
     return _respond(request, error.code, error.message, error.errors, error)
 
 
-def _nothing_at(path: str) -> str:
-    new = RENAMED.get(path.rstrip("/"))
-    return f"there is nothing at {path}" if new is None else f"{path} is called {new} now"
-
-
 def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     """Answer an error of Litestar: unknown routes, methods, query parameters."""
     if isinstance(error, ValidationException):
@@ -149,7 +142,7 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
     if code == "method-not-allowed":
         headers = {"allow": with_head(allowed(request.app, request.scope["path"]))}
     details = {
-        "not-found": _nothing_at(request.url.path),
+        "not-found": f"there is nothing at {request.url.path}",
         "method-not-allowed": f"expected one of {headers.get('allow')} at {request.url.path}, "
         f"got {request.method}",
     }

@@ -35,19 +35,6 @@ _NO_SETTINGS = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, SETUP_V
 TEST_VARIABLES = ("LARDER_TEST_", "LARDER_BENCH_")
 """Names under these prefixes belong to test and benchmark runs and are not settings."""
 DEFAULT_LMCACHE_PORT = 5555
-RENAMED = {
-    "keep_events_days": "events_retention_days",
-    "keep_pushes": "max_kept_pushes",
-    "keep_usage_days": "usage_retention_days",
-    "lmcache_never_pinged_s": "lmcache_first_ping_timeout_s",
-    "lmcache_silent_s": "lmcache_idle_timeout_s",
-    "open_health": "anonymous_health",
-    "open_metrics": "anonymous_metrics",
-    "spare_data_plane": "standby",
-    "usage_read_s": "usage_poll_interval_s",
-    "usage_write_s": "usage_write_interval_s",
-}
-"""New names of renamed settings, by old name."""
 
 
 class SettingsError(Exception):
@@ -274,9 +261,7 @@ def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) 
     unknown = values.keys() - set(kind.__struct_fields__)
     if unknown:
         name = min(unknown)
-        new = RENAMED.get(name)
-        problem = "unknown setting" if new is None else f"this setting is called {new} now"
-        raise SettingsError(f"{origin.of(prefix + name)}: {problem}")
+        raise SettingsError(f"{origin.of(prefix + name)}: unknown setting")
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

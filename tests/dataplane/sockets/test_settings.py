@@ -99,7 +99,6 @@ def test_types_are_read_from_text() -> None:
         ("LARDER_POOL_BYTE", "1GiB", "pool_byte"),
         ("LARDER_NO_SUCH", "1", "no_such"),
         ("LARDER_DATAPLANE__NO_SUCH", "1", "no_such"),
-        ("LARDER_DATAPLANE__LMCACHE_SILENT_S", "1", "is called lmcache_idle_timeout_s now"),
         ("LARDER_NOWHERE__NODE", "1", "LARDER_NOWHERE__NODE"),
         ("LARDER_DATAPLANE__NODE__NAME", "1", "LARDER_DATAPLANE__NODE__NAME"),
         ("LARDER_DATAPLANE", "x", "dataplane"),
