@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -38,7 +38,9 @@ from dataplane.protocol.stats.node import NodeStats
 from docs import settings_table
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
-WIDTH = 100
+API = ("`--url`", "`--context`", "`--timeout`")
+SHARED_BY = 3
+"""An option of so many commands is described once."""
 _MODULE = re.compile(r"\b(?:typing|dataplane\.protocol(?:\.\w+)*)\.(?=\w)")
 METHODS = ("get", "put", "patch", "post", "delete")
 CHANNELS: tuple[tuple[str, str, Any], ...] = (
@@ -56,35 +58,59 @@ def cell(text: str | None) -> str:
 
 
 def commands(note: str) -> str:
-    """`reference/cli.md`: the help of each command."""
+    """`reference/cli.md`: the help of each command. Options of many commands are described once."""
+    root = click.Context(larder, info_name="larder", help_option_names=["-h", "--help"])
+    found = [(path, command, _records(command, context)) for path, command, context in _walk(larder, root)]
+    uses = Counter(record for _, _, records in found for record in records)
+    often = {_name(record): record for record, count in reversed(uses.most_common()) if count >= SHARED_BY}
+    shared = set(often.values())
     lines = [
         "# Command line",
         "",
         note,
         "",
-        "`larder COMMAND --help` prints the same text. [Command line](../operate/command-line.md) explains verbs, "
-        "output, contexts and exit codes. `dataplane`, `replay` and `demo` have more options; see their `--help`.",
+        "`larder COMMAND --help` says the same. [Command line](../operate/command-line.md) explains verbs, output, "
+        "contexts and exit codes. `dataplane`, `replay` and `demo` have more options; see their `--help`.",
+        "",
+        "## Shared options",
+        "",
+        "Commands name these options without the description. *API* stands for `--url`, `--context` and "
+        "`--timeout`.",
+        "",
+        *sorted(_option(record) for record in shared),
     ]
-    for path, command, context in _walk(
-        larder, click.Context(larder, info_name="larder", help_option_names=["-h", "--help"])
-    ):
-        command._help_option = None  # click keeps the option of the context that asked first
-        text = command.get_help(context)
-        lines += [
-            "",
-            f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`",
-            "",
-            "```text",
-            text.rstrip(),
-            "```",
-        ]
+    for path, command, records in found:
+        arguments = [each.make_metavar(root) for each in command.params if isinstance(each, click.Argument)]
+        about = [" ".join(each.split()) for each in (command.help or "").split("\n\n") if each != "\b"]
+        lines += ["", f"{'#' * min(len(path) + 1, 4)} `{' '.join([*path, *arguments])}`", "", *about]
+        lines += ["", *map(_option, own)] if (own := [each for each in records if each not in shared]) else []
+        names = [f"`{_name(record)}`" for record in records if record in shared]
+        names = ["*API*", *(each for each in names if each not in API)] if set(API) <= set(names) else names
+        lines += ["", f"Shared: {', '.join(names)}"] if names else []
     return "\n".join(lines) + "\n"
+
+
+Record = tuple[str, str]
+"""The declaration of an option, and its help."""
+
+
+def _records(command: click.Command, context: click.Context) -> list[Record]:
+    found = [each.get_help_record(context) for each in command.params if isinstance(each, click.Option)]
+    return [record for record in found if record is not None]
+
+
+def _name(record: Record) -> str:
+    return record[0].split(",")[0].split()[0].split("/")[0]
+
+
+def _option(record: Record) -> str:
+    declared, about = record
+    return f"- `{declared}`: {' '.join(about.split())}"
 
 
 def _walk(
     command: click.Command, context: click.Context
 ) -> Iterator[tuple[list[str], click.Command, click.Context]]:
-    context.terminal_width = context.max_content_width = WIDTH
     yield context.command_path.split(), command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

@@ -22,7 +22,6 @@ from tests.app.callers import guarding, made
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
-from tests.golden_file import Golden
 
 RAW = ("dataplane", "replay", "demo")
 """Commands of other programs, which have their own help."""
@@ -71,10 +70,6 @@ def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, 
 def tree() -> list[tuple[str, str]]:
     settings = {"terminal_width": 80, "max_content_width": 80, "help_option_names": ["-h", "--help"]}
     return list(commands(root, click.Context(root, info_name="larder", **settings)))  # type: ignore[arg-type]
-
-
-def test_the_tree_of_help_texts_is_what_was_published(golden: Golden) -> None:
-    golden("help.txt", "\n".join(f"$ {path} --help\n{text}\n" for path, text in tree()))
 
 
 def test_every_command_has_a_help_text_that_is_a_sentence() -> None:
