@@ -84,6 +84,7 @@ from app.store.base.database import Database
 from app.store.fleet.leader_lock import leader_lock_of
 from app.supervisor.environ import environ_of
 from app.supervisor.supervisor import Supervisor
+from dataplane.protocol.signals import HANDED_OVER_EXIT_CODE
 
 
 class Parts:
@@ -247,7 +248,8 @@ class Parts:
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
     def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.process_exited(settings.common.control_url)
-        bus.publish(DataplaneExited(code, restart_in_s))
+        if code != HANDED_OVER_EXIT_CODE:  # the audit log tells of a restart that somebody asked for
+            bus.publish(DataplaneExited(code, restart_in_s))
 
     return Supervisor(
         environ_of(os.environ, settings.common),

@@ -103,7 +103,9 @@ ALERTS_FIRING = MetricDeclaration(
     "Firing alerts that were posted to /api/v1/alerts: the 50 most frequent names, and `other`.",
     ("alertname", "severity"),
 )
-RESTARTS = MetricDeclaration("larder_data_plane_restarts", C, "Restarts of the embedded data plane.")
+RESTARTS = MetricDeclaration(
+    "larder_data_plane_restarts", C, "Unplanned restarts of the embedded data plane."
+)
 MANAGER_PUSHING = MetricDeclaration(
     "larder_manager_pushing", G, "1 while this manager is the leader, which pushes to nodes, else 0."
 )

@@ -29,6 +29,7 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.signals import (
     CANNOT_ADOPT_EXIT_CODE,
     HAND_OVER_SIGNAL,
+    HANDED_OVER_EXIT_CODE,
     RELEASE_SIGNAL,
     SETTINGS_EXIT_CODE,
 )
@@ -142,14 +143,14 @@ class Supervisor:
             if self._releasing or (code == 0 and self._served()):  # it was released, or the keeper has it
                 self._store.clear()
             self._releasing = False
-            self._log.warning(
-                "dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._store)
-            )
+            planned = code == HANDED_OVER_EXIT_CODE
+            log = self._log.info if planned else self._log.warning
+            log("dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._store))
             self._on_exit(code, pause_s)
             child, met = None, False
             await asyncio.sleep(pause_s)
             pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
-            self.restarts += 1
+            self.restarts += not planned
 
     async def _start(self) -> NodeProcess:
         """Return the standby, or a new process, which takes over all memory that is kept."""
