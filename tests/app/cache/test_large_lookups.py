@@ -27,12 +27,11 @@ pytestmark = pytest.mark.anyio
 LOOKUPS = 20
 TOKENS = 1_000_000
 WAIT_S = 300.0
-MAX_KEPT_BYTES = 50 << 20
 
 
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+def bodies_in_cycles() -> int:
+    """Number of decoded bodies that are still there; only a garbage collection would free them."""
+    return sum(type(each) is LookupPost for each in gc.get_objects())
 
 
 async def looked_up(plane: Plane, body: bytes) -> int:
@@ -56,11 +55,11 @@ async def looked_up(plane: Plane, body: bytes) -> int:
 async def test_large_lookups_neither_keep_others_waiting_nor_keep_memory(socket_dir: Path) -> None:
     numbers = random.Random(1)
     body = json.dumps({"model": "m", "tokens": [numbers.randrange(150_000) for _ in range(TOKENS)]}).encode()
-    async with serving(settings_in(socket_dir)) as plane:
-        await looked_up(plane, body)  # what is there after the first stays
+    # They come from one caller, which may use a quarter.
+    settings = settings_in(socket_dir, body_budget_bytes=4 * LOOKUPS * len(body))
+    async with serving(settings) as plane:
         gc.collect()
-        before = resident_bytes()
-        gc.disable()  # what a collection would have to find is memory that does not come back by itself
+        gc.disable()
         try:
             async with asyncio.timeout(WAIT_S):
                 asking = [asyncio.create_task(looked_up(plane, body)) for _ in range(LOOKUPS)]
@@ -71,11 +70,8 @@ async def test_large_lookups_neither_keep_others_waiting_nor_keep_memory(socket_
                     await asyncio.sleep(0.005)
                 # No node is connected: the look-up fails after its tokens were hashed.
                 assert {task.result() for task in asking} == {503}
-                del asking
-                while resident_bytes() - before > MAX_KEPT_BYTES:
+                while plane.app.parts.body_budget.used_bytes or bodies_in_cycles():
                     await asyncio.sleep(0.05)
-        except TimeoutError:
-            pytest.fail(f"{(resident_bytes() - before) >> 20} MiB did not come back")
         finally:
             gc.enable()
     assert answered, "others are answered before the last look-up is"
