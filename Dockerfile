@@ -20,7 +20,7 @@ WORKDIR /src
 ENV UV_COMPILE_BYTECODE=1
 COPY pyproject.toml constraints.txt ./
 RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
-    -c constraints.txt -r pyproject.toml --extra server --extra otel
+    -c constraints.txt -r pyproject.toml --extra server --extra otel --extra redis --extra s3
 COPY README.md LICENSE ./
 COPY app/ app/
 COPY dataplane/ dataplane/

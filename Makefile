@@ -92,7 +92,8 @@ vllm-tests: $(INSTALLED)  ## run vLLM's own tests of its queue and object store 
 	@$(UV_SOURCES) $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder vllm-tests
 	exec $(BIN)/python -m benchmarks.peers.vllm_tests $(ARGS)
 
-example-vllm: engines web  ## two vLLM servers on CPU share a prompt's prefix through Larder (ARGS=--keep: until Ctrl-C)
+example-vllm: $(INSTALLED) web  ## two vLLM servers on CPU share a prompt's prefix through Larder (ARGS=--keep: until Ctrl-C)
+	@$(UV_SOURCES) $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder
 	exec $(BIN)/python -m examples.vllm $(ARGS)
 
 bench-peers: $(INSTALLED)  ## measure Larder beside LMCache's own server (after make peers)
