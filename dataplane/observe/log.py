@@ -35,6 +35,8 @@ from dataplane.protocol.events import (
     SegmentRetired,
     SnapshotApplied,
     SnapshotRefused,
+    TierLost,
+    TierRecovered,
     VerificationEnded,
 )
 
@@ -52,6 +54,7 @@ WARNINGS = (
     GpuCopyPoolFailed,
     IdJournalNearlyFilled,
     GatewayNameLost,
+    TierLost,
 )
 NOTICES = (
     NodeStarted,
@@ -69,6 +72,7 @@ NOTICES = (
     GatewayNameRestored,
     VerificationEnded,
     MoveEnded,
+    TierRecovered,
 )
 
 log = structlog.stdlib.get_logger()

@@ -290,6 +290,23 @@ class MoveEnded(EventStruct, tag="move.ended"):
     """Whether an operator cancelled it."""
 
 
+class TierLost(EventStruct, tag="tier.lost"):
+    """A tier of a node is out of service, or could not be opened. Memory is served without it; it is tried again."""
+
+    severity = "error"
+
+    at: float
+    tier: str
+    reason: str
+
+
+class TierRecovered(EventStruct, tag="tier.recovered"):
+    """A tier of a node is in service again."""
+
+    at: float
+    tier: str
+
+
 # ---- the pool
 
 
@@ -450,6 +467,8 @@ Event = (
     | SweepEnded
     | VerificationEnded
     | MoveEnded
+    | TierLost
+    | TierRecovered
     | SegmentCreated
     | SegmentRetired
     | AdmissionChanged

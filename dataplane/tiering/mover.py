@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import structlog
-
 from dataplane.core.tiering.loads import PlannedLoad
 from dataplane.core.tiering.reencodings import PlannedReencoding
 from dataplane.core.tiering.spills import CopyEnd, PlannedSpill
@@ -20,6 +18,7 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
+from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
 from dataplane.tiering.encoding import CALL_S, BlockBytes, reencode_blocks, store_blocks
 from dataplane.tiering.tier_run import TierRun
@@ -51,8 +50,6 @@ BATCH_BLOCKS, BATCH_BYTES = 64, 32 << 20
 """Maximum number of blocks in one call that copies to a tier, and the bytes after which no block is added to it."""
 READING = "its contents are being read"
 
-log = structlog.stdlib.get_logger()
-
 
 class TimedLoads(NamedTuple):
     """The end of a call that loads, and when it ran (seconds of `time.monotonic`)."""
@@ -71,12 +68,14 @@ class Mover:
         memory: NodeMemory,
         tiering: Tiering,
         clock: Callable[[], float],
+        emit: Callable[[Event], None],
         deleted: Callable[[TierRun], None] = lambda run: None,
     ) -> None:
-        """`deleted` is called when a tier has nothing left to delete."""
+        """`emit` publishes an event of the node. `deleted` is called when a tier has nothing left to delete."""
         self._memory = memory
         self._tiering = tiering
         self._clock = clock
+        self._emit = emit
         self._deleted = deleted
         self._views: dict[int, memoryview] = {}
         self._woken = self._closed = False
@@ -324,10 +323,11 @@ class Mover:
         run.state.serves = run.serves
         if run.state.closing:
             return
+        name = run.state.spec.name
         if served and not run.state.serves:
-            log.warning("tier.out_of_service", tier=run.state.spec.name, reason=run.breaker.reason)
+            self._emit(TierLost(self._clock(), name, run.breaker.reason))
         elif not served and run.state.serves:
-            log.info("tier.in_service", tier=run.state.spec.name)
+            self._emit(TierRecovered(self._clock(), name))
 
     # ---- memory
 

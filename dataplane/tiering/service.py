@@ -26,6 +26,7 @@ from dataplane.memory.memory import NodeMemory
 from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach
+from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tier_directory import MAX_TIERS, TierDirectory, buckets_for, directory_bytes
@@ -72,6 +73,8 @@ class NodeTier:
         """Listing of what the node wrote to a shared tier before; None before it is open, and for other tiers."""
         self.reason = ""
         """Why the last attempt to open it failed; empty if none did."""
+        self.lost = False
+        """Whether the event that it cannot be opened was published."""
         self._wait_s = FIRST_WAIT_S
         self._next_at = 0.0
 
@@ -234,12 +237,8 @@ class TierService:
         if isinstance(result, Exception):
             tier.opening = None
             if tier.reason != str(result):
-                log.warning(
-                    "tier.not_opened",
-                    tier=tier.spec.name,
-                    reason=str(result),
-                    effect="memory is served without it, and it is tried again",
-                )
+                tier.lost = True
+                self._node.emit(TierLost(self._clock(), tier.spec.name, f"not opened: {result}"))
             tier.failed(str(result) or type(result).__name__, time.monotonic())
             return
         assert self.tiering is not None
@@ -264,6 +263,9 @@ class TierService:
             self.tiering.invalidate_in(run.state, tombstone)
         self.tiering.delete_later(run.state, result.unwanted)
         tier.opening = None
+        if tier.lost:
+            tier.lost = False
+            self._node.emit(TierRecovered(self._clock(), tier.spec.name))
         tier.succeeded()
         if run.state.shared:
             state, opened = run.state, result.tier
@@ -297,7 +299,9 @@ class TierService:
         self.tiering.pinned_chains.know(self._spaces.models)
         self.tiering.pinned_chains.on_space = self._spaces.add
         self._node.use_tiers(self.tiering)
-        self._mover = Mover(self._loop, self._memory, self.tiering, self._clock, self._deleted)
+        self._mover = Mover(
+            self._loop, self._memory, self.tiering, self._clock, self._node.emit, self._deleted
+        )
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
         self._tombstones.add(tombstone)

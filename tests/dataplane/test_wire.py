@@ -361,6 +361,8 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.SweepEnded(1.5, 1, "invalidate", 2),
             events.VerificationEnded(1.5, 3, 8, 1, 1),
             events.MoveEnded(1.5, 3, "disk", 7, 5, 1),
+            events.TierLost(1.5, "disk", "blocks are late"),
+            events.TierRecovered(1.5, "disk"),
             events.AdmissionChanged(1.5, True, 3.5),
             events.PoolResized(1.5, 4096),
             events.SnapshotApplied(1.5, "quotas", 7, "d" * 64, "00-trace"),

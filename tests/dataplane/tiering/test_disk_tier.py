@@ -146,7 +146,8 @@ def test_a_directory_of_another_node_is_left_alone_and_memory_is_served(plane: P
     folder.mkdir()
     second = Plane(folder, settings(tmp_path)).start()
     try:
-        wait_for(lambda: "tier.not_opened" in second.log(), "the log says so")
+        wait_for(lambda: "tier.lost" in second.log(), "the log says so")
+        assert "not opened: " in second.log()
         with connect(second) as client:
             assert store(client, make.keys(4, "chain")) == 4
             assert client.lookup_tiers(make.keys(4, "chain")) == (4, 0, 0.0, 0)

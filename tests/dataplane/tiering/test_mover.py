@@ -17,6 +17,7 @@ from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.engine import VERSION, Attach, Commit, Reserve, SpaceRequest
+from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.layout import pack_keys
 from dataplane.protocol.tier_directory import TierDirectory, buckets_for, directory_bytes, space_word
 from dataplane.protocol.tiers import TierSpec
@@ -55,8 +56,14 @@ class MoverBench:
         self.node.use_tiers(self.tiering)
         self.tombstones: list[Tombstone] = []
         self.tiering.on_tombstone = self.tombstones.append
+        self.events: list[Event] = []
         self.mover = Mover(
-            self.loop, self.memory, self.tiering, time.time, lambda run: self.tombstones.clear()
+            self.loop,
+            self.memory,
+            self.tiering,
+            time.time,
+            self.events.append,
+            lambda run: self.tombstones.clear(),
         )
         self.tiering.add_tier(self.state)
         self.run = self.mover.add(self.state, self.tier)
@@ -149,6 +156,10 @@ def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(
     assert run.mover.stats()[0].reason
     run.tier.fault = ""
     run.until(lambda: run.state.serves)
+    lost, recovered = run.events
+    assert isinstance(lost, TierLost)
+    assert isinstance(recovered, TierRecovered)
+    assert (lost.tier, bool(lost.reason), recovered.tier) == ("t", True, "t")
     run.evict_all()
     run.ask(chain)
     run.until(lambda: run.ready(chain) == 16)

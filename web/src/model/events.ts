@@ -75,6 +75,8 @@ const TONE: Record<string, EventTone> = {
   'gpu_copy_pool.failed': 'warn',
   'gateway.name_lost': 'bad',
   'gateway.name_restored': 'good',
+  'tier.lost': 'bad',
+  'tier.recovered': 'good',
 };
 
 export function eventTone(event: LarderEvent): EventTone {
@@ -148,6 +150,8 @@ const SENTENCE: Record<string, (f: Fields) => string> = {
   },
   'gpu_copy_pool.created': (f) => `${text(f, 'name')} ${text(f, 'device')} keeps GPU copies, up to ${bytes(number(f, 'capacity_bytes'))}`,
   'gpu_copy_pool.failed': (f) => `${text(f, 'device')}: ${text(f, 'reason')}`,
+  'tier.lost': (f) => `${text(f, 'tier')}: ${text(f, 'reason')}`,
+  'tier.recovered': (f) => `${text(f, 'tier')}: in service again`,
   'gateway.name_lost': (f) => `${text(f, 'gateway')}: ${text(f, 'reason')}`,
   'gateway.name_restored': (f) => `${text(f, 'gateway')}: new workers can map the memory again`,
   'block.corrupted': (f) => `${text(f, 'tenant')}: ${bytes(number(f, 'bytes'))} did not match their checksum and were dropped`,
