@@ -59,6 +59,7 @@ def attach(
     checksums: bool = True,
     verify: Verify = "off",
     traces: bool | None = None,
+    keep_trying: bool = False,
 ) -> Client:
     """Return a client of the data plane that listens on the engine socket `path`.
 
@@ -79,7 +80,8 @@ def attach(
 
     Raises ValueError for wrong arguments, AttachRefused when the data plane refuses the engine, and
     `barrier.UnsupportedMachine` on machines other than x86-64. A missing data plane raises nothing: every look-up
-    misses until a data plane starts.
+    misses until a data plane starts. With `keep_trying`, neither does a refusal: `on_event` receives it, and the client
+    attaches as soon as it may, for example when a drain of the node has ended.
     """
     barrier.check_machine()
     if not spaces:
@@ -104,7 +106,7 @@ def attach(
         )
     link = EngineLink(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
     client = _client_type(traces)(link, len(requests), checksums=checksums, verify=verify)
-    link.attach()
+    link.attach(keep_trying=keep_trying)
     client.map_tiers(timeout_s)
     return client
 

@@ -127,6 +127,8 @@ class EngineLink:
         self._faulty = False
         """Whether the last connection ended with a protocol fault and no valid answer has arrived since."""
         self._unreachable = ""
+        self._refused = ""
+        """Message of the last refusal, which is told once."""
         self._check_at = 0.0
         self._membarrier = barrier.register()
         self.traceparent: Callable[[], str] | None = None
@@ -147,11 +149,12 @@ class EngineLink:
 
     # ---- keeping the connection
 
-    def attach(self) -> None:
-        """Connect and attach, waiting at most the time-out. Raise AttachRefused when the data plane refuses."""
+    def attach(self, *, keep_trying: bool) -> None:
+        """Connect and attach, waiting at most the time-out. Without `keep_trying`, raise AttachRefused when the data
+        plane refuses."""
         self._begin()
         if self._socket is not None:
-            self._finish(time.monotonic() + self._timeout_s, first=True)
+            self._finish(time.monotonic() + self._timeout_s, first=not keep_trying)
 
     def maintain(self) -> None:
         """Detect a lost connection and make progress on a new one, without waiting. Cheap when the connection is up."""
@@ -223,7 +226,9 @@ class EngineLink:
         self._drop("attach refused")
         if answer.code == Code.EXPELLED:
             self.world = None  # its leases no longer count, so its memory must not be read
-        self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
+        if answer.message != self._refused:
+            self._refused = answer.message
+            self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
         if first:
             raise AttachRefused(code_of(answer.code), answer.message, answer.field)
 
@@ -266,6 +271,7 @@ class EngineLink:
 
     def _attached(self, answer: Attached) -> None:
         self.attached = True
+        self._refused = ""
         self.attachments += 1
         self._traces = answer.traces and self.traceparent is not None
         self.hint_max_s = answer.hint_max_s

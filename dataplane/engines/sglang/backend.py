@@ -14,7 +14,6 @@ from typing import Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
-from dataplane.client.link import AttachRefused
 from dataplane.engines.guards import ErrorLog, guarded
 from dataplane.engines.sglang.host_pages import HostPages, PoolRefused
 from dataplane.engines.sglang.page_store import PageStore
@@ -65,7 +64,7 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
             self._store = PageStore(
                 self._settings, space, self._pages, writes=self._config.is_storage_writer, errors=self.errors
             )
-        except (PoolRefused, AttachRefused, UnsupportedMachine, ValueError) as error:
+        except (PoolRefused, UnsupportedMachine, ValueError) as error:
             self._refuse(str(error))
 
     @guarded()

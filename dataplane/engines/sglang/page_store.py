@@ -54,7 +54,7 @@ class PageStore:
         writes: bool = True,
         errors: ErrorLog | None = None,
     ) -> None:
-        """Attach, and start the threads. `writes`: whether this rank stores pages. Raise AttachRefused, ValueError or
+        """Attach, and start the threads. `writes`: whether this rank stores pages. Raise ValueError or
         UnsupportedMachine."""
         self._settings = settings
         self._pages = pages
@@ -70,6 +70,7 @@ class PageStore:
             engine=f"sglang rank {space.rank}",
             timeout_s=settings.timeout_s,
             checksums=settings.checksums,
+            keep_trying=True,
             verify=settings.verify,
         )
         self._host_pool = self._register() if writes and settings.store_copies == "data_plane" else None

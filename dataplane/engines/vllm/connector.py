@@ -24,7 +24,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from dataplane.client.link import AttachRefused
 from dataplane.devices.runtime import DeviceError
 from dataplane.engines.guards import ErrorLog, guarded
 from dataplane.engines.vllm.layouts import CacheRefused, copies_of, slides
@@ -113,7 +112,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         workers = [each.groups for _, each in sorted(metadata.items())]
         try:
             self._scheduler.workers_ready(workers)
-        except (AttachRefused, ValueError) as error:
+        except ValueError as error:
             _log.error("Larder is not used: %s", error)
 
     @guarded(lambda: (0, False))
@@ -206,7 +205,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 holds_blocks=not slides(self._kv_cache_config),
             )
             self._groups = [each.layout for each in copies]
-        except (CacheRefused, AttachRefused, DeviceError) as error:
+        except (CacheRefused, DeviceError) as error:
             _log.error("Larder is not used: %s", error)
 
     def unregister_kv_caches(self) -> None:

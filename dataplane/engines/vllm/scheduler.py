@@ -119,7 +119,7 @@ class SchedulerSide:
         """When a copy was last planned or reported as ended."""
 
     def workers_ready(self, workers: Iterable[Sequence[GroupLayout]]) -> None:
-        """Attach to the spaces of all workers. Raise AttachRefused or ValueError."""
+        """Attach to the spaces of all workers. Raise ValueError."""
         layouts = list(workers)
         if not layouts or not all(layouts):
             raise ValueError("no worker has a KV cache that Larder can copy")
@@ -128,6 +128,7 @@ class SchedulerSide:
         spaces = [SpaceRequest(each.space, writes=False) for worker in layouts for each in worker]
         self._client = attach(
             self._settings.socket, spaces, group=self._group, engine=self._engine, timeout_s=self._settings.timeout_s,
+            keep_trying=True,
         )  # fmt: skip
         self._client.maintain()  # asks for the tier directory, so that the first request finds it
         threading.Thread(target=self._maintain, args=(self._client,), name="larder", daemon=True).start()

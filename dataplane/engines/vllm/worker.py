@@ -97,8 +97,7 @@ class WorkerSide:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Attach, and start the threads. `holds_blocks`: whether the engine keeps the blocks of a running request as
-        long as it runs; otherwise a step waits until its saves are copied. Raise AttachRefused, DeviceError or
-        ValueError."""
+        long as it runs; otherwise a step waits until its saves are copied. Raise DeviceError or ValueError."""
         self.counts: dict[str, float] = {}
         """Counts since the last call of `take_counts`."""
         self._settings = settings
@@ -123,6 +122,7 @@ class WorkerSide:
             engine=engine,
             timeout_s=settings.timeout_s,
             checksums=settings.checksums,
+            keep_trying=True,
             verify=settings.verify,
         )
         try:

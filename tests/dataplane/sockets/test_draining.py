@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.client import AttachRefused, attach
+from dataplane.client import AttachRefused, ClientEvent, attach
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.nodes import Drain, NodeDrained
 from tests.dataplane import factories as make
@@ -45,6 +45,19 @@ def test_no_new_engine_is_taken_in_and_one_that_lost_its_connection_is_no_new_on
     drain(plane, on=False)
     with attach(plane.socket, [make.space()], timeout_s=30) as client:
         assert client.lookup(make.keys(1)) == 0
+
+
+def test_an_engine_that_keeps_trying_attaches_when_the_drain_ends(plane: Plane) -> None:
+    events: list[ClientEvent] = []
+    drain(plane, on=True)
+    space = make.space()
+    with attach(plane.socket, [space], timeout_s=30, keep_trying=True, on_event=events.append) as client:
+        assert (client.connected, client.lookup(make.keys(1))) == (False, 0)
+        assert [(event.name, event.fields["code"]) for event in events] == [("refused", Code.DRAINING)]
+        drain(plane, on=False)
+        wait_for(lambda: client.lookup(make.keys(1)) or client.connected, "it attaches", WAIT_S)
+        assert client.reserve(make.keys(1), PAGE, tenant="a").refused == {}
+    assert [event.name for event in events][:2] == ["refused", "attached"]
 
 
 def test_a_drained_node_is_drained_after_a_restart(plane: Plane) -> None:

@@ -13,6 +13,7 @@ import pytest
 from dataplane.client.leases import Lease
 from dataplane.client.reservations import Reservation
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
+from tests.dataplane.sockets.test_draining import drain
 from tests.engines.sglang.fakes import (
     PAGES,
     MambaPoolHost,
@@ -287,6 +288,18 @@ def test_clearing_shared_pages_of_ranks_ends_the_use(
         backend.clear()
     assert backend.batch_exists(NAMES) == 0
     assert "the ranks of this engine share their pages" in caplog.text
+
+
+def test_an_engine_that_starts_while_the_node_is_drained_uses_it_afterwards(
+    make_backend: Callable[..., Any], plane: Plane
+) -> None:
+    drain(plane, on=True)
+    backend = make_backend()
+    assert backend.batch_exists(NAMES) == 0
+    drain(plane, on=False)
+    pool = backend.mem_pool_host
+    wait_for(lambda: all(backend.batch_set_v1(NAMES, pool.indices(SOURCE))), "it attaches and stores")
+    assert backend.batch_exists(NAMES) == len(NAMES)
 
 
 # ---- pools and calls that cannot be served
