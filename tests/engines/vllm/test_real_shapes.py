@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.dataplane.plane import Plane
-from tests.engines.vllm.engine import Engine, prompt
+from tests.engines.vllm.engine import ANSWER_S, Engine, prompt
 from tests.engines.vllm.models import write_adapter, write_hybrid
 
 CHUNK = 128
@@ -112,7 +112,9 @@ def test_a_consumer_loads_what_a_producer_stores_and_stores_nothing(make_engine:
     producer = make_engine(pool.socket, role="kv_producer", **settings).ready()
     consumer = make_engine(pool.socket, role="kv_consumer", **settings).ready()
     tokens, other = prompt(700, 330), prompt(700, 331)
+    saved = pool.describe().totals.stored_blocks + 640 // CHUNK
     right = producer.generate(tokens, new=1)["tokens"]
+    pool.wait_stats(lambda stats: stats.totals.stored_blocks >= saved, "the producer has saved", ANSWER_S)
     found = consumer.generate(tokens)
     assert (found["cached"], found["tokens"][:1]) == (640, right)
     consumer.generate(other)
