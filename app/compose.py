@@ -248,7 +248,7 @@ class Parts:
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
     def on_exit(code: int | None, restart_in_s: float) -> None:
         fleet.process_exited(settings.common.control_url)
-        if code != HANDED_OVER_EXIT_CODE:  # the audit log tells of a restart that somebody asked for
+        if code != HANDED_OVER_EXIT_CODE:  # a planned restart, which the audit log records
             bus.publish(DataplaneExited(code, restart_in_s))
 
     return Supervisor(

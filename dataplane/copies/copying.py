@@ -128,9 +128,8 @@ class CopyThreads:
         try:
             work()
         except CopyFailed as error:
-            failed = CopyFailed(
-                *error.args
-            )  # not the one with this frame in its traceback, which keeps the pool mapped
+            # Without the traceback: it refers to this frame, and the cycle would keep the pool's memory mapped.
+            failed = CopyFailed(*error.args)
         except Exception as error:  # a bug here must not keep the engine waiting for its answer
             log.exception("copy.crashed")
             failed = CopyFailed(f"{type(error).__name__}: {error}")

@@ -74,7 +74,7 @@ class NodeTier:
         self.reason = ""
         """Why the last attempt to open it failed; empty if none did."""
         self.lost = False
-        """Whether the event that it cannot be opened was published."""
+        """Whether `tier.lost` was published because the tier cannot be opened."""
         self._wait_s = FIRST_WAIT_S
         self._next_at = 0.0
 

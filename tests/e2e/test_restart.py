@@ -174,7 +174,9 @@ def test_a_restart_replaces_both_processes_and_no_read_fails(larder: Restarted) 
     (entry,) = [each for each in larder.get("audit")["items"] if each["action"] == "restart"]
     assert entry["kind"] == "plane"
     assert larder.cli("restart", "--json").returncode == 0, "and once more"
-    assert larder.get("events/history?name=dataplane.exited")["items"] == [], "nobody needs to look after it"
+    assert larder.get("events/history?name=dataplane.exited")["items"] == [], (
+        "a planned restart is no failure"
+    )
     larder.stop()
 
 

@@ -45,7 +45,7 @@ class BodyBudget:
         if self._used + nbytes > limit:
             raise ServerBusy(
                 f"request bodies of {self._used:,} bytes are under way, and the server holds at most "
-                f"{limit:,} of several (app.body_budget_bytes); try again in a moment",
+                f"{limit:,} of them (app.body_budget_bytes); try again in a moment",
                 retry_after_s=RETRY_AFTER_S,
             )
         others = self._of[body.who] - body.counted_bytes

@@ -127,7 +127,7 @@ def test_a_setting_that_cannot_be_fails(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_port_that_another_program_has_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:  # it does not listen: nobody waits for its answer
+    with socket.socket() as taken:  # bound, but not listening, so that doctor does not wait for an answer
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("LARDER_HTTP_PORT", str(taken.getsockname()[1]))
         code, found = examined()
