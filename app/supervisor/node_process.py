@@ -124,7 +124,8 @@ async def start(
 def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
     """Start a data plane without an event loop and without memory of a supervisor. Raise OSError.
 
-    It takes over the memory of a keeper. `Supervisor.begin_with` supervises it.
+    It takes over the memory of a keeper. `Supervisor.begin_with` supervises it. Its exit code says it if it has ended
+    before it received anything.
     """
     ours, theirs = _connection()
     with theirs:
@@ -142,8 +143,9 @@ def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survive
             raise
     process.returncode = 0  # the pidfd reaps it
     store = FdStore()
-    for data, fds in store.messages():
-        socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
+    with suppress(BrokenPipeError, ConnectionResetError):
+        for data, fds in store.messages():
+            socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
     return NodeProcess(process.pid, FdReceiver(ours, store), None, pidfd)
 
 

@@ -6,12 +6,15 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from app.cli.commands.machine import up
+from app.supervisor import node_process
+from app.supervisor.fd_store import FdStore
 from app.supervisor.node_process import NodeProcess, start_early
 from app.supervisor.supervisor import Supervisor
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
@@ -62,6 +65,21 @@ def test_invalid_settings_are_reported_even_if_the_process_takes_long_to_end() -
         up._await_early(early)
     early.end(10)
     assert not is_child(early.pid)
+
+
+def test_invalid_settings_are_reported_by_a_process_that_ended_before_it_was_written_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Late(FdStore):
+        def messages(self) -> Iterator[tuple[bytes, list[int]]]:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            return super().messages()
+
+    monkeypatch.setattr(node_process, "FdStore", Late)
+    early = started(f"raise SystemExit({SETTINGS_EXIT_CODE})")
+    with pytest.raises(click.ClickException, match="a setting of the data plane is invalid"):
+        up._await_early(early)
+    early.end(10)
 
 
 def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
