@@ -82,6 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     # If rich is installed, structlog imports it, which costs a third of the start-up time; this process does not use
     # it. No module that is imported above this function may import structlog.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+    # Else numpy starts a thread per core at its import, which spins, for matrices that this process does not multiply.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(prog="larder dataplane", description="Run a Larder data plane.")
     parser.add_argument("--config", help="path of larder.toml (default: $LARDER_CONFIG, else ./larder.toml)")
     parser.add_argument(

@@ -59,6 +59,8 @@ def pytest_configure() -> None:
     # is half of its start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # numpy's threads, one per core, spin when a process starts, and do not survive a fork.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     # A traceback with the values of all locals takes seconds to render on a busy machine, and a thread that logs one
     # does not end in time.
     *others, _ = structlog.get_config()["processors"]

@@ -93,11 +93,9 @@ class _Server:
 
     def __init__(self, module: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # threads do not survive a fork
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.forked", module, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env=environ,
             cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
         )
         theirs.close()

@@ -17,7 +17,7 @@ SMALL = Bounds(messages=2, capacity=1)
     [
         SMALL,
         Bounds(messages=2, capacity=1, late=(0, 1), kills=0),
-        Bounds(messages=3, capacity=size(2, 1), late=()),
+        pytest.param(Bounds(messages=3, capacity=size(2, 1), late=()), marks=pytest.mark.full),
     ],
     ids=["one reader joins late", "both join late", "both from the beginning"],
 )

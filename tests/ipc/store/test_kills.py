@@ -4,7 +4,6 @@ all memory comes back."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -21,7 +20,6 @@ KILLS = size(full=200, usual=12)
 def run(module: str, *arguments: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", f"tests.ipc.store.{module}", *arguments],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
