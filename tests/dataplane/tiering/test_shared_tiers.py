@@ -230,7 +230,8 @@ def test_blocks_move_from_a_disk_to_a_shared_tier_and_back(
         in_service(plane, "nvme")
         with connect(plane) as client:
             back = move(plane, "nvme", "fast")
-            assert (back.moved_blocks, back.released_blocks, back.refused) == (BLOCKS, BLOCKS, {})
+            # Of what the disk freed just before the kill, it may find blocks again, which then need no copy.
+            assert (back.released_blocks, back.refused) == (BLOCKS, {})
             assert (blocks_of(plane), blocks_of(plane, "nvme")) == (0, BLOCKS)
             load(client, CHAIN, BLOCKS)
             assert right(client, CHAIN) == BLOCKS
