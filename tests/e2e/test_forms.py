@@ -291,6 +291,7 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
             assert stats["client"]
 
 
+@pytest.mark.full
 def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, browser: Browser) -> None:
     with running(socket_dir) as larder:
         root = token_of(larder, "root", "admin")
@@ -334,6 +335,7 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
                 assert larder.get("quotas/acme")["limit_bytes"] == 1 << 20
 
 
+@pytest.mark.full
 def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Path, browser: Browser) -> None:
     name = f"tokens-{os.getpid()}"
     with (

@@ -180,6 +180,7 @@ def test_a_restart_replaces_both_processes_and_no_read_fails(larder: Restarted) 
     larder.stop()
 
 
+@pytest.mark.full
 def test_connections_that_come_during_a_restart_are_answered(larder: Restarted) -> None:
     failed: list[str] = []
     answered = 0
@@ -368,6 +369,7 @@ def successor(larder: Restarted) -> int | None:
     return None
 
 
+@pytest.mark.full
 def test_a_data_plane_that_dies_while_its_successor_starts_costs_no_block(larder: Restarted) -> None:
     blocks = keys("kept", 6)
     with larder.engine() as client:

@@ -19,10 +19,9 @@ from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import stored
 from tests.postgres_cluster import PostgresCluster, find_binaries
 from tests.require import require
-from tests.sizes import size
 
 pytestmark = [pytest.mark.postgres]
-ORDERS = size(5, 2)
+ORDERS = 5
 ASKING = 20
 USES = 3
 
@@ -178,7 +177,9 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
 # ---- everything is started again
 
 
-@pytest.mark.parametrize("seed", range(ORDERS))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, ORDERS))]
+)
 def test_everything_comes_back_whatever_is_started_first(managers: Shared, seed: int) -> None:
     fleet, first = managers.fleet, managers.first
     first.put_quota("kept", (seed + 1) * PAGE, wait=APPLIED_WITHIN)

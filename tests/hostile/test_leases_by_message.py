@@ -37,6 +37,7 @@ def connect(plane: Plane, **options: object) -> Client:
     return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_the_hammer_finds_no_wrong_byte(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_DATAPLANE__MEMBARRIER", "false")
     with hammer(socket_dir) as beaten:

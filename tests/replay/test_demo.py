@@ -66,6 +66,7 @@ def test_a_demonstration_sets_quotas_and_a_pin_and_leaves_nothing_behind(socket_
     assert not list(socket_dir.iterdir())
 
 
+@pytest.mark.full
 def test_a_demonstration_obeys_the_settings(socket_dir):
     """Those of the environment and of the file, authentication included; a port in use is replaced."""
     gateway = free_port()
@@ -98,6 +99,7 @@ def test_a_demonstration_obeys_the_settings(socket_dir):
     assert not list(socket_dir.glob("larder-demo-*"))
 
 
+@pytest.mark.full
 def test_a_demonstration_creates_the_folder_of_its_state(socket_dir):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "64MiB", "LARDER_LMCACHE_PORT": "0"}

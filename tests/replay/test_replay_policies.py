@@ -30,7 +30,14 @@ def trace_path(trace, tmp_path_factory):
     return write_trace(tmp_path_factory.mktemp("trace") / "trace.jsonl", trace)
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "age_class"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("lru", "s3fifo") else pytest.mark.full)
+        for name in POLICIES
+        if name != "age_class"
+    ],
+)
 def test_a_data_plane_hits_what_the_policy_alone_hits(trace, trace_path, name):
     expected = Simulator(POLICIES[name](), 60)
     chains = DerivedChains()

@@ -76,7 +76,9 @@ def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_pa
     _assert_bytes_are_right(result)
 
 
-@pytest.mark.parametrize("pool_blocks", [7, 60, 150])
+@pytest.mark.parametrize(
+    "pool_blocks", [7, *(pytest.param(count, marks=pytest.mark.full) for count in (60, 150))]
+)
 def test_one_engine_hits_exactly_what_an_exact_lru_hits(trace, trace_path, pool_blocks):
     reference = ExactLru(pool_blocks)
     for ids in trace:
@@ -216,7 +218,9 @@ def test_a_data_plane_of_its_own_ends_with_a_killed_replay(trace, tmp_path, sock
         os.close(pidfd)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_dir, signal_number):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}

@@ -86,6 +86,7 @@ def keys(name: object) -> list[bytes]:
     return make.keys(CHUNKS, name)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120 + 15 * KILLS)
 def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
     emulated: Machine, plane: DeviceRelay, engines: Sequence[Engine], workers: Sequence[Other]

@@ -577,6 +577,7 @@ def test_a_keeper_gets_its_socket_although_no_inode_is_free(socket_dir: Path) ->
     assert done.stdout == "No space left on device\n7\n", done.stderr
 
 
+@pytest.mark.full
 def test_engines_under_load_read_on_through_stops_and_lose_nothing(plane: Stopped) -> None:
     with ExitStack() as stack:
         engines = [stack.enter_context(engine(plane.socket, seed)) for seed in range(2)]

@@ -8,6 +8,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from dataplane.client import Client, attach
 from dataplane.protocol.layout import H_MEMORY
 from tests.dataplane import factories as make
@@ -38,6 +40,7 @@ def away_s(client: Client, number: int, ended: threading.Event) -> float:
     return worst
 
 
+@pytest.mark.full
 def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
     with ExitStack() as stack:
         plane = stack.enter_context(supervised(socket_dir))

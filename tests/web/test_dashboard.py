@@ -114,7 +114,7 @@ def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
     assert page.evaluate(POOR) == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "button", ["New quota", "New pin", "New policy", "New tier", re.compile("^Expel .*")]
 )

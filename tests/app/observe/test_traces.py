@@ -262,7 +262,7 @@ def test_an_engine_that_does_not_trace_sends_no_trace(socket_dir: Path, receiver
     assert not [each for each in spans if each.name.startswith("engine.")]
 
 
-@pytest.mark.parametrize("collector", ["closed", "silent"])
+@pytest.mark.parametrize("collector", [pytest.param("closed", marks=pytest.mark.full), "silent"])
 def test_a_dead_collector_delays_nothing(socket_dir: Path, collector: str) -> None:
     with ExitStack() as ending:
         url = f"http://127.0.0.1:{free_port()}"

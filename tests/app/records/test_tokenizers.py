@@ -192,6 +192,7 @@ async def test_too_much_text_is_refused_before_anything_is_started(plane: Plane)
     assert str(jobs.MAX_CHARACTERS) in message
 
 
+@pytest.mark.full
 async def test_a_large_file_is_taken_above_the_limit_of_other_bodies(plane: Plane) -> None:
     large = json.loads(words())
     large["model"]["vocab"] |= {

@@ -35,6 +35,7 @@ STOP_S = 90.0
 its parts add up to that on an idle machine; a part that waits for the frozen database does not end at all."""
 
 
+@pytest.mark.full
 async def test_every_acknowledged_change_survives_crashes_of_the_database_under_load(
     socket_dir: Path, own_cluster: PostgresCluster, own_database: str, node: FakeNode
 ) -> None:

@@ -58,6 +58,7 @@ def moved(plane: Plane, to: str, source: str, blocks: int) -> MoveState:
     return found
 
 
+@pytest.mark.full
 def test_moves_that_are_killed_lose_nothing(
     tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.engines.sglang.controller import PYTHON, REPOSITORY
 
 
+@pytest.mark.engine
 def test_the_backend_can_be_imported_beside_sglang() -> None:
     if PYTHON is None:
         pytest.skip("SGLang is not built, so no test runs Larder's backend in it: run `make engines`")

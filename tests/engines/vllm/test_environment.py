@@ -7,6 +7,7 @@ import pytest
 from tests.engines.vllm.engine import PYTHON, REPOSITORY
 
 
+@pytest.mark.engine
 def test_the_connector_can_be_imported_beside_vllm():
     if PYTHON is None:
         pytest.skip("vLLM is not built, so no test runs Larder's connector in it: run `make engines`")
