@@ -24,7 +24,6 @@ from app.push.desired import DesiredState
 from app.push.keys import ManagerKeyPair, key_pair, key_path, next_key
 from app.push.leader_election import LeaderElection
 from app.push.operations import NodeRequests
-from app.push.worker import PushCounts
 from app.services.access.audit import Audit
 from app.services.access.auth import Auth
 from app.services.access.sessions import LoginSessions
@@ -112,7 +111,7 @@ class Parts:
         )
         self.sources = ClientAddresses(proxies(app))
         self.connections = ConnectionCounts()
-        self.requests, self.ingest, self.push = RequestCounts(), IngestCounts(), PushCounts()
+        self.requests, self.ingest = RequestCounts(), IngestCounts()
         self.process = ProcessMeter()
 
         self.auth = Auth(database, changes, admin_token(app), may_open=not requires_token(settings))
@@ -219,8 +218,7 @@ class Parts:
             desired=self.progress.generations,
             requests=self.requests.ended,
             request_seconds=self.requests.seconds,
-            pushes=self.push.ended,
-            push_seconds=self.push.seconds,
+            pushes=lambda: {node.name: node.pushes for node in fleet.nodes.values()},
             database_seconds=self.database.seconds,
             lags=self.progress.lags,
             events_dropped=self.bus.dropped,

@@ -158,7 +158,6 @@ class BackgroundTasks:
                 parts.desired,
                 self._ledger,
                 parts.bus,
-                parts.push,
                 timeout_s,
                 parts.leader_election,
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from app.change_signal import ChangeSignal
+from app.observe.metric_sources import PushCounts
 from app.observe.trace import ChangeTraces
 from dataplane.protocol.control.nodes import Welcome
 from dataplane.protocol.control.snapshots import Fault, Observed, SnapshotType
@@ -85,6 +86,7 @@ class FleetNode:
     offsets: deque[float] = field(default_factory=lambda: deque(maxlen=OFFSETS))
     """Seconds by which the node's clock was ahead of the manager's in recent stats; transit time makes them smaller."""
     clock_is_off: bool = False
+    pushes: PushCounts = field(default_factory=PushCounts)
     pin_ends: dict[str, float] = field(default_factory=dict)
     """Unix seconds at which pins end, by name, as last reported by the process: hits may have moved them.
 

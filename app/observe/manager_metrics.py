@@ -40,7 +40,10 @@ REQUEST_SECONDS = MetricDeclaration(
     ("method", "route"),
 )
 PUSH_SECONDS = MetricDeclaration(
-    "larder_push_seconds", H, "Time that nodes took to acknowledge pushes, bodies included.", ("type",)
+    "larder_push_seconds",
+    H,
+    "Time that the node took to acknowledge pushes of this manager, bodies included.",
+    ("node", "type"),
 )
 DATABASE_SECONDS = MetricDeclaration(
     "larder_database_seconds",
@@ -60,13 +63,25 @@ DRIFTED = MetricDeclaration(
     "1 while the node reports the newest generation with other contents, else 0.",
     ("node", "type"),
 )
+NACKED = MetricDeclaration(
+    "larder_node_nacked",
+    G,
+    "1 while the node refuses the newest generation and keeps an older one in force, else 0.",
+    ("node", "type"),
+)
 TOKEN_EXPIRES = MetricDeclaration(
     "larder_token_expires_timestamp_seconds",
     G,
     "Expiry of the token in Unix time, for the 50 tokens that expire next.",
     ("token",),
 )
-PUSHES = MetricDeclaration("larder_pushes", C, "Pushes to nodes, by result.", ("state",))
+PUSHES = MetricDeclaration(
+    "larder_pushes",
+    C,
+    "Pushes of this manager to the node, by result: acked, nacked, timed_out (no answer), refused (not understood).",
+    ("node", "state"),
+)
+PUSH_STATES = ("acked", "nacked", "timed_out", "refused")
 EVENTS = MetricDeclaration("larder_events_received", C, "Events received from nodes.")
 EVENTS_MALFORMED = MetricDeclaration("larder_events_malformed", C, "Malformed messages from nodes.")
 EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that nodes sent but that did not arrive.")
@@ -130,20 +145,23 @@ def add(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> No
     for lag in sources.lags():
         page.add(GENERATION_LAG, lag.generations, lag.node, lag.type)
         page.add(DRIFTED, lag.drifted, lag.node, lag.type)
+        page.add(NACKED, lag.nacked, lag.node, lag.type)
     for (method, route, status), count in sources.requests.items():
         page.add(REQUESTS, count, method, route, str(status))
     for labels, seconds in sources.request_seconds.items():
         page.add_observed(REQUEST_SECONDS, seconds, *labels)
-    for kind, seconds in sources.push_seconds.items():
-        page.add_observed(PUSH_SECONDS, seconds, kind)
+    for node, counts in sources.pushes().items():
+        for state in PUSH_STATES:  # at 0 from the start, so that a rate sees the first one
+            page.add(PUSHES, counts.ended[state], node, state)
+        for kind, seconds in counts.seconds.items():
+            page.add_observed(PUSH_SECONDS, seconds, node, kind)
     for operation, seconds in sources.database_seconds.items():
         page.add_observed(DATABASE_SECONDS, seconds, operation)
-    for declared, counts in (
-        (PUSHES, sources.pushes),
+    for declared, by_reason in (
         (AUTH_FAILURES, sources.auth_failures),
         (CONNECTIONS_ENDED, sources.connections_ended),
     ):
-        for name, count in counts.items():
+        for name, count in by_reason.items():
             page.add(declared, count, name)
     for event, count in sources.events_dropped.items():
         page.add(process_metrics.EVENTS_DROPPED, count, process_metrics.MANAGEMENT, "", event)

@@ -1,7 +1,8 @@
 """Where the numbers of a scrape come from."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.observe.histogram import LatencyHistogram
 from app.observe.page import MetricDeclaration
@@ -20,8 +21,8 @@ class MetricSources:
     desired: Callable[[], Mapping[str, int]]
     requests: Mapping[tuple[str, str, int], int]
     request_seconds: Mapping[tuple[str, str], LatencyHistogram]
-    pushes: Mapping[str, int]
-    push_seconds: Mapping[str, LatencyHistogram]
+    pushes: Callable[[], Mapping[str, "PushCounts"]]
+    """Pushes of this manager, by known node."""
     database_seconds: Mapping[str, LatencyHistogram]
     lags: Callable[[], Iterable["GenerationLag"]]
     token_ends: Callable[[], Iterable[tuple[str, float]]]
@@ -51,3 +52,15 @@ class GenerationLag:
     type: str
     generations: int
     drifted: bool
+    nacked: bool
+    """Whether the node refused the newest generation."""
+
+
+@dataclass
+class PushCounts:
+    """Pushes to one node since this process has known it."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    """Number by final state."""
+    seconds: dict[str, LatencyHistogram] = field(default_factory=lambda: defaultdict(LatencyHistogram))
+    """Seconds from the push to the ack, by type."""

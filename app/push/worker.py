@@ -7,7 +7,6 @@ a crash finds the same work. While another manager is the leader, the worker tra
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -27,7 +26,6 @@ from app.observe.catalogue.fleet import (
     PushTimedOut,
 )
 from app.observe.events import EventBus, fields_of
-from app.observe.histogram import LatencyHistogram
 from app.observe.trace import span
 from app.push.desired import BuiltSnapshot, DesiredState
 from app.push.leader_election import CHECK_S, LeaderElection
@@ -54,18 +52,6 @@ MIN_MOVE_S = 300.0
 """Pin ends that hits have moved are saved every KEEP_ENDS_S seconds if they moved at least MIN_MOVE_S seconds."""
 
 
-@dataclass
-class PushCounts:
-    """Pushes since the process started."""
-
-    ended: dict[str, int] = field(default_factory=dict)
-    """Number by final state."""
-    seconds: dict[str, LatencyHistogram] = field(
-        default_factory=lambda: {kind: LatencyHistogram() for kind in SNAPSHOT_TYPES}
-    )
-    """Seconds from the push to the ack, by type."""
-
-
 class Worker:
     """Worker for one control URL."""
 
@@ -76,7 +62,6 @@ class Worker:
         desired: DesiredState,
         ledger: Ledger,
         bus: EventBus,
-        counts: PushCounts,
         timeout_s: float,
         lead: LeaderElection,
     ) -> None:
@@ -85,7 +70,6 @@ class Worker:
         self._desired = desired
         self._ledger = ledger
         self._bus = bus
-        self._counts = counts
         self._timeout_s = timeout_s
         self._lead = lead
         self._term = 0
@@ -297,11 +281,11 @@ class Worker:
             state = await self._deliver(node, kind, built, memory, row, current.traceparent)
             current.set({"larder.push.state": state.name.lower()})
             if state is PushState.ACKED:
-                self._counts.seconds[kind].observe(time.monotonic() - started)
+                node.pushes.seconds[kind].observe(time.monotonic() - started)
             else:
                 current.failed(state.name.lower())
             row.state = state.name.lower()
-            self._counts.ended[row.state] = self._counts.ended.get(row.state, 0) + 1
+            node.pushes.ended[row.state] += 1
             self._log.info(
                 "push.ended",
                 node=node.name,

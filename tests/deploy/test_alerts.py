@@ -54,7 +54,8 @@ ASKED_BY_DEFAULT = labelled("larder_tenant_requested_blocks_total", **NODE)
 FOUND = labelled("larder_tenant_hit_blocks_total", **TENANT)
 REFUSED = "larder_tenant_refused_blocks_total"
 LAG = labelled("larder_generation_lag", **PUSHED, **MANAGER)
-NACKED = labelled("larder_nodes", state="nacked", **MANAGER)
+NACKED = labelled("larder_node_nacked", **PUSHED, **MANAGER)
+OTHER_NACKED = labelled("larder_node_nacked", node="gpu-2", type="quotas", **MANAGER)
 NODE_UP = labelled("larder_node_up", **NODE, **MANAGER)
 OTHER_NODE_UP = labelled("larder_node_up", **NODE, instance="other:8470")
 RESTARTS = labelled("larder_data_plane_restarts_total", **MANAGER)
@@ -116,10 +117,13 @@ CASES = {
         ],
     ),
     "LarderPushesStuck": Case(
-        {},
-        {labelled("larder_pushes_total", state="timed_out", **MANAGER): "0x22 1x3 2x9"},
-        {labelled("larder_pushes_total", state="timed_out", **MANAGER): "0x22 1x15"},
-        also_below=[{labelled("larder_pushes_total", state="acked", **MANAGER): "0+5x40"}],
+        NODE,
+        {
+            labelled("larder_pushes_total", state="timed_out", **NODE, **MANAGER): "0x22 1x3 2x9",
+            labelled("larder_pushes_total", state="timed_out", node="gpu-2", **MANAGER): "0x22 1x15",
+        },
+        {labelled("larder_pushes_total", state="timed_out", **NODE, **MANAGER): "0x22 1x15"},
+        also_below=[{labelled("larder_pushes_total", state="acked", **NODE, **MANAGER): "0+5x40"}],
     ),
     "LarderNodeLost": Case(
         NODE,
@@ -129,13 +133,13 @@ CASES = {
     ),
     "LarderNodeNacked": Case(
         PUSHED,
-        {LAG: "0x20 1x20", NACKED: "0x20 1x20"},
-        {LAG: "0x20 1x20", NACKED: "0x40"},
-        also_below=[{LAG: "0x40", NACKED: "0x20 1x20"}, {LAG: "0x29 1x9", NACKED: "0x29 1x9"}],
+        {NACKED: "0x20 1x20", OTHER_NACKED: "0x40"},
+        {NACKED: "0x29 1x9"},
+        also_below=[{LAG: "0x20 1x20", NACKED: "0x40"}],
     ),
     "LarderNodeBehind": Case(
         PUSHED,
-        {LAG: "0x24 1x9", NODE_UP: "1x40", NACKED: "0x40"},
+        {LAG: "0x24 1x9", NODE_UP: "1x40", NACKED: "0x40", OTHER_NACKED: "1x40"},
         {LAG: "0x25 1x9", NODE_UP: "1x40", NACKED: "0x40"},
         also_below=[
             {LAG: "3x40", NODE_UP: "0x40", NACKED: "0x40"},

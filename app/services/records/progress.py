@@ -50,7 +50,7 @@ class RecordProgress:
         return {str(kind): number for kind, number in self._desired.generations.items()}
 
     def lags(self) -> Iterator[GenerationLag]:
-        """Yield how far each node is behind, and whether it drifted, for each type."""
+        """Yield how far each node is behind, and whether it drifted or refused the newest, for each type."""
         for node in self._fleet.nodes.values():
             for kind, wanted in self._desired.wanted(node.labels).items():
                 observed = self._own(node, kind)
@@ -62,7 +62,8 @@ class RecordProgress:
                     and generation == wanted.generation
                     and observed.digest != wanted.digest
                 )
-                yield GenerationLag(node.name, kind, max(wanted.generation - generation, 0), drifted)
+                nacked = self.state(node, kind) is NodeState.NACKED
+                yield GenerationLag(node.name, kind, max(wanted.generation - generation, 0), drifted, nacked)
 
     def status(
         self,

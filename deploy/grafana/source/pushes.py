@@ -3,7 +3,7 @@
 from source.changes import changes
 from source.dashboard import Dashboard
 from source.panels import BAD_IS_ONE, GOOD_IS_ONE, Panel, Query, rows, timeline
-from source.queries import managers_quantile, of
+from source.queries import NODE, managers_quantile, of
 from source.recurring import LAG
 
 
@@ -24,18 +24,23 @@ def pushes() -> Dashboard:
             "Delivery": [
                 LAG,
                 Panel(
-                    "Pushes by answer",
-                    "Pushes per second. `nacked`: a node refuses the state; `timed_out`: it does not answer.",
-                    rows(("sum by (state) (rate(larder_pushes_total[$__rate_interval]))", "{{state}}")),
+                    "Pushes by node and answer",
+                    "Pushes per second. `nacked`: the node refuses the state; `timed_out`: it does not answer.",
+                    rows(
+                        (
+                            f"sum by (node, state) (rate(larder_pushes_total{{{NODE}}}[$__rate_interval])) > 0",
+                            "{{node}} {{state}}",
+                        )
+                    ),
                 ),
                 Panel(
                     "From push to acknowledgement",
                     "Exemplars lead to the trace of the change.",
                     [
-                        Query(managers_quantile(0.5, "larder_push_seconds", "type"), "{{type}} median"),
+                        Query(managers_quantile(0.5, "larder_push_seconds", "node", NODE), "{{node}} median"),
                         Query(
-                            managers_quantile(0.99, "larder_push_seconds", "type"),
-                            "{{type}} 99 %",
+                            managers_quantile(0.99, "larder_push_seconds", "node", NODE),
+                            "{{node}} 99 %",
                             exemplar=True,
                         ),
                     ],
@@ -46,6 +51,13 @@ def pushes() -> Dashboard:
                     "States according to the leader.",
                     rows(("max by (state) (larder_nodes)", "{{state}}")),
                     stacked=True,
+                ),
+                timeline(
+                    "Nodes that refuse the newest state",
+                    "A node answered a push with a NACK and keeps an older state. `larder pushes` shows the fields.",
+                    of("larder_node_nacked", "node, type"),
+                    "{{node}} {{type}}",
+                    BAD_IS_ONE,
                 ),
                 timeline(
                     "Drifted nodes",

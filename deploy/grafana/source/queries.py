@@ -25,6 +25,7 @@ def quantile(share: float, metric: str, by: str, only: str = NODE) -> str:
     return f"histogram_quantile({share}, sum by ({by}, le) ({every}))"
 
 
-def managers_quantile(share: float, metric: str, by: str) -> str:
+def managers_quantile(share: float, metric: str, by: str, only: str = "") -> str:
     """Return a quantile of a histogram that each manager reports about itself."""
-    return f"histogram_quantile({share}, sum by ({by}, le) (rate({metric}_bucket[$__rate_interval])))"
+    chosen = f"{metric}_bucket{{{only}}}" if only else f"{metric}_bucket"
+    return f"histogram_quantile({share}, sum by ({by}, le) (rate({chosen}[$__rate_interval])))"

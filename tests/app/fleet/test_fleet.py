@@ -193,7 +193,9 @@ async def test_a_name_that_another_node_has_is_refused_until_that_one_is_forgott
         assert "name_taken" in second.log()
         await asyncio.to_thread(first.stop)
         await until_states(plane, a="lost")
+        assert 'larder_pushes_total{node="a",state="acked"}' in (await plane.http.get("/metrics")).text
         assert (await plane.http.delete("/api/v1/nodes/a")).status_code == 204
+        assert '{node="a"' not in (await plane.http.get("/metrics")).text
         await start(second)
         await until_states(plane, a="in_sync")
 

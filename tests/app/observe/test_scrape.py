@@ -225,7 +225,10 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(plane: Plane,
             await asyncio.sleep(0.05)
     plane.http.headers.update(headers)
     found = await samples(plane)
-    assert (of(found, "push_seconds_count", type="quotas") or 0) >= 2
+    on = {"node": node.name, "type": "quotas"}
+    assert (of(found, "push_seconds_count", **on) or 0) >= 2
+    assert (of(found, "pushes_total", node=node.name, state="acked") or 0) >= 2
+    assert of(found, "pushes_total", node=node.name, state="timed_out") == 0
     for operation in ("read", "write", "commit"):
         assert (of(found, "database_seconds_count", operation=operation) or 0) >= 1
     process = {"plane": "management", "node": ""}
@@ -237,7 +240,6 @@ async def test_pushes_database_process_tokens_and_lag_are_measured(plane: Plane,
     assert build["plane"] == "management"
     assert build["python"].startswith("3.")
     assert abs((of(found, "token_expires_timestamp_seconds", token="ci") or 0) - ends) < 60
-    on = {"node": node.name, "type": "quotas"}
     assert (of(found, "generation_lag", **on), of(found, "node_drifted", **on)) == (0, 0)
 
 

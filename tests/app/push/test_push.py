@@ -106,6 +106,10 @@ async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
     assert refusal.status_code == 503
     assert "node-a is nacked with quotas" in refusal.json()["detail"]
     assert [quota.tenant for quota in node.quotas] == ["good"]
+    metrics = (await plane.http.get("/metrics")).text.splitlines()
+    assert 'larder_node_nacked{node="node-a",type="quotas"} 1.0' in metrics
+    assert 'larder_node_nacked{node="node-a",type="pins"} 0.0' in metrics
+    assert 'larder_pushes_total{node="node-a",state="nacked"} 1.0' in metrics
 
 
 async def test_a_nacked_generation_is_not_sent_again_until_it_changes(plane: Plane, node: FakeNode) -> None:
