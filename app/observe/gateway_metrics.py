@@ -30,6 +30,12 @@ NUMBERS = {
         "larder_gateway_requested_chunks", C, "Chunks that look-ups requested.", _GATEWAY
     ),
     "hit_chunks": MetricDeclaration("larder_gateway_hit_chunks", C, "Chunks that look-ups found.", _GATEWAY),
+    "tier_hit_chunks": MetricDeclaration(
+        "larder_gateway_tier_hit_chunks",
+        C,
+        "Those of the found chunks that look-ups waited for while tiers behind memory loaded them.",
+        _GATEWAY,
+    ),
     "unanswered": MetricDeclaration(
         "larder_gateway_unanswered",
         C,

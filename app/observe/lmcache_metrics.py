@@ -31,8 +31,9 @@ NO_ROOM = _counter("l1_allocation_failure_chunks", "Blocks refused (LMCache's na
 LOOKUPS = _counter("lookups_requests", "Look-ups (LMCache's name).")
 REQUESTED = _counter("lookup_requested_tokens", "Tokens that look-ups requested (LMCache's name).")
 HIT = _counter("lookup_hit_tokens", "Tokens that look-ups found (LMCache's name).")
-HIT_L1 = _counter(
-    "lookup_hit_l1_tokens", "Tokens that look-ups found in L1, which is the only tier (LMCache's name)."
+HIT_L1 = _counter("lookup_hit_l1_tokens", "Tokens that look-ups found in memory (LMCache's name).")
+HIT_L2 = _counter(
+    "lookup_hit_l2_tokens", "Tokens that look-ups found in tiers behind memory (LMCache's name)."
 )
 LOADED = _counter("num_chunks_loaded", "Chunks that clients read (LMCache's name).")
 STORES = _counter("num_submitted_stores", "Attempted stores (LMCache's name).", _DEVICE)
@@ -56,7 +57,8 @@ def add(page: MetricsPage, stats: NodeStats, gateway: GatewayStats) -> None:
     page.add(NO_ROOM, stats.totals.refused_blocks, *l1)
     page.add(REQUESTED, gateway.requested_chunks * gateway.chunk_tokens, node)
     page.add(HIT, gateway.hit_chunks * gateway.chunk_tokens, node)
-    page.add(HIT_L1, gateway.hit_chunks * gateway.chunk_tokens, node)
+    page.add(HIT_L1, (gateway.hit_chunks - gateway.tier_hit_chunks) * gateway.chunk_tokens, node)
+    page.add(HIT_L2, gateway.tier_hit_chunks * gateway.chunk_tokens, node)
     page.add(LOADED, gateway.chunks_out, node)
     page.add(DROPPED, stats.totals.events_dropped, node)
     page.add(USED, pool.used_bytes, *memory)

@@ -13,10 +13,11 @@ from app.observe.page import C, H, MetricDeclaration, MetricsPage
 from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tenants import TenantStats
+from dataplane.protocol.tiers import MEMORY
+from dataplane.protocol.usage import OTHERS
 
 TenantCounter = tuple[MetricDeclaration] | tuple[MetricDeclaration, str]
 """A counter of tenants, with the value of its label besides `node` and `tenant`, if it has one."""
-MEMORY = "memory"
 OPERATIONS = MetricDeclaration(
     "larder_engine_operation_seconds",
     H,
@@ -36,10 +37,19 @@ TENANT_REFUSED = MetricDeclaration(
 )
 _TIER = ("node", "tenant", "tier")
 HIT_TOKENS = MetricDeclaration(
-    "larder_hit_tokens", C, "Tokens of the chains that engines acquired, counted once for all ranks.", _TIER
+    "larder_hit_tokens",
+    C,
+    "Tokens of the chains that engines acquired, counted once for all ranks, by where they came from: the name of a "
+    "tier for blocks at their first use after a load, else memory. A load before a restart of the data plane is not "
+    "known after it.",
+    _TIER,
 )
 HIT_BYTES = MetricDeclaration(
-    "larder_hit_bytes", C, "Bytes of the chains that engines acquired, summed over all ranks.", _TIER
+    "larder_hit_bytes",
+    C,
+    "Bytes of the chains that engines acquired, summed over all ranks, by where they came from, as in "
+    "larder_hit_tokens_total.",
+    _TIER,
 )
 AGES = {
     "evicted_idle": MetricDeclaration(
@@ -92,5 +102,11 @@ def count(tenant: TenantStats, counts: MutableMapping[TenantCounter, int]) -> No
         unexplained -= blocks
     if unexplained > 0:
         counts[TENANT_REFUSED, OTHER] = unexplained + tenant.refused.get(OTHER, 0)
-    counts[HIT_TOKENS, MEMORY] = tenant.hit_tokens
-    counts[HIT_BYTES, MEMORY] = tenant.hit_bytes
+    for declared, total, by_tier in (
+        (HIT_TOKENS, tenant.hit_tokens, tenant.tier_hit_tokens),
+        (HIT_BYTES, tenant.hit_bytes, tenant.tier_hit_bytes),
+    ):
+        counts[declared, MEMORY] = max(0, total - sum(by_tier.values())) if by_tier else total
+        for tier, served in by_tier.items():
+            label = OTHER if tier == OTHERS else tier
+            counts[declared, label] = counts.get((declared, label), 0) + served

@@ -79,6 +79,7 @@ def test_chunks_on_disk_are_hits_and_have_their_bytes(plane: Plane, client: Clie
         after = gateway_stats(plane)
     assert plane.describe().tiers[0].loaded_blocks == CHUNKS
     assert after.hit_chunks - before.hit_chunks == CHUNKS
+    assert after.tier_hit_chunks - before.tier_hit_chunks == CHUNKS
 
 
 def test_a_client_may_wait_for_the_result(plane: Plane, client: Client) -> None:

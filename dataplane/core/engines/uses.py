@@ -82,7 +82,7 @@ class AccessReports:
             first = blocks[run[-1]]
             tokens = pool.usage.served(first.tenant, first.space, len(run), nbytes)
             if pool.arrivals:
-                pool.arrivals.acquired(blocks[number] for number in run)
+                pool.arrivals.acquired(first, (blocks[number] for number in run))
             first.tenant.hit(tokens, nbytes)
             engine.read(tokens, nbytes)
         pool.use([blocks[number] for number in found.touched], now)
@@ -98,7 +98,7 @@ class AccessReports:
         pool.totals.read_bytes = wrapped(pool.totals.read_bytes + nbytes)
         tokens = pool.usage.served(first.tenant, first.space, len(blocks), nbytes)
         if pool.arrivals:
-            pool.arrivals.acquired(blocks)
+            pool.arrivals.acquired(first, blocks)
         first.tenant.hit(tokens, nbytes)
         engine.read(tokens, nbytes)
         pool.use(blocks, now)

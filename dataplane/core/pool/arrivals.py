@@ -22,12 +22,13 @@ class TierArrivals:
         """Note blocks that were loaded from the tier of this name."""
         self._tiers.update(dict.fromkeys(blocks, tier))
 
-    def acquired(self, blocks: Iterable[Block]) -> None:
-        """Count the blocks of an acquired chain that a tier served."""
+    def acquired(self, first: Block, blocks: Iterable[Block]) -> None:
+        """Count the blocks of an acquired chain that a tier served, for the tenant and space of its first block, which
+        the whole chain counts for."""
         for block in blocks:
             tier = self._tiers.pop(block, None)
             if tier is not None:
-                self._usage.served_by_tier(block.tenant, block.space, block.nbytes, tier)
+                self._usage.served_by_tier(first.tenant, first.space, block.nbytes, tier)
 
     def removed(self, blocks: Iterable[Block]) -> None:
         """Forget blocks that are removed from memory."""

@@ -157,7 +157,7 @@ class TenantTable:
         else:
             for name in _GAUGES:
                 setattr(others, name, 0)
-        return replace(others, refused=dict(others.refused), evicted=dict(others.evicted))
+        return replace(others, **{name: dict(getattr(others, name)) for name in _COUNTERS_BY_NAME})
 
     def _count_among_others(self, tenant: Tenant) -> None:
         """Add what a tenant has counted since it was last listed to the counts of the others. So no counter falls when
@@ -172,11 +172,11 @@ class TenantTable:
         for name in _COUNTERS:
             added = getattr(now, name) - getattr(before, name)
             setattr(others, name, wrapped(getattr(others, name) + max(0, added)))
-        for name in ("refused", "evicted"):
+        for name in _COUNTERS_BY_NAME:
             sums, known = getattr(others, name), getattr(before, name)
             for reason, count in getattr(now, name).items():
                 if added := count - known.get(reason, 0):
-                    sums[reason] = sums.get(reason, 0) + added
+                    sums[reason] = wrapped(sums.get(reason, 0) + max(0, added))
         tenant.reported = now
 
     def _shown(self) -> list[Tenant]:
@@ -209,3 +209,4 @@ _COUNTERS = (
     "hit_tokens",
     "hit_bytes",
 )
+_COUNTERS_BY_NAME = ("refused", "evicted", "tier_hit_tokens", "tier_hit_bytes")

@@ -9,7 +9,7 @@ from dataplane.protocol.codes import Code
 from dataplane.protocol.control.records import QuotaSpec
 from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.tenants import TenantStats
-from dataplane.protocol.usage import OTHERS, TierUsageCounters, UsageCounters
+from dataplane.protocol.usage import MAX_USAGE_TIERS, OTHERS, TierUsageCounters, UsageCounters
 
 _KIB_S = 1024 * 1_000_000
 _MAX = 2**63 - 1
@@ -163,6 +163,9 @@ class Tenant:
     """Evicted blocks by reason."""
     hit_tokens: int = 0
     hit_bytes: int = 0
+    tier_hit_tokens: dict[str, int] | None = None
+    """Part of `hit_tokens` that tiers served, by name."""
+    tier_hit_bytes: dict[str, int] | None = None
     reported: TenantStats | None = None
     """Last statistics that were included in full, either as the tenant's own or in the sum of the other tenants."""
     usage: dict[int, UsageAccount] = field(default_factory=dict)
@@ -211,6 +214,15 @@ class Tenant:
         self.hit_tokens = wrapped(self.hit_tokens + tokens)
         self.hit_bytes = wrapped(self.hit_bytes + nbytes)
 
+    def hit_in_tier(self, name: str, tokens: int, nbytes: int) -> None:
+        """Count a block of an acquired chain that the tier of this name served."""
+        if self.tier_hit_tokens is None or self.tier_hit_bytes is None:
+            self.tier_hit_tokens, self.tier_hit_bytes = {}, {}
+        if name not in self.tier_hit_bytes and len(self.tier_hit_bytes) >= MAX_USAGE_TIERS:
+            name = OTHERS
+        for counts, count in ((self.tier_hit_tokens, tokens), (self.tier_hit_bytes, nbytes)):
+            counts[name] = wrapped(counts.get(name, 0) + count)
+
     def evict(self, reason: str, blocks: int) -> None:
         """Count evicted blocks."""
         if self.evicted is None:
@@ -238,6 +250,8 @@ class Tenant:
             evicted=dict(self.evicted) if self.evicted else {},
             hit_tokens=self.hit_tokens,
             hit_bytes=self.hit_bytes,
+            tier_hit_tokens=dict(self.tier_hit_tokens) if self.tier_hit_tokens else {},
+            tier_hit_bytes=dict(self.tier_hit_bytes) if self.tier_hit_bytes else {},
             requested_blocks=self.requested_blocks,
             hit_blocks=self.hit_blocks,
             stored_blocks=self.stored_blocks,

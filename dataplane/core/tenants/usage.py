@@ -110,9 +110,10 @@ class UsageTable:
     def served_by_tier(self, tenant: Tenant, space: int, nbytes: int, name: str) -> None:
         """Record that a block of an acquired chain came from the tier of this name. `served` counts it, too."""
         tier = self._tier_of(self._settled(tenant, space), name)
+        tokens = self._spaces.by_number[space].block_tokens if self._spaces.leads(space) else 0
         tier.served_bytes += nbytes
-        if self._spaces.leads(space):
-            tier.served_tokens += self._spaces.by_number[space].block_tokens
+        tier.served_tokens += tokens
+        tenant.hit_in_tier(name, tokens, nbytes)
 
     def charge_tier(self, name: str, salt: str, space: bytes, nbytes: int, *, managed: bool) -> None:
         """Charge a tenant, with or without a quota (`managed`), for bytes that a tier holds in a space of this

@@ -78,3 +78,5 @@ class GatewayStats(msgspec.Struct):
     """Number of times that the name of the memory was removed and restored."""
     memory_short: bool = False
     """The last store that needed more memory failed, because the machine or `/dev/shm` had none."""
+    tier_hit_chunks: int = 0
+    """Those of `hit_chunks` that look-ups waited for while tiers loaded them."""

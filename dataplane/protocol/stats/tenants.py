@@ -37,3 +37,8 @@ class TenantStats(msgspec.Struct, omit_defaults=True):
     """Tokens of the chains that engines acquired, counted once per request: in spaces of rank, stage and group 0."""
     hit_bytes: int = 0
     """Bytes of the chains that engines acquired, in all spaces."""
+    tier_hit_tokens: dict[str, int] = {}
+    """Part of `hit_tokens` that tiers served, by name: blocks at their first use after a load. Memory served the rest.
+    """
+    tier_hit_bytes: dict[str, int] = {}
+    """Part of `hit_bytes` that tiers served, by name."""

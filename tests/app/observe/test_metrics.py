@@ -104,6 +104,7 @@ def gateway(**more: Any) -> GatewayStats:
         chunks_out=21,
         requested_chunks=10,
         hit_chunks=4,
+        tier_hit_chunks=1,
         **more,
     )
 
@@ -140,6 +141,8 @@ async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(
     assert value("lmcache_mp_l1_write_chunks_total", l1_tag="_default") == 20
     assert value("lmcache_mp_lookup_requested_tokens_total") == 2560
     assert value("lmcache_mp_lookup_hit_tokens_total") == 1024
+    assert value("lmcache_mp_lookup_hit_l1_tokens_total") == 768
+    assert value("lmcache_mp_lookup_hit_l2_tokens_total") == 256
     assert value("lmcache_mp_num_submitted_stores_total", device="cpu") == 8
     assert value("lmcache_mp_num_finished_stores_total", device="cpu") == 5
     assert value("lmcache_mp_num_finished_retrieves_total", device="cpu") == 8

@@ -173,9 +173,10 @@ async def test_reasons_of_other_tenants_are_summed_and_malformed_histograms_omit
         node.stats,
         tenants=[
             TenantStats(f"t{n:02}", bytes=99 - n, evicted={"room": 1}, refused={"over_limit": 2})
-            for n in range(52)
-        ],
-        other_tenants=TenantStats("other", evicted={"room": 5}, hit_tokens=7),
+            for n in range(51)
+        ]
+        + [TenantStats("t51", evicted={"room": 1}, hit_tokens=9, tier_hit_tokens={"disk": 5, "/other": 3})],
+        other_tenants=TenantStats("other", evicted={"room": 5}, hit_tokens=9, tier_hit_tokens={"disk": 2}),
         operations={
             "lookup": Histogram([0.1, 0.2], [1, 2], 0.3),
             "acquire": Histogram([0.2, 0.1], [1, 2, 3], 0.3),
@@ -187,8 +188,9 @@ async def test_reasons_of_other_tenants_are_summed_and_malformed_histograms_omit
         pins=[PinStats(f"p{n:02}", resolved=99 - n, resident=n, bytes=0, guaranteed=0) for n in range(52)],
     )
     found = await until(plane, "larder_tenant_evicted_blocks_total", "room", "other", value=7)
-    assert found["larder_tenant_refused_blocks_total", "over_limit", "other"] == 4
-    assert found["larder_hit_tokens_total", "other", "memory"] == 7
+    assert found["larder_tenant_refused_blocks_total", "over_limit", "other"] == 2
+    hits = {tier: found["larder_hit_tokens_total", "other", tier] for tier in ("memory", "disk", "other")}
+    assert hits == {"memory": 8, "disk": 7, "other": 3}
     assert found["larder_evicted_bytes_total", "limit"] == 4096
     assert found["larder_events_dropped_total", "blocks.stored", "data"] == 4
     counts = {

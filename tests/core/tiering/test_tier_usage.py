@@ -87,6 +87,9 @@ def test_the_first_acquire_after_a_load_is_served_by_the_tier_and_the_next_by_me
     assert (account.served_tokens, account.served_bytes) == (3 * 8 * 16, 3 * 8 * PAGE)
     served = account.tiers["disk"]
     assert (served.served_tokens, served.served_bytes) == (8 * 16, 8 * PAGE)
+    stats = run.bench.node.pool.tenants.by_salt[""].stats()
+    assert (stats.hit_tokens, stats.tier_hit_tokens) == (3 * 8 * 16, {"disk": 8 * 16})
+    assert (stats.hit_bytes, stats.tier_hit_bytes) == (3 * 8 * PAGE, {"disk": 8 * PAGE})
 
 
 def test_a_block_that_was_loaded_and_evicted_unused_was_not_served() -> None:

@@ -46,10 +46,13 @@ class BytesMoved:
     read_bytes: int = 0
     requested_chunks: int = 0
     hit_chunks: int = 0
+    tier_hit_chunks: int = 0
+    """Those of `hit_chunks` for which the look-up waited for tiers."""
 
-    def looked_up(self, requested: int, hits: int) -> None:
+    def looked_up(self, requested: int, hits: int, tier_hits: int) -> None:
         self.requested_chunks += requested
         self.hit_chunks += hits
+        self.tier_hit_chunks += tier_hits
 
     def stored(self, chunks: int, chunk_bytes: int) -> None:
         self.chunks_in += chunks

@@ -80,8 +80,8 @@ class LookupHandlers:
             self._count(key.cache_salt, layouts[0][0], keys, hits, request.now)
         return None
 
-    def _count(self, tenant: str, space: int, keys: bytes, hits: int, now: float) -> None:
-        self._moved.looked_up(len(keys) // KEY_BYTES, hits)
+    def _count(self, tenant: str, space: int, keys: bytes, hits: int, now: float, tier_hits: int = 0) -> None:
+        self._moved.looked_up(len(keys) // KEY_BYTES, hits, tier_hits)
         self._cache.looked_up(tenant, space, len(keys) // KEY_BYTES, hits, now)
 
     def _hold(
@@ -168,14 +168,16 @@ class LookupHandlers:
     def _end_wait(self, lookup: HeldLookup, wait: LookupTierWait, now: float) -> None:
         """Hold what is in memory now, and make it the result."""
         lookup.tiers = None
-        before, lookup.locks, lookup.hits = lookup.locks, {}, 0
+        in_memory, before = lookup.hits, lookup.locks
+        lookup.locks, lookup.hits = {}, 0
         with suppress(ProtocolError):  # the engine of the scheduler is gone
             lookup.hits, lookup.locks = self._hold(
                 lookup.client, wait.layouts, lookup.keys, wait.tenant, wait.readers, now
             )
         for lock in before.values():
             self._cache.release(lookup.client, lock.descriptors)
-        self._count(wait.tenant, wait.layouts[0][0], lookup.keys, lookup.hits, now)
+        tier_hits = max(0, lookup.hits - in_memory)
+        self._count(wait.tenant, wait.layouts[0][0], lookup.keys, lookup.hits, now, tier_hits)
 
     def free_lookup_locks(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)

@@ -54,6 +54,7 @@ def gateway_stats(
         chunks_out=moved.chunks_out,
         requested_chunks=moved.requested_chunks,
         hit_chunks=moved.hit_chunks,
+        tier_hit_chunks=moved.tier_hit_chunks,
     )
 
 
