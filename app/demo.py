@@ -151,6 +151,7 @@ def _surroundings(console: Console, given: Common, folder: Path, *, small: bool)
         http_port=_usable_port(console, given.http_host, given.http_port),
         lmcache_port=given.lmcache_port and _usable_port(console, "127.0.0.1", given.lmcache_port),
         engine_socket="" if given.engine_socket == default_socket else given.engine_socket,
+        kv_events_url=given.kv_events_url,
         pool_bytes=given.pool_bytes or (SMALL_POOL_BYTES if small else POOL_BYTES),
         state_dir=str(folder.absolute()),
     )

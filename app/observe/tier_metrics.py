@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from app.observe.bounded import OTHER, TENANT_LABELS
-from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from app.observe.page import C, G, H, MetricDeclaration, MetricsPage
+from app.observe.process_metrics import add_reported
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 
@@ -68,6 +69,12 @@ TIERS = {
         "larder_tier_evicted_blocks", C, "Blocks that the tier evicted to make room.", _TIER
     ),
 }
+LOAD_SECONDS = MetricDeclaration(
+    "larder_tier_load_seconds",
+    H,
+    "Duration of calls that load up to 8 MiB from the tier, without the wait for their turn, failed ones included.",
+    _TIER,
+)
 REFUSED = MetricDeclaration(
     "larder_tier_refused_blocks",
     C,
@@ -158,6 +165,7 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
     for tier in stats.tiers[:TIER_LABELS]:
         for name, declared in TIERS.items():
             page.add(declared, getattr(tier, name), stats.node, tier.name)
+        add_reported(page, LOAD_SECONDS, stats.tier_load_seconds.get(tier.name), stats.node, tier.name)
         for declared, counts in (
             (REFUSED, tier.refused),
             (LOST, tier.lost),

@@ -76,6 +76,7 @@ from dataplane.protocol.layout import AreaMemory, IndexMemory
 from dataplane.protocol.salts import shown
 from dataplane.protocol.spaces import TIER_GATEWAY
 from dataplane.protocol.stats.gateways import GatewayStats
+from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.ipc import IpcStats
 from dataplane.protocol.stats.kv_events import KvEventStats
 from dataplane.protocol.stats.processes import CacheStart, ProcessStats
@@ -180,6 +181,8 @@ class Node:
         """Callback that returns the number of spans that this process did not export."""
         self.tier_stats: Callable[[], list[TierStats]] = list
         """Callback that returns the statistics of the tiers."""
+        self.tier_load_seconds: Callable[[], dict[str, Histogram]] = dict
+        """Callback that returns the durations of loads from tiers."""
         self.when_recorded: Callable[[Callable[[], None]], None] = lambda call: call()
         """Calls back when all invalidations so far are recorded for tiers, at once or later."""
         self.kv_event_stats: Callable[[], KvEventStats | None] = lambda: None

@@ -50,6 +50,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         sweeps=pool.sweeps.stats(len(pool.doomed)),
         gateway=node.gateway_stats(now),
         tiers=node.tier_stats(),
+        tier_load_seconds=node.tier_load_seconds(),
         tier_directory_blocks=0 if directory is None else directory.listed(),
         tier_directory_unlisted=0 if directory is None else directory.unlisted(),
         kv_events=node.kv_event_stats(),

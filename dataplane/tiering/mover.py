@@ -204,7 +204,7 @@ class Mover:
             block = each.block
             self._tiering.loaded(load, each.outcome, b"" if block is None else block.checksum, now, block)
         arrived = sum(load.nbytes for load, each in zip(batch, found, strict=True) if each.block is not None)
-        if arrived and not isinstance(result, TierError):
+        if not isinstance(result, TierError):
             run.rates.add(arrived, result.began, result.ended)
         self._judge(run, result, [each.outcome for each in found])
         self.wake()

@@ -28,6 +28,7 @@ from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach
 from dataplane.protocol.events import TierLost, TierRecovered
 from dataplane.protocol.spaces import TIER_GATEWAY, TIER_MOVER
+from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tier_directory import MAX_TIERS, TierDirectory, buckets_for, directory_bytes
 from dataplane.protocol.tiers import TierSpec
@@ -131,6 +132,7 @@ class TierService:
         if self._tiers or self._tombstones.knows_tiers:
             self._begin()
         node.tier_stats = self.stats
+        node.tier_load_seconds = self.load_seconds
         loop.every(STEP_S, self.step)
 
     # ---- records
@@ -356,6 +358,11 @@ class TierService:
             if run.state.spec.name not in self._tiers:
                 found.append(self._run_stats(run, from_settings=from_settings))
         return found
+
+    def load_seconds(self) -> dict[str, Histogram]:
+        """Return the durations of calls that load blocks, by tier."""
+        runs = {name: tier.run for name, tier in self._tiers.items()}
+        return {name: run.rates.histogram() for name, run in runs.items() if run is not None}
 
     def _run_stats(self, run: TierRun, *, from_settings: bool) -> TierStats:
         assert self._mover is not None

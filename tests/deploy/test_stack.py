@@ -136,6 +136,7 @@ class Stack:
             "LARDER_LMCACHE_PORT": str(ports["gateway"]),
             "LARDER_POOL_BYTES": "64MiB",
             "LARDER_DATAPLANE__LMCACHE_SHM_NAME": self.memory.name.removeprefix(PREFIX),
+            "LARDER_KV_EVENTS_URL": f"tcp://127.0.0.1:{free_port()}",
         }
         demo = ("-m", "app.demo", "--rate", "60", "--state-dir", folder / "state")
         enter(running(sys.executable, folder / "demo.log", *demo, **environ))

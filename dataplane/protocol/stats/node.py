@@ -93,3 +93,5 @@ class NodeStats(EventStruct, tag="node.stats"):
     process: ProcessStats | None = None
     ipc: IpcStats | None = None
     """None before the first sample, and if `dataplane.ipc_interval_s` is 0."""
+    tier_load_seconds: dict[str, Histogram] = msgspec.field(default_factory=dict)
+    """Durations in seconds of calls that load blocks from tiers, without the wait for their turn, by tier."""

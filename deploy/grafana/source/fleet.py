@@ -4,7 +4,17 @@ from source.changes import changes
 from source.dashboard import Dashboard
 from source.panels import GOOD_IS_ONE, Panel, figure, rows, timeline
 from source.queries import NODE, TENANT, of, per_second, ratio, total
-from source.recurring import ALERTS, LAG, evicted, hit_ratio, operations, processes, refused
+from source.recurring import (
+    ALERTS,
+    LAG,
+    evicted,
+    hit_ratio,
+    operations,
+    processes,
+    refused,
+    restarts,
+    tiers_in_service,
+)
 
 
 def fleet() -> Dashboard:
@@ -153,8 +163,31 @@ def fleet() -> Dashboard:
                 refused(here),
                 evicted(here),
             ],
+            "Tiers": [
+                tiers_in_service("{{tier}} ({{node}})"),
+                Panel(
+                    "Bytes in tiers",
+                    "Bytes that tiers hold, as a share of their budgets.",
+                    rows(
+                        (
+                            f"{of('larder_tier_stored_bytes', 'node, tier')} / "
+                            f"({of('larder_tier_budget_bytes', 'node, tier')} > 0)",
+                            "{{tier}} ({{node}})",
+                        )
+                    ),
+                    "percentunit",
+                    maximum=1,
+                ),
+                Panel(
+                    "Bytes loaded from tiers",
+                    "Bytes per second.",
+                    rows((per_second("larder_tier_loaded_bytes_total", "node, tier"), "{{tier}} ({{node}})")),
+                    "binBps",
+                ),
+            ],
             "Processes": [
                 *processes('node=~"$node|"', "{{plane}} {{node}}"),
+                restarts(f'plane="data", {NODE}', "{{node}}"),
                 Panel(
                     "Versions",
                     "Release of each process.",

@@ -4,9 +4,25 @@ from source.changes import changes
 from source.dashboard import Dashboard
 from source.panels import BAD_IS_ONE, GOOD_IS_ONE, Panel, rows, timeline
 from source.queries import NODE, TENANT, of, per_second, quantile, total
-from source.recurring import ALERTS, LAG, evicted, hit_ratio, operations, processes, refused
+from source.recurring import (
+    ALERTS,
+    LAG,
+    evicted,
+    hit_ratio,
+    operations,
+    processes,
+    refused,
+    restarts,
+    tiers_in_service,
+)
 
 DATA = f'plane="data", {NODE}'
+
+
+def _by_reason(what: str) -> str:
+    """Return a tier's blocks per second by reason, and 0 for a tier that has counted none."""
+    counted = per_second(f"larder_tier_{what}_blocks_total", "node, tier, reason")
+    return f"{counted} or on (node, tier) 0 * {of('larder_tier_serves', 'node, tier')}"
 
 
 def node() -> Dashboard:
@@ -152,7 +168,84 @@ def node() -> Dashboard:
                     maximum=1,
                 ),
             ],
-            "Process": [*processes(NODE, "{{plane}}")],
+            "Tiers": [
+                tiers_in_service("{{tier}}"),
+                Panel(
+                    "Bytes in tiers",
+                    "Bytes that tiers hold, and their budgets.",
+                    rows(
+                        (of("larder_tier_stored_bytes", "node, tier"), "{{tier}}"),
+                        (of("larder_tier_budget_bytes", "node, tier"), "{{tier}} budget"),
+                    ),
+                    "bytes",
+                ),
+                Panel(
+                    "Bytes copied and loaded",
+                    "Bytes per second that are copied to tiers, and loaded from them into memory.",
+                    rows(
+                        (per_second("larder_tier_spilled_bytes_total", "node, tier"), "copied to {{tier}}"),
+                        (per_second("larder_tier_loaded_bytes_total", "node, tier"), "loaded from {{tier}}"),
+                    ),
+                    "binBps",
+                ),
+                Panel(
+                    "Latency of loads",
+                    "Duration of calls that load up to 8 MiB. Engines wait for it in addition to what waits before.",
+                    rows(
+                        (quantile(0.5, "larder_tier_load_seconds", "tier"), "{{tier}} median"),
+                        (quantile(0.99, "larder_tier_load_seconds", "tier"), "{{tier}} 99 %"),
+                    ),
+                    "s",
+                ),
+                Panel(
+                    "Blocks not copied and not loaded",
+                    "Blocks per second, by reason. Blocks that only a tier held and that it lost are misses.",
+                    rows(
+                        (_by_reason("refused"), "{{tier}} not copied {{reason}}"),
+                        (_by_reason("lost"), "{{tier}} not loaded {{reason}}"),
+                    ),
+                ),
+                Panel(
+                    "Work that waits for tiers",
+                    "Bytes that are being copied and loaded. If many wait for long, the tier is too slow.",
+                    rows(
+                        (of("larder_tier_spilling_bytes", "node, tier"), "being copied to {{tier}}"),
+                        (of("larder_tier_loading_bytes", "node, tier"), "being loaded from {{tier}}"),
+                    ),
+                    "bytes",
+                ),
+            ],
+            "Routers, shared-memory queues and stores": [
+                Panel(
+                    "KV events for routers",
+                    "Events per second. Empty if the node publishes none.",
+                    rows(
+                        (per_second("larder_kv_events_published_total", "node"), "published"),
+                        (per_second("larder_kv_events_dropped_total", "node"), "dropped"),
+                        (per_second("larder_kv_events_replayed_total", "node"), "sent again"),
+                        (per_second("larder_kv_events_replays_abandoned_total", "node"), "replays abandoned"),
+                    ),
+                ),
+                Panel(
+                    "Queues and stores in shared memory",
+                    "Live ones of the data plane's user, and processes per second that ended without leaving.",
+                    rows(
+                        (of("larder_ipc_queues", "node"), "queues"),
+                        (of("larder_ipc_stores", "node"), "stores"),
+                        (per_second("larder_ipc_dead_peers_total", "node"), "dead peers"),
+                    ),
+                ),
+                Panel(
+                    "Bytes through queues and stores",
+                    "Bytes per second.",
+                    rows(
+                        (per_second("larder_ipc_message_bytes_total", "node"), "messages"),
+                        (per_second("larder_ipc_put_bytes_total", "node"), "objects"),
+                    ),
+                    "binBps",
+                ),
+            ],
+            "Process": [*processes(NODE, "{{plane}}"), restarts(DATA, "starts")],
         },
         one_node=True,
     )

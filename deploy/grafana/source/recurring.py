@@ -1,6 +1,6 @@
 """Panels that several dashboards have."""
 
-from source.panels import Panel, rows, timeline
+from source.panels import GOOD_IS_ONE, Panel, rows, timeline
 from source.queries import NODE, of, per_second, quantile, ratio, total
 
 
@@ -58,6 +58,25 @@ def operations(legend: str, by: str, only: str = NODE) -> Panel:
             (quantile(0.99, "larder_engine_operation_seconds", by, only), f"{legend} 99 %"),
         ),
         "s",
+    )
+
+
+def tiers_in_service(legend: str) -> Panel:
+    return timeline(
+        "Tiers in service",
+        "Whether the circuit breaker of the tier is closed. If not, memory is served without the tier.",
+        of("larder_tier_serves", "node, tier"),
+        legend,
+        GOOD_IS_ONE,
+    )
+
+
+def restarts(only: str, legend: str) -> Panel:
+    return Panel(
+        "Starts of data planes",
+        "Starts of another process, planned ones included. The alert LarderDataPlaneRestarts fires at three within 15 "
+        "minutes.",
+        rows((f"max by (node) (resets(larder_process_cpu_seconds_total{{{only}}}[15m]))", legend)),
     )
 
 

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.observe.bounded import TENANT_LABELS
 from dataplane.protocol.spaces import TIER_MOVER
 from dataplane.protocol.stats.engines import EngineStats
+from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 from tests.app.callers import asked, guarding, made
 from tests.app.command import larder
@@ -62,6 +63,7 @@ async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
 
 async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None:
     assert await samples(plane) == {}
+    node.stats.tier_load_seconds = {"disk": Histogram([0.1, 1.0], [1, 0, 2], 4.5)}
     await report(
         plane,
         node,
@@ -76,7 +78,11 @@ async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None
         ),
     )
     found = await samples(plane)
-    numbers = {names[0]: value for names, value in found.items() if len(names) == 1}
+    durations = {names[1:]: value for names, value in found.items() if names[0].startswith("load_seconds")}
+    assert durations == {("0.1",): 1, ("1.0",): 1, ("+Inf",): 3, (): 4.5}
+    numbers = {
+        names[0]: value for names, value in found.items() if len(names) == 1 and "seconds" not in names[0]
+    }
     assert numbers == {
         "serves": 1, "out_of_service_total": 2, "budget_bytes": 1 << 30, "stored_bytes": 512 << 20,
         "logical_bytes": 768 << 20, "blocks": 100,

@@ -137,6 +137,9 @@ def test_blocks_go_to_the_tier_and_come_back_with_their_bytes(run: MoverBench) -
     run.until(lambda: run.ready(chain) == 16)
     assert [run.content(key) for key in chain] == chain
     assert run.node.check() == []
+    durations = run.run.rates.histogram()
+    assert sum(durations.counts) >= 1
+    assert durations.total > 0
 
 
 @pytest.mark.parametrize("fault", ["error", "crash", "failed"])
