@@ -83,8 +83,9 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     node_lost_s: float = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
     shutdown_grace_s: float = 2.0
-    """Seconds that open requests, and then the data plane, get to finish before they are cut off. `larder up` always
-    exits within twice this time plus 10 s."""
+    """Seconds that open requests, and then the data plane, get to finish before they are cut off. With the default,
+    `larder up` exits within 5 s, also with open event streams and while neither the database nor the collector of
+    traces answers; if something hangs, within twice this time plus 10 s."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity of log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"
