@@ -205,8 +205,8 @@ def event_page(note: str) -> str:
         "",
         "A data plane publishes `dataplane.block_events_per_s` events of *block traffic* one by one and sums up the "
         "rest; a management plane sums them up by tenant and reason four times a second, and the history keeps one "
-        "sum of refused blocks a minute after the first. When a queue is full, block traffic is dropped first; "
-        "`larder_events_dropped_total` counts dropped events by name.",
+        "sum of refused blocks a minute after the first. When a queue is full, block traffic is dropped first, "
+        "refusals last of it; `larder_events_dropped_total` counts dropped events by name.",
     ]
     sections: dict[str, tuple[type[EventStruct], ...]] = {
         "Management plane": OF_MANAGEMENT_PLANE,

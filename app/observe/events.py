@@ -1,8 +1,8 @@
 """The event bus: reports of nodes, changes of records, results of pushes.
 
-Publishing never blocks. Each subscriber has a bounded backlog; one that does not keep up loses block traffic first and
-then its oldest events, and the bus counts them by name. `touch` marks the overview as changed without publishing an
-event.
+Publishing never blocks. Each subscriber has a bounded backlog; one that does not keep up loses block traffic first,
+refusals last of it, and then its oldest events, and the bus counts them by name. `touch` marks the overview as changed
+without publishing an event.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from app.observe.catalogue import BLOCK_TRAFFIC, CATALOGUE, PlaneEvent
+from app.observe.catalogue import CATALOGUE, DROPPED_FIRST, PlaneEvent
 from dataplane.protocol.event import name_of
 from dataplane.protocol.events import Event
 
@@ -40,8 +40,8 @@ class LarderEvent(msgspec.Struct, frozen=True):
 
 
 class EventQueue:
-    """A bounded queue of events, oldest first. When it is full, it drops block traffic before other events, and counts
-    by name what it drops."""
+    """A bounded queue of events, oldest first. When it is full, it drops block traffic before other events, refusals
+    last of it, and counts by name what it drops."""
 
     def __init__(self, limit: int, dropped: Counter[str], *, keep_oldest: bool) -> None:
         """`keep_oldest`: without block traffic, drop the newest event of a full queue, not the oldest."""
@@ -56,7 +56,9 @@ class EventQueue:
     def push(self, event: LarderEvent) -> None:
         self._events.append(event)
         if len(self._events) > self._limit:
-            traffic = (at for at, each in enumerate(self._events) if each.name in BLOCK_TRAFFIC)
+            traffic = (
+                at for names in DROPPED_FIRST for at, each in enumerate(self._events) if each.name in names
+            )
             victim = next(traffic, self._victim)
             name = self._events[victim].name
             self._dropped[name if name in CATALOGUE else "other"] += 1

@@ -1,6 +1,7 @@
 """Event bus: delivers events to subscribers; bounded, never blocks, and counts dropped events by name.
 
-Block traffic beyond a rate is summed up over a second, and dropped before all other events when the queue is full.
+Block traffic beyond a rate is summed up over a second, and dropped before all other events when the queue is full;
+refusals last of it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from math import inf
 import structlog
 
 from dataplane.protocol.event import name_of
-from dataplane.protocol.event_sums import BLOCK_TRAFFIC, EventSums
+from dataplane.protocol.event_sums import BLOCK_TRAFFIC, BlockTraffic, EventSums
 from dataplane.protocol.events import Event
 
 Subscriber = Callable[[Event], None]
 MAX_QUEUED = 65_536
 RESERVED = 8_192
-"""Number of queue entries that block traffic may not use."""
+"""Number of queue entries that block traffic may not use; refusals may use half of them."""
 SUM_S = 1.0
 MAX_SUMS = 4_096
 
@@ -55,7 +56,7 @@ class EventFanout:
                 self._end_window(event.at)
             if self._passed < self._block_events_per_s:
                 self._passed += 1
-                self._add(event, MAX_QUEUED - RESERVED)
+                self._add(event, _room(event))
                 continue
             self._sums.add(event)
             if len(self._sums) >= MAX_SUMS:
@@ -80,10 +81,15 @@ class EventFanout:
 
     def _add_sums(self) -> None:
         for _, event in self._sums.take():
-            self._add(event, MAX_QUEUED - RESERVED)
+            self._add(event, _room(event))
 
     def _add(self, event: Event, limit: int) -> None:
         if len(self._queue) >= limit:
             self.dropped[name_of(event)] += 1
         else:
             self._queue.append(event)
+
+
+def _room(event: BlockTraffic) -> int:
+    """Return the number of queue entries up to which an event of block traffic may be queued."""
+    return MAX_QUEUED - (RESERVED // 2 if event.stored else RESERVED)

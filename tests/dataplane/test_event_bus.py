@@ -75,11 +75,13 @@ def test_changes_are_never_sampled() -> None:
     assert len(got) == 1000
 
 
-def test_a_full_bus_drops_traffic_before_changes_and_counts_by_name() -> None:
+def test_a_full_bus_drops_traffic_before_refusals_and_those_before_changes_and_counts_by_name() -> None:
     bus, got = listening(float("inf"))
     bus.publish(stored(1.0) for _ in range(MAX_QUEUED))
     assert bus.dropped == {"blocks.stored": RESERVED}
-    bus.publish(PoolResized(1.0, 1) for _ in range(RESERVED + 3))
-    assert bus.dropped == {"blocks.stored": RESERVED, "pool.resized": 3}
+    bus.publish(BlocksRefused(1.0, 1, "a", "pool_full", 1, 10) for _ in range(RESERVED // 2 + 2))
+    assert bus.dropped == {"blocks.stored": RESERVED, "blocks.refused": 2}
+    bus.publish(PoolResized(1.0, 1) for _ in range(RESERVED // 2 + 3))
+    assert bus.dropped == {"blocks.stored": RESERVED, "blocks.refused": 2, "pool.resized": 3}
     bus.deliver()
     assert len(got) == MAX_QUEUED

@@ -16,7 +16,7 @@ from dataplane.protocol.stats.node import NodeStats
 
 __all__ = [
     "CATALOGUE",
-    "BLOCK_TRAFFIC",
+    "DROPPED_FIRST",
     "NOT_STORED",
     "OF_DATA_PLANES",
     "OF_MANAGEMENT_PLANE",
@@ -39,4 +39,8 @@ CATALOGUE: dict[str, type[EventStruct]] = {
 """All events that the event bus of a management plane delivers, by name."""
 NOT_STORED = frozenset(name for name, each in CATALOGUE.items() if not each.stored)
 """Names of events of normal operation, which are not stored."""
-BLOCK_TRAFFIC = frozenset(name for name, each in CATALOGUE.items() if each.per_block)
+DROPPED_FIRST = tuple(
+    frozenset(name for name, each in CATALOGUE.items() if each.per_block and each.stored is stored)
+    for stored in (False, True)
+)
+"""What a full queue drops first: block traffic of normal operation, then refusals, which are stored."""

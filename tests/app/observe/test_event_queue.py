@@ -29,6 +29,17 @@ def test_traffic_is_dropped_before_changes() -> None:
         assert pushed(names, 3, keep_oldest=keep_oldest) == ([0, 2, 4], {"blocks.stored": 2})
 
 
+def test_refusals_are_dropped_after_other_traffic_and_before_changes() -> None:
+    names = ["blocks.refused", "quota.changed", "blocks.stored", "node.lost", "blocks.evicted"]
+    for keep_oldest in (False, True):
+        assert pushed(names, 3, keep_oldest=keep_oldest)[0] == [0, 1, 3]
+        assert pushed(names, 2, keep_oldest=keep_oldest)[1] == {
+            "blocks.refused": 1,
+            "blocks.stored": 1,
+            "blocks.evicted": 1,
+        }
+
+
 def test_traffic_that_finds_a_queue_full_of_changes_is_dropped_itself() -> None:
     names = ["quota.changed"] * 3 + ["blocks.evicted"] * 2
     assert pushed(names, 3, keep_oldest=False) == ([0, 1, 2], {"blocks.evicted": 2})
