@@ -319,6 +319,8 @@ class Node:
         for number in [*engine.reservations, *engine.expired]:
             self.storing.abort(engine, number, now)
         engine.connected = False
+        if self.tiering is not None:
+            self.tiering.loads.engine_gone(client)
         self.emit(EngineDetached(now, client, engine.pid, engine.group, "client detached", 0))
         self._forget(engine, now)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
@@ -182,7 +183,18 @@ class Mover:
             left_s = max(0.0, batch[0].deadline - now)
             loads = [BlockLoad(load.name, self._place(load)) for load in batch]
             deadline = time.monotonic() + left_s
-            run.worker.submit("load", partial(_load, loads, deadline), partial(self._loaded, run, batch))
+            call = run.worker.submit(
+                "load", partial(_load, loads, deadline), partial(self._loaded, run, batch)
+            )
+            batch[0].batch.cancel = partial(self._cancel, call, batch, loads)
+
+    def _cancel(self, call: Future[None], batch: Sequence[PlannedLoad], loads: list[BlockLoad]) -> None:
+        """Cancel a call that loads a batch, and release the memory of the batch, unless the call has begun."""
+        if call.cancel():
+            loads.clear()  # its thread pool keeps the call, and with it views of the memory, until a thread is free
+            for load in batch:
+                self._tiering.load_cancelled(load, self._clock())
+            self.wake()
 
     def _stored(self, run: TierRun, plans: Sequence[PlannedSpill], result: list[CopyEnd] | TierError) -> None:
         run.copying -= 1

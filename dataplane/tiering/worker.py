@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import structlog
@@ -49,12 +49,13 @@ class TierWorker:
         self._retired: threading.Thread | None = None
         loop.register(self._wake, self._hear)
 
-    def submit(self, kind: str, work: Callable[[Tier], T], done: Callable[[T | TierError], None]) -> None:
+    def submit(
+        self, kind: str, work: Callable[[Tier], T], done: Callable[[T | TierError], None]
+    ) -> Future[None]:
         """Run `work` on a thread of its kind (`copy`, `load` or `look`), then `done` on the loop with its result, or
-        with the failure of the whole tier."""
+        with the failure of the whole tier. A call that is cancelled before it runs calls neither."""
         self._last += 1
-
-        self._pools[kind].submit(self._run, self._last, work, done)
+        return self._pools[kind].submit(self._run, self._last, work, done)
 
     def hangs_s(self) -> float:
         """Return how long the oldest call that runs has taken so far; 0 if none runs."""

@@ -2,13 +2,14 @@
 
 A request names a chain. Its blocks are loaded in chain order, in batches, each from the first tier in service that
 holds it. Shared tiers are asked first for blocks that are not known to be in a tier. A block that is in memory, or that
-another request loads, is skipped. A request is cancelled if its deadline passes before its next batch begins, or if its
-engine is gone. The engines take turns, batch by batch.
+another request loads, is skipped. A request is cancelled if its deadline passes before its next batch begins, if its
+engine is gone, or if the engine no longer needs it. A batch that no request needs any more is cancelled too, unless the
+tier has begun to load it. The engines take turns, batch by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +44,10 @@ class LoadBatch:
     """Checksums of the blocks that arrived, by position in the reservation."""
     names: dict[int, BlockName] = field(default_factory=dict)
     """Blocks by position in the reservation."""
+    requests: list[LoadRequest] = field(default_factory=list)
+    """Requests that need blocks of the batch."""
+    cancel: Callable[[], object] = lambda: None
+    """Cancels the batch if the tier has not begun to load it."""
 
 
 class Source(NamedTuple):
@@ -84,8 +89,8 @@ class Loads:
         self._tiers = tiers
         self._tiering = tiering
         self._queue = LoadQueue()
-        self._loading: set[tuple[int, bytes]] = set()
-        """Blocks that are being loaded: space and key."""
+        self._loading: dict[tuple[int, bytes], LoadBatch] = {}
+        """Batches of the blocks that are being loaded, by space and key."""
         self.given_up = 0
         """Number of requests that were cancelled before their last block was planned."""
 
@@ -139,10 +144,23 @@ class Loads:
     def cancel(self, request: LoadRequest) -> None:
         """Cancel a request, except loads that have begun."""
         self.given_up += self._queue.remove(request)
+        names = ((request.space, key) for key in request.keys)
+        self._leave(
+            (self._loading[name] for name in names if name in self._loading), lambda each: each is request
+        )
 
     def engine_gone(self, client: int) -> None:
         """Cancel the requests of an engine, except loads that have begun."""
         self.given_up += self._queue.engine_gone(client)
+        self._leave(self._loading.values(), lambda each: each.client == client)
+
+    @staticmethod
+    def _leave(batches: Iterable[LoadBatch], gone: Callable[[LoadRequest], bool]) -> None:
+        """Remove requests from batches, and cancel the batches that no request needs any more."""
+        for batch in set(batches):
+            batch.requests = [request for request in batch.requests if not gone(request)]
+            if not batch.requests:
+                batch.cancel()
 
     def answered(self) -> None:
         """Continue the requests whose next block no longer waits for an answer."""
@@ -229,8 +247,11 @@ class Loads:
         table = self._pool.table
         while request.at < len(request.keys):
             key = request.keys[request.at]
-            known = (request.space, key) in self._loading
-            if not known and table.find(pack_keys([key]), request.space)[0] is None:
+            batch = self._loading.get((request.space, key))
+            if batch is not None:
+                if request not in batch.requests:
+                    batch.requests.append(request)
+            elif table.find(pack_keys([key]), request.space)[0] is None:
                 return request.at
             request.at += 1
         return None
@@ -301,11 +322,11 @@ class Loads:
             tier.lose("memory", *(BlockName(space, key) for key in lost))
         if not positions:
             return []
-        batch = LoadBatch(granted.reservation, len(positions))
+        batch = LoadBatch(granted.reservation, len(positions), requests=[request])
         planned = []
         for at in positions:
             key = request.keys[first + at]
-            self._loading.add((request.space, key))
+            self._loading[request.space, key] = batch
             name = batch.names[at] = BlockName(space, key)
             planned.append(
                 PlannedLoad(
@@ -329,7 +350,7 @@ class Loads:
     def ended(self, load: PlannedLoad, checksum: bytes, now: float) -> None:
         """Take the end of one block of a batch; an empty checksum means that the block did not arrive. The end of the
         last block publishes the blocks that arrived, and releases the memory of the others."""
-        self._loading.discard((load.space, load.name.key))
+        self._loading.pop((load.space, load.name.key), None)
         batch = load.batch
         batch.left -= 1
         if checksum:

@@ -425,6 +425,11 @@ class Tiering:
         self.existence.step(now)
         self.loads.answered()
 
+    def load_cancelled(self, load: PlannedLoad, now: float) -> None:
+        """Release the memory of one block of a load that was cancelled before it began."""
+        load.tier.loading_bytes -= load.nbytes
+        self.loads.ended(load, b"", now)
+
     def loaded(
         self,
         load: PlannedLoad,

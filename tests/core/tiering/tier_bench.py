@@ -246,7 +246,11 @@ class TierBench:
 
 def tier_bench(blocks: int, *tiers: TierSpec, spaces: Sequence[Space] = (), **options: object) -> TierBench:
     """A pool of so many blocks of a page, and tiers."""
-    bench = Bench(blocks * PAGE, **options)  # type: ignore[arg-type]
+    return with_tiers(Bench(blocks * PAGE, **options), *tiers, spaces=spaces)  # type: ignore[arg-type]
+
+
+def with_tiers(bench: Bench, *tiers: TierSpec, spaces: Sequence[Space] = ()) -> TierBench:
+    """Give tiers to a node."""
     mover, _ = bench.node.attach(Attach(0, VERSION, "larder:tiers", []), 1, bench.now, gateway="tiers")
     buckets = buckets_for(4096)
     directory = TierDirectory.make(memoryview(bytearray(directory_bytes(buckets))), buckets)

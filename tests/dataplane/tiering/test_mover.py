@@ -10,6 +10,7 @@ import pytest
 
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.node import Node, NodeOptions
+from dataplane.core.tiering.load_queue import LoadRequest
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.core.tiering.tombstones import Tombstone
@@ -97,9 +98,9 @@ class MoverBench:
     def listed(self, chain: list[bytes]) -> int:
         return int((self.directory.find(pack_keys(chain), self.word).tiers != 0).sum())
 
-    def ask(self, chain: list[bytes], wait_s: float = 60.0) -> None:
+    def ask(self, chain: list[bytes], wait_s: float = 60.0) -> LoadRequest | None:
         now = time.time()
-        self.tiering.loads.request(self.client, self.space, make.packed(chain), now + wait_s)
+        return self.tiering.loads.request(self.client, self.space, make.packed(chain), now + wait_s)
 
     def evict_all(self) -> None:
         for number in range(POOL_BLOCKS // 64):
@@ -216,3 +217,32 @@ def test_a_stop_waits_a_bounded_time_for_a_tier_that_hangs() -> None:
     assert not bench.tier.closed
     bench.loop.close()
     bench.memory.close()
+
+
+def test_loads_that_no_request_needs_any_more_free_their_room(run: MoverBench) -> None:
+    chains = [make.keys(4, name) for name in ("a", "b", "c", "d")]
+    for chain in chains:
+        run.store(chain)
+    run.until(lambda: all(run.listed(chain) == 4 for chain in chains))
+    run.evict_all()
+    run.until(lambda: not run.state.waiting_blocks and not run.state.spilling_bytes)
+    run.tier.fault = "hang"
+    requests = [run.ask(chain) for chain in chains]
+    joined = run.ask(chains[3])
+    run.mover.step()
+    run.until(lambda: run.tier.hanging == 2)
+    assert run.state.loading_bytes == 16 * NBYTES
+    for request in requests:
+        assert request is not None
+        run.tiering.loads.cancel(request)
+    assert run.state.loading_bytes == 12 * NBYTES, "two calls have begun, and one request is left"
+    assert len(run.node.engines[run.tiering.client].reservations) == 3
+    run.node.say_detached(run.client, time.time())
+    assert run.state.loading_bytes == 8 * NBYTES
+    assert joined is not None
+    assert not run.tiering.loads.under_way(joined)
+    run.tier.fault = ""
+    run.tier.go_on.set()
+    run.until(lambda: not run.state.loading_bytes)
+    assert run.state.counters.loaded_blocks == 8
+    assert run.node.check() == []

@@ -184,10 +184,13 @@ class LookupHandlers:
         lookup = self._sessions.find(request.peer.identity, key.request_id)
         if lookup is None or key.start >= key.end:
             return None
+        first, last = key.start // CHUNK_TOKENS, -(-key.end // CHUNK_TOKENS)
+        if lookup.tiers is not None and first <= lookup.hits and last >= len(lookup.keys) // KEY_BYTES:
+            lookup.tiers.cancel()
         lock = next(iter(lookup.locks.values()), None)
         if lock is not None and lookup.client in self._cache.node.engines:
             # The engine has these chunks in its own memory, but they count as used nevertheless.
-            chunks = slice(key.start // CHUNK_TOKENS, -(-key.end // CHUNK_TOKENS))
+            chunks = slice(first, last)
             pairs = zip(lock.descriptors[chunks], lock.readers[chunks], strict=True)
             used = [descriptor for descriptor, readers in pairs if readers]
             if used:

@@ -119,7 +119,7 @@ class LookupSessions:
         self._handed_over.clear()
 
     def end(self, scheduler: bytes, request_id: str) -> None:
-        """End the look-up of a request, and release its leases."""
+        """End the look-up of a request: release its leases, and cancel the loads that it waits for."""
         self._handed_over.pop((scheduler, request_id), None)
         lookup = self._all.pop((scheduler, request_id), None)
         if lookup is None:
@@ -132,6 +132,8 @@ class LookupSessions:
         del same[scheduler]
         if not same:
             del self._of_request[request_id]
+        if lookup.tiers is not None:
+            lookup.tiers.cancel()
         for lock in lookup.locks.values():
             left = [each for each, readers in zip(lock.descriptors, lock.readers, strict=True) if readers]
             if left:

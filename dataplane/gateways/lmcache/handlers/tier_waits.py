@@ -1,13 +1,15 @@
 """Look-ups whose next chunks are in tiers behind memory.
 
-Such a look-up requests the loads, and has no result until they have ended or TIER_WAIT_S has passed. Its result is then
-the number of chunks in memory. The chunks that were in memory from the start are held in the meantime.
+Such a look-up requests the loads, and has no result until they have ended, or until TIER_WAIT_S has
+passed. Its result is then the number of chunks in memory. The chunks that were in memory from the start are held in the
+meantime. A look-up that ends before its result cancels the loads that have not begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dataplane.core.inprocess import InProcess
 from dataplane.core.tiering.load_queue import LoadRequest
@@ -31,6 +33,8 @@ class LookupTierWait:
     """Spaces of every rank, by layout, as when the look-up began."""
     tenant: str
     readers: int
+    cancel: Callable[[], None]
+    """Cancels the loads that have not begun."""
     answered_later: bool = False
     """Whether the response to a request waits for the end of the loads."""
 
@@ -59,15 +63,22 @@ class LookupTierWaits:
         if reach <= min(each.ready for each in found):
             return None
         until = now + TIER_WAIT_S
-        requests = []
+        requests: list[LoadRequest] = []
         for space in spaces:
             try:
                 request = tiering.loads.request(client, space, keys[: reach * KEY_BYTES], until)
             except ProtocolError:  # the core forgets empty spaces
+                self._cancel(requests)
                 return None
             if request is not None:
                 requests.append(request)
-        return LookupTierWait(requests, until, layouts, tenant, readers)
+        return LookupTierWait(requests, until, layouts, tenant, readers, partial(self._cancel, requests))
+
+    def _cancel(self, requests: Sequence[LoadRequest]) -> None:
+        tiering = self._cache.node.tiering
+        if tiering is not None:
+            for request in requests:
+                tiering.loads.cancel(request)
 
     def ended(self, wait: LookupTierWait, now: float) -> bool:
         """Return whether no more blocks are to be loaded, or the wait has reached its limit."""
