@@ -1,4 +1,4 @@
-"""Look-ups that wait for tiers, and end before the loads."""
+"""Look-ups that wait for tiers: how long, and what is left of their loads when they end first."""
 
 from __future__ import annotations
 
@@ -61,3 +61,14 @@ def test_a_look_up_that_ends_cancels_its_loads(
     run.begin()
     assert run.loads == []
     assert run.tiering.loads.given_up == 1
+
+
+def test_a_look_up_waits_as_long_as_the_loads_of_a_tier_may_wait(gateway: Gateway, client: Client) -> None:
+    run = with_spilled(gateway, client, load_deadline_s=20.0)
+    begin(client)
+    gateway.pass_time(19.0)
+    assert client.status("r") is None
+    gateway.pass_time(2.0)
+    assert client.status("r") == 1
+    run.begin()
+    assert run.loads == []

@@ -1,8 +1,8 @@
 """Look-ups whose next chunks are in tiers behind memory.
 
-Such a look-up requests the loads, and has no result until they have ended, or until TIER_WAIT_S has
-passed. Its result is then the number of chunks in memory. The chunks that were in memory from the start are held in the
-meantime. A look-up that ends before its result cancels the loads that have not begun.
+Such a look-up requests the loads. It has no result until they have ended, or until the longest `load_deadline_s` of the
+tiers in service has passed; its result is then the number of chunks in memory. The chunks that were in memory from the
+start are held in the meantime. A look-up that ends before its result cancels the loads that have not begun.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataplane.core.tiering.load_queue import LoadRequest
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.keys import KEY_BYTES
 
-TIER_WAIT_S = 5.0
-"""The longest wait for tiers; vLLM does not compute the request meanwhile."""
 POLL_S = 0.005
 MAX_ANSWERS = 1024
 Later = Callable[[float, Callable[[], None]], object]
@@ -62,7 +60,7 @@ class LookupTierWaits:
         reach = min(each.reach for each in found)
         if reach <= min(each.ready for each in found):
             return None
-        until = now + TIER_WAIT_S
+        until = now + max((tier.spec.load_deadline_s for tier in tiering.tiers if tier.serves), default=0.0)
         requests: list[LoadRequest] = []
         for space in spaces:
             try:
