@@ -41,6 +41,9 @@ TIERS = {
     "waiting_blocks": MetricDeclaration(
         "larder_tier_waiting_blocks", G, "Blocks that wait to be copied to the tier.", _TIER
     ),
+    "waiting_bytes": MetricDeclaration(
+        "larder_tier_waiting_bytes", G, "Bytes of the blocks that wait to be copied to the tier.", _TIER
+    ),
     "spilling_bytes": MetricDeclaration(
         "larder_tier_spilling_bytes", G, "Bytes that are being copied to the tier.", _TIER
     ),

@@ -304,6 +304,7 @@ class Mover:
             refused=dict(run.state.counters.refused),
             lost=dict(run.state.counters.lost),
             waiting_blocks=run.state.waiting_blocks,
+            waiting_bytes=run.state.waiting_bytes,
             spilling_bytes=run.state.spilling_bytes,
             loading_bytes=run.state.loading_bytes,
             load_bytes_per_s=run.rates.bytes_per_s,

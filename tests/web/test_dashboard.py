@@ -781,6 +781,7 @@ def tier_record(name: str = "nvme", **fields: Any) -> dict[str, Any]:
     }
     stats = {"gpu-a1": TierStats(name, "disk", 2 << 40, True, blocks=1040, stored_bytes=65 << 20)}
     answer = TierAnswer(
+        unspilled_bytes=0,
         name=name, type="disk", budget_bytes=2 << 40, parameters={"directories": ["/mnt/nvme0/larder"]}, order=1,
         spill="commit", load_deadline_s=5.0, max_bytes_in_flight=64 << 20, compress="none", note="", managed_by="", selector=None,
         generation=3, etag='"3"', created_at=0.0, updated_at=0.0, blocks=1040, stored_bytes=65 << 20,

@@ -129,6 +129,14 @@ def ratio(tier: Mapping[str, Any]) -> str:
     return f"{100 * tier['stored_bytes'] / logical:.0f}%" if logical else "-"
 
 
+def unspilled(tier: Mapping[str, Any]) -> str:
+    """Return the bytes that are still to be copied to a tier of a node: `12 MiB`; `-` for none."""
+    nbytes = (
+        tier.get("waiting_bytes", 0) + tier["spilling_bytes"]
+    )  # a node of an older release has no waiting_bytes
+    return size(nbytes) if nbytes else "-"
+
+
 def encodings(tier: Mapping[str, Any]) -> str:
     """Return the number of blocks by how a tier holds them: `1,200 zstd, 12 none`."""
     counts = sorted(tier.get("encodings", {}).items(), key=lambda each: (-each[1], each[0]))

@@ -134,11 +134,28 @@ class TierAnswer(TierRecord, frozen=True):
     stored_bytes: int
     logical_bytes: int
     """Bytes of these blocks as they are in memory, before compression and without headers."""
+    unspilled_bytes: int
+    """Bytes of blocks that wait to be copied to the tier, or are being copied. A node that ends with its memory loses
+    them, unless another tier holds them."""
     stats: dict[str, TierStats]
     """What the tier holds and does, by node; without lost nodes, and nodes where it is not open."""
     faults: dict[str, list[TierRefusal]]
     """Faults of the nodes that refuse the current tiers, by node."""
     status: RecordStatus
+
+
+class SettingsTier(msgspec.Struct, frozen=True):
+    """A tier that the settings of nodes declare. It has no record, and only the settings change it."""
+
+    name: str
+    blocks: int
+    """Sum over the nodes in `stats`."""
+    stored_bytes: int
+    logical_bytes: int
+    unspilled_bytes: int
+    """As for a record."""
+    stats: dict[str, TierStats]
+    """What the tier is, holds and does, by node; without lost nodes."""
 
 
 class TierList(msgspec.Struct, frozen=True):
@@ -147,6 +164,8 @@ class TierList(msgspec.Struct, frozen=True):
     """Items on all pages."""
     next_cursor: str
     """`cursor` of the next page; empty on the last."""
+    from_settings: list[SettingsTier]
+    """Tiers of the settings of nodes, on every page; `type` filters them, and `managed_by` excludes them."""
 
 
 class TierDeletion(msgspec.Struct, frozen=True):

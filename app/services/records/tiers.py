@@ -9,6 +9,7 @@ from typing import Any
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import (
+    SettingsTier,
     TierAnswer,
     TierDeletion,
     TierFilters,
@@ -54,7 +55,17 @@ class Tiers:
         """Return a page of tiers. Raises Invalid."""
         async with self._database.read() as session:
             page = await tiers.page(session, wanted, filters)
-        return TierList(self.answers(page.rows), page.total, page.next_cursor)
+        return TierList(self.answers(page.rows), page.total, page.next_cursor, self._from_settings(filters))
+
+    def _from_settings(self, filters: TierFilters) -> list[SettingsTier]:
+        if filters.managed_by is not None:
+            return []
+        tiers = []
+        for name, stats in sorted(self._stats(from_settings=True).items()):
+            shown = {node: tier for node, tier in stats.items() if filters.type in (None, tier.type)}
+            if shown:
+                tiers.append(SettingsTier(name, **_sums(shown), stats=shown))
+        return tiers
 
     async def put(
         self, name: str, intent: TierPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
@@ -116,14 +127,14 @@ class Tiers:
         }
         return [self._answer(row, stats.get(row.name, {}), faults) for row in rows]
 
-    def _stats(self) -> dict[str, dict[str, TierStats]]:
-        """Return what the nodes that are not lost report of tiers of records, by tier and node."""
+    def _stats(self, *, from_settings: bool = False) -> dict[str, dict[str, TierStats]]:
+        """Return what the nodes that are not lost report of tiers of records, or of their settings, by tier and
+        node."""
         found: dict[str, dict[str, TierStats]] = {}
         for stats in sorted(self._fleet.stats(), key=lambda stats: stats.node):
             for tier in stats.tiers:
-                if tier.from_settings:
-                    continue
-                found.setdefault(tier.name, {})[stats.node] = tier
+                if tier.from_settings == from_settings:
+                    found.setdefault(tier.name, {})[stats.node] = tier
         return found
 
     def _answer(
@@ -137,13 +148,22 @@ class Tiers:
             etag=TIERS.etag(row),
             created_at=row.created_at,
             updated_at=row.updated_at,
-            blocks=sum(tier.blocks for tier in stats.values()),
-            stored_bytes=sum(tier.stored_bytes for tier in stats.values()),
-            logical_bytes=sum(tier.logical_bytes for tier in stats.values()),
+            **_sums(stats),
             stats=stats,
             faults={node: found for node, found in faults.items() if node in status.nodes},
             status=status,
         )
+
+
+def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
+    """Return what a tier holds on all nodes, and what is still to be copied to it."""
+    tiers = stats.values()
+    return {
+        "blocks": sum(tier.blocks for tier in tiers),
+        "stored_bytes": sum(tier.stored_bytes for tier in tiers),
+        "logical_bytes": sum(tier.logical_bytes for tier in tiers),
+        "unspilled_bytes": sum(tier.waiting_bytes + tier.spilling_bytes for tier in tiers),
+    }
 
 
 def _deletion(name: str, generation: int, held: dict[str, TierStats]) -> TierDeletion:

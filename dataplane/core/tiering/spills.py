@@ -134,6 +134,7 @@ class Spills:
                 left.append((block, control))
             else:
                 tier.waiting_for.discard(name)
+                tier.waiting_bytes -= block.nbytes
         tier.waiting = left
 
     def _enqueue(
@@ -152,7 +153,7 @@ class Spills:
             elif len(queue) >= MAX_WAITING_SPILLS:
                 tier.refuse("waiting", name)
             else:
-                queue.append((block, block.control))
+                tier.enqueue(queue, block)
                 tier.waiting_for.add(name)
                 added.add(name)
         return added
@@ -187,7 +188,7 @@ class Spills:
             block, control = queue[0]
             space = self._tiering.identity(block.space)
             if space is None or not self._still_there(block, control):
-                queue.popleft()
+                tier.dequeue(queue)
                 self._waits_no_more(tier, space, block)
                 continue
             name = BlockName(space, block.key)
@@ -196,7 +197,7 @@ class Spills:
             charge = tier.stored_size(block.nbytes)
             if tier.spilling_bytes and tier.spilling_bytes + charge > tier.spec.max_bytes_in_flight:
                 return None
-            queue.popleft()
+            tier.dequeue(queue)
             self._waits_no_more(tier, space, block)
             if (tier.number, name) in self._under_way or tier.held(name) is not None:
                 continue
@@ -318,7 +319,7 @@ class Spills:
         space = self._tiering.space_numbers().get(name.space)
         block = None if space is None else self._pool.table.find(pack_keys([name.key]), space)[0]
         if block is not None and self._still_there(block, block.control):
-            tier.waiting.append((block, block.control))
+            tier.enqueue(tier.waiting, block)
             tier.waiting_for.add(name)
 
     def _still_there(self, block: Block, control: int) -> bool:

@@ -64,6 +64,8 @@ class TierState:
         """Blocks that wait to be copied, with their control words."""
         self.first: deque[tuple[Block, int]] = deque()
         """Those of guaranteed and permanent pins, which are copied before the others."""
+        self.waiting_bytes = 0
+        """Bytes of the blocks in these two queues, in memory."""
         self.missed_pins = False
         """Whether blocks of pins were not copied because the tier was out of service."""
         self.waiting_for: set[BlockName] = set()
@@ -91,6 +93,23 @@ class TierState:
     def waiting_blocks(self) -> int:
         """Number of blocks that wait to be copied."""
         return len(self.first) + len(self.waiting)
+
+    def enqueue(self, queue: deque[tuple[Block, int]], block: Block) -> None:
+        """Let a block wait at the end of one of the two queues."""
+        queue.append((block, block.control))
+        self.waiting_bytes += block.nbytes
+
+    def dequeue(self, queue: deque[tuple[Block, int]]) -> None:
+        """Remove the next block of one of the two queues."""
+        block, _ = queue.popleft()
+        self.waiting_bytes -= block.nbytes
+
+    def clear_waiting(self) -> None:
+        """Remove all blocks that wait to be copied."""
+        self.first.clear()
+        self.waiting.clear()
+        self.waiting_for.clear()
+        self.waiting_bytes = 0
 
     def refuse(self, reason: str, name: BlockName) -> None:
         """Count a block that was not copied to the tier."""

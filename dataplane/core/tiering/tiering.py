@@ -120,9 +120,7 @@ class Tiering:
         """Stop using a tier. Calls under way may still end; the caller clears the directory."""
         tier.serves, tier.closing = False, True
         self.tiers.remove(tier)
-        tier.first.clear()
-        tier.waiting.clear()
-        tier.waiting_for.clear()
+        tier.clear_waiting()
         self.existence.leave(tier)
 
     def forgetting(self, tier: TierState) -> Iterator[None]:

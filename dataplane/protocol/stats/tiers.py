@@ -74,3 +74,6 @@ class TierStats(msgspec.Struct):
     """Number of blocks by their encoding in the tier: `none` (as they are in memory), `zstd`, `fp8`."""
     not_compressed: dict[str, int] = {}
     """Blocks that were copied as they are although the tier compresses, by reason."""
+    waiting_bytes: int = 0
+    """Bytes of the blocks that wait to be copied to the tier. If the node ends with its memory, they are lost, and so
+    are those of `spilling_bytes`, unless another tier holds them."""

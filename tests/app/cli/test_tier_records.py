@@ -27,14 +27,16 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     ]
     held = TierStats("nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False)
     held.logical_bytes, held.encodings = 128 << 20, {"none": 40, "zstd": 1000}
+    held.waiting_bytes, held.spilling_bytes = 3 << 20, 1 << 20
     node.stats = msgspec.structs.replace(node.stats, tiers=[held])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "tiers", "list", "-o", "wide")
     lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "settings" not in out
     assert lines[:3] == [
         "Tiers (1)",
-        "name type nodes budget stored blocks spill order deadline in flight compress ratio state owner note",
-        "nvme disk all 2 TiB 64 MiB 1,040 evict 0 5s 64 MiB none 50% applied -",
+        "name type nodes budget stored blocks unspilled spill order deadline in flight compress ratio state owner note",
+        "nvme disk all 2 TiB 64 MiB 1,040 4 MiB evict 0 5s 64 MiB none 50% applied -",
     ]
     _, out, _ = await larder(plane, "tier", "get", "nvme")
     assert [" ".join(line.split()) for line in out.splitlines()[-2:]] == [
@@ -47,7 +49,9 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
         lambda: any(tier.listing_fault for stats in plane.app.parts.fleet.stats() for tier in stats.tiers)
     )
     _, out, _ = await larder(plane, "tier", "get", "nvme", "-o", "wide")
-    assert "in service, listing, 1,204 blocks so far; no answer; it is tried again" in " ".join(out.split())
+    out = " ".join(out.split())
+    assert "in service, listing, 1,204 blocks so far; no answer; it is tried again" in out
+    assert "node-a in_sync 2 64 MiB 1,040 4 MiB 1,000 zstd" in out
     _, out, _ = await larder(plane, "tiers", "--json")
     assert json.loads(out)["items"][0]["stats"]["node-a"]["blocks"] == 1040
     assert (await larder(plane, "tiers", "describe", "nvme"))[0] == 0
@@ -55,6 +59,26 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     assert code == 0
     assert out.startswith("nvme: tier deleted; 1,040 blocks (64 MiB) that it holds")
     assert node.tiers == []
+
+
+async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, node: FakeNode) -> None:
+    held = TierStats("disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10)
+    node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+    await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
+    code, out, err = await larder(plane, "tiers", "list")
+    assert code == 0, err
+    assert [" ".join(line.split()) for line in out.splitlines()][-3:] == [
+        "Tiers of settings (1)",
+        "name type node budget stored blocks unspilled tier",
+        "disk disk node-a 1 GiB 56 KiB 7 8 KiB in service",
+    ]
+    answer = json.loads((await larder(plane, "tiers", "list", "--json"))[1])
+    assert (answer["items"], answer["total"]) == ([], 0)
+    assert [(each["name"], each["unspilled_bytes"]) for each in answer["from_settings"]] == [
+        ("disk", 8 << 10)
+    ]
+    for query, found in (("type=disk", 1), ("type=s3", 0), ("managed_by=x", 0)):
+        assert len((await plane.get(f"/api/v1/tiers?{query}"))["from_settings"]) == found
 
 
 async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: FakeNode) -> None:

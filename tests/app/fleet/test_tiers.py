@@ -73,6 +73,7 @@ async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None
             not_compressed={"size": 4, "dtype": 1, "x": 2},
             out_of_service=2,
             waiting_blocks=4,
+            waiting_bytes=10,
             spilling_bytes=11,
             loading_bytes=12,
         ),
@@ -86,7 +87,8 @@ async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None
     assert numbers == {
         "serves": 1, "out_of_service_total": 2, "budget_bytes": 1 << 30, "stored_bytes": 512 << 20,
         "logical_bytes": 768 << 20, "blocks": 100,
-        "waiting_blocks": 4, "spilling_bytes": 11, "loading_bytes": 12, "load_bytes_per_second": 2.5e9,
+        "waiting_blocks": 4, "waiting_bytes": 10, "spilling_bytes": 11, "loading_bytes": 12,
+        "load_bytes_per_second": 2.5e9,
         "spilled_blocks_total": 120, "spilled_bytes_total": 600 << 20, "loaded_blocks_total": 7,
         "loaded_bytes_total": 35 << 20, "evicted_blocks_total": 20,
         "directory_blocks": 0, "directory_unlisted_total": 0,

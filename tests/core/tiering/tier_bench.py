@@ -141,6 +141,11 @@ class TierBench:
                 )
             if contents.used_bytes > contents.budget_bytes:
                 found.append(f"{tier.spec.name}: {contents.used_bytes} of {contents.budget_bytes} bytes")
+            waiting_bytes = sum(block.nbytes for block, _ in (*tier.first, *tier.waiting))
+            if tier.waiting_bytes != waiting_bytes:
+                found.append(
+                    f"{tier.spec.name}: {waiting_bytes} bytes wait, {tier.waiting_bytes} are counted"
+                )
             missing = contents.entries.keys() - self.stores[tier.number].keys()
             if missing:
                 found.append(f"{tier.spec.name}: {len(missing)} blocks are believed to be there")

@@ -3467,6 +3467,17 @@ export interface components {
             /** @description A token, `larder_…`. */
             token: string;
         };
+        /** SettingsTier */
+        SettingsTier: {
+            blocks: number;
+            logical_bytes: number;
+            name: string;
+            stats: {
+                [key: string]: components["schemas"]["TierStats"];
+            };
+            stored_bytes: number;
+            unspilled_bytes: number;
+        };
         /** SnapshotAnswer */
         SnapshotAnswer: {
             index: number;
@@ -3631,6 +3642,7 @@ export interface components {
             status: components["schemas"]["RecordStatus"];
             stored_bytes: number;
             type: string;
+            unspilled_bytes: number;
             updated_at: number;
         };
         /** TierDeletion */
@@ -3644,6 +3656,7 @@ export interface components {
         };
         /** TierList */
         TierList: {
+            from_settings: components["schemas"]["SettingsTier"][];
             items: components["schemas"]["TierAnswer"][];
             next_cursor: string;
             total: number;
@@ -3868,6 +3881,8 @@ export interface components {
             type: string;
             /** @default 0 */
             waiting_blocks: number;
+            /** @default 0 */
+            waiting_bytes: number;
         };
         /** TierTenantStats */
         TierTenantStats: {

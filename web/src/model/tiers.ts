@@ -35,7 +35,9 @@ export function notes(tier: Tier): string[] {
       : [
           `listing, ${whole(tier.listed_blocks ?? 0)} blocks so far${tier.listing_fault ? `; ${tier.listing_fault}; it is tried again` : ''}`,
         ]),
-    ...(tier.waiting_blocks ? [`${whole(tier.waiting_blocks)} blocks wait to be copied to it`] : []),
+    ...(tier.waiting_blocks
+      ? [`${whole(tier.waiting_blocks)} blocks wait to be copied to it${tier.waiting_bytes ? `, ${bytes(tier.waiting_bytes)}` : ''}`]
+      : []),
     ...(refused ? [`blocks not copied to it: ${refused}`] : []),
     ...(lost ? [`blocks not loaded: ${lost}`] : []),
     ...(held ? [`encodings of blocks: ${held}`] : []),

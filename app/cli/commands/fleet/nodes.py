@@ -104,6 +104,7 @@ _TIER_COLUMNS = (
     Column(
         "waiting", lambda t: f"{t['waiting_blocks']:,}" if t["waiting_blocks"] else "-", right=True, drop=3
     ),
+    Column("unspilled", show.unspilled, right=True, wide=True),
     Column("spilled", lambda t: show.size(t["spilled_bytes"]), right=True, drop=4),
     Column("loaded", lambda t: show.size(t["loaded_bytes"]), right=True, drop=1),
     Column("evicted", lambda t: f"{t['evicted_blocks']:,}", right=True, wide=True),

@@ -27,6 +27,7 @@ _COLUMNS = (
     Column("budget", lambda tier: show.size(tier["budget_bytes"]), right=True),
     Column("stored", lambda tier: show.size(tier["stored_bytes"]), right=True),
     Column("blocks", lambda tier: f"{tier['blocks']:,}", drop=4, right=True),
+    Column("unspilled", lambda tier: _unspilled(tier), drop=8, right=True),
     Column("spill", lambda tier: tier["spill"], drop=3),
     Column("order", lambda tier: str(tier["order"]), drop=6, right=True),
     Column("deadline", lambda tier: show.span(tier["load_deadline_s"]), drop=8, right=True),
@@ -37,12 +38,23 @@ _COLUMNS = (
     Column("owner", lambda tier: tier["managed_by"] or "-", drop=7),
     Column("note", lambda tier: tier["note"], drop=2, text=True),
 )
+_FROM_SETTINGS = (
+    Column("name", lambda each: each["name"]),
+    Column("type", lambda each: each["type"]),
+    Column("node", lambda each: each["node"]),
+    Column("budget", lambda each: show.size(each["budget_bytes"]), right=True),
+    Column("stored", lambda each: show.size(each["stored_bytes"]), right=True),
+    Column("blocks", lambda each: f"{each['blocks']:,}", drop=1, right=True),
+    Column("unspilled", lambda each: show.unspilled(each), drop=2, right=True),
+    Column("tier", lambda each: show.tier_state(each), text=True),
+)
 _ON_NODES = (
     Column("node", lambda each: each["node"]),
     Column("state", lambda each: each["state"]),
     Column("generation", lambda each: each["generation"], drop=2, right=True),
     Column("stored", lambda each: each["stored"], right=True),
     Column("blocks", lambda each: each["blocks"], drop=1, right=True),
+    Column("unspilled", lambda each: each["unspilled"], drop=4, right=True),
     Column("encodings", lambda each: each["encodings"], drop=3),
     Column("tier", lambda each: each["tier"], text=True),
 )
@@ -65,11 +77,27 @@ def tiers() -> None:
 def list_tiers(
     url: str | None, kind: str | None, managed_by: str | None, output: Output, **page: Any
 ) -> None:
-    """List all tiers."""
+    """List all tiers: those of records, and those of the settings of nodes."""
     answer = listed(url, _TIERS.path, {"type": kind, "managed_by": managed_by}, **page)
     if output.listing("Tiers", answer, _COLUMNS, "name"):
         for line in dict.fromkeys(line for tier in answer["items"] for line in _remarks(tier)):
             say(line)
+        if settings := list(_from_settings(answer)):
+            say()
+            table(f"Tiers of settings ({len(settings)})", _FROM_SETTINGS, settings, wide=output.wide)
+
+
+def _from_settings(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the tiers of the settings of nodes, one for each node."""
+    for tier in answer.get("from_settings", ()):  # an older server does not report them
+        for node, held in sorted(tier["stats"].items()):
+            yield {"node": node, **held}
+
+
+def _unspilled(tier: Mapping[str, Any]) -> str:
+    """Return the bytes that are still to be copied to a tier, on all nodes."""
+    nbytes = tier.get("unspilled_bytes", 0)  # an older server does not report it
+    return show.size(nbytes) if nbytes else "-"
 
 
 @tiers.command("get")
@@ -99,6 +127,7 @@ def _on_nodes(tier: Mapping[str, Any]) -> Iterator[dict[str, str]]:
             "generation": "-" if generation is None else str(generation),
             "stored": "-" if held is None else show.size(held["stored_bytes"]),
             "blocks": "-" if held is None else f"{held['blocks']:,}",
+            "unspilled": "-" if held is None else show.unspilled(held),
             "encodings": "-" if held is None else show.encodings(held) or "-",
             "tier": _service(held),
         }
