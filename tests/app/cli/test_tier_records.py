@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dataplane.protocol.control.snapshots import Fault
-from dataplane.protocol.stats.tiers import TierStats
+from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 from dataplane.protocol.tiers import TierSpec
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -27,6 +27,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     ]
     held = TierStats("nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False)
     held.logical_bytes, held.encodings = 128 << 20, {"none": 40, "zstd": 1000}
+    held.tenants = [TierTenantStats("acme", 1000, 60 << 20), TierTenantStats("", 40, 4 << 20)]
     held.waiting_bytes, held.spilling_bytes = 3 << 20, 1 << 20
     node.stats = msgspec.structs.replace(node.stats, tiers=[held])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
@@ -55,6 +56,17 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     _, out, _ = await larder(plane, "tiers", "--json")
     assert json.loads(out)["items"][0]["stats"]["node-a"]["blocks"] == 1040
     assert (await larder(plane, "tiers", "describe", "nvme"))[0] == 0
+    code, out, _ = await larder(plane, "tiers", "delete", "nvme", "--dry-run")
+    assert (code, out.splitlines()) == (
+        0,
+        [
+            "nvme: 1,040 blocks (64 MiB) that it holds could no longer be loaded",
+            "to keep them in use, move them first:",
+            "  larder move --from nvme --to TIER --release --tenant _default",
+            "  larder move --from nvme --to TIER --release --tenant acme",
+        ],
+    )
+    assert len(node.tiers) == 1
     code, out, _ = await larder(plane, "tiers", "delete", "nvme", "--wait", "30s")
     assert code == 0
     assert out.startswith("nvme: tier deleted; 1,040 blocks (64 MiB) that it holds")
