@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from app.settings import join_addresses, load
+from dataplane.base import allowed_secrets
 from tests.dataplane.plane import wait_for
 from tests.free_port import free_port
 from tests.require import require
@@ -49,6 +50,12 @@ EVERYTHING: dict[str, Any] = {
         "tolerations": [{"operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
         "podAnnotations": {"a": "b"},
+        "tiers": {
+            "hostPaths": ["/mnt/nvme0/larder", "/mnt/nvme1/larder"],
+            "claims": [{"claimName": "larder-tiers", "mountPath": "/mnt/shared"}],
+            "secretFiles": ["larder-redis"],
+            "secretEnv": {"TIER_S3_KEY": {"name": "larder-s3", "key": "access_key_id"}},
+        },
     },
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "metrics": {
@@ -165,6 +172,13 @@ def test_alerts_lead_to_the_runbook_that_the_service_serves_unless_told_otherwis
         ({"dataplane": {"poolBytes": "1 GB"}}, "poolBytes"),
         ({"dataplane": {"uid": 0}}, "uid"),
         ({"manager": {"replicas": 0}}, "replicas"),
+        ({"dataplane": {"tiers": {"hostPaths": ["mnt/nvme0"]}}}, "hostPaths"),
+        ({"dataplane": {"tiers": {"claims": [{"claimName": "a"}]}}}, "mountPath"),
+        ({"dataplane": {"tiers": {"secretEnv": {"TIER_KEY": "literal"}}}}, "TIER_KEY"),
+        (
+            {"dataplane": {"tiers": {"secretEnv": {"LARDER_TOKEN": {"name": "a", "key": "b"}}}}},
+            "LARDER_TOKEN",
+        ),
         ({"secrets": {"join": {"name": ""}}}, "name"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "viewer's token"),
         ({"vllm": {"enabled": True}, "dataplane": {"gatewayPort": 0}}, "needs the gateway"),
@@ -215,6 +229,29 @@ def test_no_pod_gets_variables_or_rights_that_it_does_not_need(helm: Any, values
             for container in spec["containers"]:
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
                 assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_data_planes_get_the_directories_and_secrets_of_tiers(helm: Any) -> None:
+    spec = pod(manifests(helm, EVERYTHING)["DaemonSet/larder-dataplane"])
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    (folders,), (serving,) = spec["initContainers"], spec["containers"]
+    mounts = {each["mountPath"]: each for each in serving["volumeMounts"]}
+    for path in ("/mnt/nvme0/larder", "/mnt/nvme1/larder"):
+        assert volumes[mounts[path]["name"]]["hostPath"] == {"path": path, "type": "DirectoryOrCreate"}
+    shared = mounts["/mnt/shared"]
+    assert volumes[shared["name"]]["persistentVolumeClaim"] == {"claimName": "larder-tiers"}
+    assert shared["subPathExpr"] == "$(NODE_NAME)", "two nodes must not use one directory"
+    assert "NODE_NAME" in {each["name"] for each in folders["env"]}
+    for path in ("/mnt/nvme0/larder", "/mnt/nvme1/larder", "/mnt/shared"):
+        assert mounts[path] in folders["volumeMounts"]
+        assert f"chown 10001:10001 '{path}'\n" in folders["command"][-1]
+    secret = mounts["/etc/larder/tier-secrets/larder-redis"]
+    assert secret["readOnly"]
+    assert volumes[secret["name"]]["secret"]["secretName"] == "larder-redis"
+    (variable,) = [each for each in serving["env"] if each["name"] == "TIER_S3_KEY"]
+    assert variable["valueFrom"] == {"secretKeyRef": {"name": "larder-s3", "key": "access_key_id"}}
+    references = ["file:/etc/larder/tier-secrets/larder-redis/password", "env:TIER_S3_KEY"]
+    assert list(allowed_secrets.faults(references, allowed_secrets.DEFAULT)) == []
 
 
 @pytest.mark.parametrize("mode", ["hostIPC", "hostPath"])

@@ -50,3 +50,29 @@ imagePullSecrets:
 {{- $own := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) -}}
 {{- join "," (concat $own .Values.manager.allowedHosts) -}}
 {{- end -}}
+
+{{- define "larder.nodeName" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+{{- end -}}
+
+{{/* The paths of the directories of disk tiers, as a JSON list. */}}
+{{- define "larder.tierPaths" -}}
+{{- $paths := .Values.dataplane.tiers.hostPaths -}}
+{{- range .Values.dataplane.tiers.claims }}{{ $paths = append $paths .mountPath }}{{ end -}}
+{{- toJson $paths -}}
+{{- end -}}
+
+{{- define "larder.tierMounts" -}}
+{{- range $at, $path := .Values.dataplane.tiers.hostPaths }}
+- name: tier-path-{{ $at }}
+  mountPath: {{ $path | quote }}
+{{- end }}
+{{- range $at, $claim := .Values.dataplane.tiers.claims }}
+- name: tier-claim-{{ $at }}
+  mountPath: {{ $claim.mountPath | quote }}
+  subPathExpr: $(NODE_NAME)
+{{- end }}
+{{- end -}}
