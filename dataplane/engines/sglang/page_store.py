@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
@@ -35,6 +36,8 @@ SHARE_BYTES = 1 << 20
 JOIN_S = 5.0
 MAINTENANCE_S = 0.25
 """Interval at which an idle engine looks for a new data plane."""
+LOOK_AGAIN_S = 0.005
+"""Time between two look-ups while tiers load pages."""
 NAMESPACE_BYTES = 16
 _PERMANENT = (Code.UNSUPPORTED, Code.BAD_CACHE, Code.DEVICE_REFUSED, Code.NOT_ALLOWED)
 """Refusals of a host pool that are permanent."""
@@ -109,8 +112,32 @@ class PageStore:
                 self._errors.note("maintain")
 
     def exists(self, names: Sequence[str]) -> int:
-        """Return how many leading pages are cached. Sends no message."""
-        return self._client.lookup(self._keys.of(names), tenant=self._settings.tenant, counted=self._counted)
+        """Return how many leading pages are in memory.
+
+        If tiers hold the next pages, or shared tiers may hold them, wait for them for at most `tier_timeout_s`. Without
+        tiers, or if memory has all pages, no message is sent.
+        """
+        keys = self._keys.of(names)
+        if self._settings.tier_timeout_s:
+            self._wait_for_tiers(keys)
+        return self._client.lookup(keys, tenant=self._settings.tenant, counted=self._counted)
+
+    def _wait_for_tiers(self, keys: bytes) -> None:
+        """Ask tiers for the pages that memory lacks, and wait until these are in memory, no tier has them, or they are
+        late."""
+        timeout_s = self._settings.tier_timeout_s
+        deadline = time.monotonic() + timeout_s
+        found = self._client.lookup_tiers(keys, counted=False)
+        first = max(0, found.ready - 1)  # a block is stored with the key of the one before
+        end = min(found.ready + found.coming + found.unknown, first + MAX_KEYS_PER_REQUEST)
+        sent = False
+        while found.ready < end and (found.coming or found.unknown) and found.estimate_s <= timeout_s:
+            if not sent:  # the link may have had no room
+                sent = self._client.prefetch(keys[first * KEY_BYTES : end * KEY_BYTES], wait_s=timeout_s)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._closed.wait(min(LOOK_AGAIN_S, left_s)):
+                return
+            found = self._client.lookup_tiers(keys, counted=False)
 
     def load(self, names: Sequence[str], indices: Any) -> list[bool]:
         """Copy the leading cached pages into the host pool, at the tokens with these indices. Return for each page

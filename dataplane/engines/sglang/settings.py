@@ -36,6 +36,9 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Whether stored pages get a checksum."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 0.25
     """Longest wait for a response of the data plane. Only SGLang's storage threads wait."""
+    tier_timeout_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1.0
+    """Longest time that a look-up waits for pages from tiers behind memory, such as disks or stores that nodes share.
+    Other look-ups of the engine wait behind it. With 0, look-ups do not use tiers."""
     store_copies: Literal["engine", "data_plane"] = "engine"
     """Which process copies pages that are stored. "data_plane": the data plane reads them in the memfds of SGLang's
     host pool, which needs `"allocator": "shm"`; the engine then spends little CPU time on them."""
