@@ -220,6 +220,17 @@ class Client:
         outstanding. Raises ValueError for wrong arguments.
         """
         check_wait(wait_s)
+        return self._prefetch(keys, wait_s)
+
+    def cancel_prefetch(self, keys: Keys) -> bool:
+        """Cancel an earlier `prefetch` of exactly these keys, except loads that have begun or that others need, and
+        return without waiting.
+
+        Returns False if the request could not be sent, as `prefetch` does. Raises ValueError for wrong keys.
+        """
+        return self._prefetch(keys, 0.0)
+
+    def _prefetch(self, keys: Keys, wait_s: float) -> bool:
         words = pack_keys(keys)
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")

@@ -71,7 +71,8 @@ class ClientTiers:
         return max(0, end - first), sum(seconds) if end > first else 0.0, unknown
 
     def prefetch(self, words: U64, spaces: Sequence[int], wait_s: float) -> bool:
-        """Ask for blocks, without waiting for an answer. Return whether all requests were sent."""
+        """Ask for blocks, or with `wait_s` 0 cancel that, without waiting for an answer. Return whether all requests
+        were sent."""
         if self._current() is None:
             return False
         keys = words.tobytes()

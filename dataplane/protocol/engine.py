@@ -276,7 +276,8 @@ class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_f
     keys: bytes
     """n keys of 32 bytes, ancestors first."""
     wait_s: float
-    """Seconds after which no further block is loaded for this request, more than 0 and at most 300."""
+    """Seconds after which no further block is loaded for this request, at most 300. 0 cancels an earlier request of
+    this engine for the same keys."""
 
 
 TRACEABLE = (Reserve, Commit, Abort, LeaseRequest, Report, Map, StoreFrom, LoadInto)

@@ -306,16 +306,18 @@ class Session:
 
     def _prefetch(self, request: Prefetch, now: float) -> None:
         tiering = self._server.tiers.tiering
-        if not 0 < request.wait_s <= MAX_WAIT_S:
+        if not 0 <= request.wait_s <= MAX_WAIT_S:
             raise ProtocolError(
                 Code.BAD_FIELD,
-                f"expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {request.wait_s}",
+                f"expected 0 to {MAX_WAIT_S:g} seconds, got {request.wait_s}",
                 "wait_s",
             )
         if request.space not in self._node.engines[self.client].spaces:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {request.space} is not attached", "space")
-        if tiering is not None:
+        if tiering is not None and request.wait_s:
             tiering.loads.request(self.client, request.space, request.keys, now + request.wait_s)
+        elif tiering is not None:
+            tiering.loads.withdraw(self.client, request.space, request.keys)
         self.send(Prefetching(request.id))
 
     def _detach(self, request: Detach) -> None:

@@ -115,6 +115,11 @@ class LoadQueue:
         self._total -= count
         return count
 
+    def of(self, client: int) -> Iterator[LoadRequest]:
+        """Iterate over the requests of an engine. The queue must not change meanwhile."""
+        yield from self._ready.get(client, ())
+        yield from (request for request in self._asking if request.client == client)
+
     def ready(self) -> Iterator[LoadRequest]:
         """Iterate over the requests that can be planned, the next one first. The queue must not change meanwhile."""
         return chain.from_iterable(self._ready.values())

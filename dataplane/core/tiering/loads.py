@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from dataplane.core.engines.storing import check_keys
@@ -148,6 +149,16 @@ class Loads:
         self._leave(
             (self._loading[name] for name in names if name in self._loading), lambda each: each is request
         )
+
+    def withdraw(self, client: int, space: int, keys: bytes) -> None:
+        """Cancel a request of an engine for exactly these keys, if there is one. Raise ProtocolError."""
+        check_keys(keys)
+        each = [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]
+        batches = {self._loading[space, key] for key in each if (space, key) in self._loading}
+        for request in chain(self._queue.of(client), *(batch.requests for batch in batches)):
+            if (request.client, request.space, request.keys) == (client, space, each):
+                self.cancel(request)
+                return
 
     def engine_gone(self, client: int) -> None:
         """Cancel the requests of an engine, except loads that have begun."""

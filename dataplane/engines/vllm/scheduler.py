@@ -391,7 +391,7 @@ class SchedulerSide:
     def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
         """Forget a request. Return whether its blocks must stay until its saves have ended, and the fields for its
         client's response."""
-        self._tier_waits.forget(request.request_id)
+        self._tier_waits.forget(self._client, request.request_id)
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return False, None

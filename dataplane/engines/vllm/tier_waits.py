@@ -140,9 +140,11 @@ class TierWaits:
         self._count("tier_wait_seconds", now - wait.began)
         return ready
 
-    def forget(self, name: str) -> None:
-        """Forget a request. What it asked for is still loaded, for later requests."""
-        self._waits.pop(name, None)
+    def forget(self, client: Client | None, name: str) -> None:
+        """Forget a request, and cancel the loads that it waits for and that have not begun."""
+        wait = self._waits.pop(name, None)
+        if wait is not None and wait.sent and client is not None:
+            client.cancel_prefetch(wait.keys)
 
     def clear(self) -> None:
         """Forget all requests."""

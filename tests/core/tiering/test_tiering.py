@@ -127,6 +127,26 @@ def test_many_who_ask_for_one_chain_get_one_load() -> None:
     assert run.faults() == []
 
 
+def test_an_engine_withdraws_its_own_request_and_no_other() -> None:
+    run = tier_bench(64, tier())
+    chain = make.keys(8)
+    run.engine.store(chain, PAGE)
+    run.settle()
+    run.bench.node.room.evict(list(run.bench.node.pool.table.blocks.values()), "room", run.now)
+    other = run.bench.attach(make.space(block_bytes=PAGE))
+    loads, keys = run.tiering.loads, make.packed(chain)
+    run.ask(chain)
+    run.ask(chain[:4])
+    loads.request(other.client, other.spaces[0], keys, run.now + 5.0)
+    loads.withdraw(run.engine.client, run.engine.spaces[0], make.packed(chain[:6]))
+    assert len(loads) == 3, "no request asked for these"
+    loads.withdraw(run.engine.client, run.engine.spaces[0], keys)
+    loads.withdraw(run.engine.client, run.engine.spaces[0], make.packed(chain[:4]))
+    assert len(loads) == 1
+    run.settle()
+    assert run.engine.lookup(chain) == 8
+
+
 def test_a_load_that_misses_its_deadline_or_whose_engine_is_gone_does_not_begin() -> None:
     run = tier_bench(8, tier())
     chain = make.keys(8, "chain")

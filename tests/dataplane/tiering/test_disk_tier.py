@@ -139,6 +139,8 @@ def test_a_prefetch_of_what_no_tier_holds_is_nothing(plane: Plane) -> None:
         for wait_s in (0.0, -1.0, float("nan"), 301.0):
             with pytest.raises(ValueError, match="wait_s"):
                 client.prefetch(make.keys(1), wait_s=wait_s)
+        wait_for(lambda: client.cancel_prefetch(make.keys(4, "nowhere")), "no answer is outstanding")
+        assert plane.describe().totals.malformed_messages == 0
 
 
 def test_a_directory_of_another_node_is_left_alone_and_memory_is_served(plane: Plane, tmp_path: Path) -> None:

@@ -234,17 +234,27 @@ def test_a_bad_block_ends_the_wait_with_the_blocks_before_it(
     assert (counts["tier_waits_given_up"], counts["tier_tokens"]) == (1, CHUNK_TOKENS)
 
 
-def test_a_request_that_is_aborted_while_it_waits_is_forgotten(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
+def test_a_request_that_is_aborted_while_it_waits_is_forgotten_and_its_loads_are_cancelled(
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     request = Request("a", TOKENS)
+    client = engine.scheduler._client
+    assert client is not None
+    prefetch, cancelled = client._tiers.prefetch, list[bool]()
+
+    def noted(words: Any, spaces: Any, wait_s: float) -> bool:
+        cancelled.append(not wait_s)
+        return prefetch(words, spaces, wait_s)
+
+    monkeypatch.setattr(client._tiers, "prefetch", noted)
     tiered.signal(signal.SIGSTOP)
     try:
         assert ask(engine, request, clock) is None
         assert waits(engine) == 1
         assert engine.scheduler.finished(request) == (False, None)
         assert waits(engine) == 0
+        assert cancelled == [False, True]
     finally:
         tiered.signal(signal.SIGCONT)
     assert wait(engine, Request("b", TOKENS), clock) == CHUNKED
