@@ -13,6 +13,10 @@ class WriterAlive(QueueError):
     """The queue has a writer that runs; a queue has one writer."""
 
 
+class ReaderGone(QueueError):
+    """An expected reader exited before it joined."""
+
+
 class QueueGone(QueueError):
     """No running process holds the memory of the queue."""
 

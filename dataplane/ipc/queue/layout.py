@@ -82,7 +82,8 @@ class SlotState(IntEnum):
 
     FREE = 0
     RESERVED = 1
-    """Kept for a reader that has not joined yet: messages wait for it."""
+    """Kept for a reader that has not joined yet: messages wait for it. PID and STARTED name its process if it is known,
+    else they are 0."""
     ACTIVE = 2
 
 

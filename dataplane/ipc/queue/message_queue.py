@@ -6,13 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from dataplane.ipc.processes import MAX_PID
 from dataplane.ipc.queue.codecs import Codec, MsgspecCodec, PickleCodec, Reducers
 from dataplane.ipc.queue.errors import QueueError, QueueGone, UntrustedWriter, WriterGone
 from dataplane.ipc.queue.layout import Flag
 from dataplane.ipc.queue.reader import ShmRingReader
-from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer
+from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer, take
 from dataplane.ipc.queue.writer import ShmRingWriter
 
 if TYPE_CHECKING:
@@ -102,11 +104,15 @@ class MessageQueue:
         """Send a message to every reader.
 
         Waits for slow readers for at most `timeout` seconds (None: without a limit; readers that died do not count),
-        then raises TimeoutError, and no reader gets the message. Raises TypeError for a value that has no form.
+        then raises TimeoutError, and no reader gets the message. Raises QueueCancelled when another thread closes the
+        queue, and TypeError for a value that has no form.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         writer = self._writer
-        with writer._lock:
+        lock = writer._lock
+        if not lock.acquire(False):
+            take(lock, deadline)
+        try:
             payload = self._codec.encode(message)
             if self._remote is None and writer.write_now(payload):
                 return
@@ -114,22 +120,47 @@ class MessageQueue:
             if self._remote is not None:
                 self._remote.send(payload, deadline)
             writer.commit(payload)
+        finally:
+            lock.release()
+
+    def expect(self, slot: int, pid: int) -> None:
+        """Name the process that will join as an expected reader.
+
+        If it exits before it joins, messages do not wait for it, and `wait_for_readers` raises ReaderGone. Without this
+        call, the queue cannot know whether a process that has not joined yet still runs. Raises ValueError.
+        """
+        slots = self._writer.ring.slots
+        if not 0 <= slot < slots:
+            raise ValueError(f"slot: expected 0 to {slots - 1}, not {slot}")
+        if not 0 < pid <= MAX_PID:
+            raise ValueError(f"pid: expected 1 to {MAX_PID}, not {pid}")
+        self._writer.expect(slot, pid)
 
     def wait_for_readers(self, count: int, timeout: float | None = None, *, remote: int = 0) -> None:
-        """Wait until `count` readers of this machine and `remote` others have joined. Raises TimeoutError."""
+        """Wait until `count` readers of this machine and `remote` others have joined.
+
+        Raises TimeoutError, ReaderGone if a process named by `expect` exited before it joined, and QueueCancelled when
+        another thread closes the queue.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._remote is not None:
-            with self._writer._lock:
+            take(self._writer._lock, deadline)
+            try:
                 self._remote.wait_for_readers(remote, deadline)
+            finally:
+                self._writer._lock.release()
         self._writer.wait_for_readers(count, deadline)
 
     def close(self, linger: float = 1.0) -> None:
-        """End the queue: readers read what was put, then raise WriterGone.
+        """End the queue, and waits of other threads: readers read what was put, then raise WriterGone.
 
         `linger`: longest wait, in seconds, for readers of large messages.
         """
+        self._writer.cancel()
         if self._remote is not None:
-            self._remote.close(linger)
+            self._remote.cancel()
+            with self._writer._lock:
+                self._remote.close(linger)
         self._writer.close(linger)
 
     def __enter__(self) -> Self:
@@ -204,7 +235,9 @@ class QueueReader:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, "queue reader")
             left = _ASYNC_SLICE_S if deadline is None else min(_ASYNC_SLICE_S, deadline - time.monotonic())
-            await loop.run_in_executor(self._executor, self._reader.wait_for_messages, left)
+            with suppress(TimeoutError):  # another task may have all of the executor's time
+                async with asyncio.timeout(left):
+                    await loop.run_in_executor(self._executor, self._reader.wait_for_messages, left)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Yield messages until the writer is gone."""

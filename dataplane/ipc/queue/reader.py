@@ -31,7 +31,7 @@ from dataplane.ipc.queue.layout import (
     slot_word,
 )
 from dataplane.ipc.queue.payload import checksum, parse
-from dataplane.ipc.queue.ring import ShmRingBuffer, Side
+from dataplane.ipc.queue.ring import ShmRingBuffer, Side, take
 
 SLICE_S = 0.1
 """Longest sleep of a reader before it checks whether the writer runs."""
@@ -87,7 +87,10 @@ class ShmRingReader(Side):
         The message counts as read when `receive` has returned or raised. Raises TimeoutError at `deadline` (monotonic
         seconds; None: no limit), WriterGone, MessageLost, CorruptMessage, QueueCancelled, and what `receive` raises.
         """
-        with self._lock:
+        lock = self._lock
+        if not lock.acquire(False):
+            take(lock, deadline)
+        try:
             while True:
                 if not self._open:
                     raise QueueError(
@@ -114,6 +117,8 @@ class ShmRingReader(Side):
                 found = self._one(receive)
                 if found is not None:
                     return found[0]
+        finally:
+            lock.release()
 
     def _one(self, receive: Receive[Message]) -> tuple[Message] | None:
         """Read the record at the current position. Return None if it is not a message."""
@@ -224,7 +229,7 @@ class ShmRingReader(Side):
                 futex.fence()  # pairs with the fence of the writer between PUBLISHED and SLEEPING
                 if words[_PUBLISHED] != position:
                     break
-                if self._cancelled:
+                if self._cancelled or self._closing:
                     self._cancelled = False
                     raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
                 left = SLICE_S if deadline is None else min(SLICE_S, deadline - now)
@@ -267,22 +272,26 @@ class ShmRingReader(Side):
 
     def wait_for_messages(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s` seconds. Return whether `read` has a message or an error."""
-        with self._lock:
-            if not self._open or self._words[QueueHeader.PUBLISHED] != self._position:
-                return True
-            try:
-                self._wait(time.monotonic() + timeout_s)
-            except TimeoutError:
-                return False
-            except WriterGone:
-                return True
-            return True
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=timeout_s):
+            return False
+        try:
+            if self._open and self._words[QueueHeader.PUBLISHED] == self._position:
+                self._wait(deadline)
+        except TimeoutError:
+            return False
+        except WriterGone:
+            pass
+        finally:
+            self._lock.release()
+        return True
 
     def wait_until_ready(self, deadline: float | None = None) -> None:
         """Wait until the writer has seen all expected readers. Raises TimeoutError, WriterGone, QueueCancelled."""
-        with self._lock:
-            while not self._words[QueueHeader.READY]:
-                if self._cancelled:
+        take(self._lock, deadline)
+        try:
+            while self._open and not self._words[QueueHeader.READY]:
+                if self._cancelled or self._closing:
                     raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
                 left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
                 if left <= 0:
@@ -290,16 +299,22 @@ class ShmRingReader(Side):
                 self.ring.sleep(QueueHeader.READY, 0, left)
                 if not self._words[QueueHeader.READY]:
                     self._check_writer(self._words[QueueHeader.PUBLISHED])
+        finally:
+            self._lock.release()
 
     def cancel(self) -> None:
         """End a wait of another thread, or else the next wait, with QueueCancelled. Messages are not lost."""
         self._cancelled = True
+        self._wake_self()
+
+    def _wake_self(self) -> None:
         self.ring.wake(QueueHeader.PUBLISHED)
         self.ring.wake(QueueHeader.READY)
 
     def close(self) -> None:
-        """Leave the queue, and end the wait of another thread."""
-        self.cancel()
+        """Leave the queue, and end the waits of other threads."""
+        self._closing = True
+        self._wake_self()
         with self._lock:
             if not self._open:
                 return

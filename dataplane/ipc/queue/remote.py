@@ -24,7 +24,7 @@ from zmq.utils.monitor import recv_monitor_message
 from dataplane.ipc.queue.errors import CorruptMessage, MessageLost, QueueCancelled, QueueError, WriterGone
 from dataplane.ipc.queue.payload import Payload, parse
 from dataplane.ipc.queue.reader import Receive
-from dataplane.ipc.queue.ring import QueueHandle
+from dataplane.ipc.queue.ring import QueueHandle, take
 
 HIGH_WATER_MARK = 256
 """Messages that wait at each end of a connection for a slow reader."""
@@ -89,6 +89,7 @@ class RemoteWriter:
         self.endpoint = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
         self.readers = 0
         self._sequence = 0
+        self._cancelled = False
 
     def send(self, payload: Payload, deadline: float | None) -> None:
         """Send a message. Raises TimeoutError if readers are too slow; then no reader gets it."""
@@ -109,6 +110,7 @@ class RemoteWriter:
 
     def _send_slowly(self, frame: bytes | bytearray, deadline: float | None) -> None:
         while True:
+            self._check_cancelled()
             left = SLICE_S if deadline is None else min(SLICE_S, max(deadline - time.monotonic(), 0.0))
             self._socket.set(zmq.SNDTIMEO, int(left * 1000))
             try:
@@ -122,6 +124,7 @@ class RemoteWriter:
     def wait_for_readers(self, count: int, deadline: float | None) -> None:
         """Wait until `count` readers are connected. Raises TimeoutError."""
         while self.readers < count:
+            self._check_cancelled()
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError(f"{self.readers} of {count} remote readers joined {self.endpoint}")
@@ -133,6 +136,14 @@ class RemoteWriter:
             for _ in range(_TAKE_AT_ONCE):
                 change = self._socket.recv(zmq.NOBLOCK)
                 self.readers += {b"\x01": 1, b"\x00": -1}.get(change, 0)
+
+    def cancel(self) -> None:
+        """End the waits of other threads with QueueCancelled, within a tenth of a second."""
+        self._cancelled = True
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise QueueCancelled(f"the queue of {self.endpoint} was closed by another thread")
 
     def close(self, linger_s: float = 1.0) -> None:
         """Send the readers the end of the queue, and close the endpoint after at most `linger_s` seconds."""
@@ -154,6 +165,7 @@ class RemoteReader:
         self.name = handle.name
         self._lock = threading.Lock()
         self._cancelled = False
+        self._closing = False
         self._context = zmq.Context()
         self._socket = socket = self._context.socket(zmq.SUB)
         plain: Any = super(zmq.Socket, socket)
@@ -184,7 +196,10 @@ class RemoteReader:
 
     def read(self, receive: Receive[Message], deadline: float | None = None) -> Message:
         """Wait for the next message, as `ShmRingReader.read` does."""
-        with self._lock:
+        lock = self._lock
+        if not lock.acquire(False):
+            take(lock, deadline)
+        try:
             if self._held is not None:
                 held, self._held = self._held, None
                 return held[0]  # type: ignore[no-any-return]
@@ -195,6 +210,8 @@ class RemoteReader:
             except zmq.Again:
                 frame = self._wait(deadline)
             return self._received(frame, receive)
+        finally:
+            lock.release()
 
     def _wait(self, deadline: float | None) -> bytes:
         while True:
@@ -204,7 +221,7 @@ class RemoteReader:
                     return self._socket.recv()
             except zmq.Again:
                 pass
-            if self._cancelled:
+            if self._cancelled or self._closing:
                 self._cancelled = False
                 raise QueueCancelled(f"the wait for {self.name!r} was cancelled")
             if self._writer_gone():
@@ -236,21 +253,24 @@ class RemoteReader:
         return self._gone
 
     def wait_for_messages(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` seconds. Return whether `read` has a message."""
-        with self._lock:
+        """Wait at most `timeout_s` seconds, and at most a tenth of a second. Return whether `read` has a message."""
+        wait_s = min(timeout_s, SLICE_S)
+        if not self._lock.acquire(timeout=wait_s):
+            return False
+        try:
             return (
-                self._socket.closed
-                or self._held is not None
-                or bool(self._socket.poll(int(timeout_s * 1000)))
+                self._socket.closed or self._held is not None or bool(self._socket.poll(int(wait_s * 1000)))
             )
+        finally:
+            self._lock.release()
 
     def cancel(self) -> None:
         """End a wait of another thread, or else the next wait, with QueueCancelled, within a tenth of a second."""
         self._cancelled = True
 
     def close(self) -> None:
-        """Disconnect."""
-        self.cancel()
+        """Disconnect, and end the waits of other threads."""
+        self._closing = True
         with self._lock:
             if self._socket.closed:
                 return

@@ -74,6 +74,8 @@ class ShmRingBuffer:
         self.capacity = words[QueueHeader.CAPACITY]
         self.flags = words[QueueHeader.FLAGS]
         self.data_at = ring_at(self.slots)
+        self._threads = threading.Lock()
+        """Taken before the lock of the file, which does not exclude threads of one process."""
 
     @classmethod
     def create(cls, name: str, *, capacity: int, slots: int, reserved: int = 0, flags: int = 0) -> Self:
@@ -150,18 +152,25 @@ class ShmRingBuffer:
     def locked(self) -> Iterator[None]:
         """Hold the lock that guards the states of slots and of the writer. Raises TimeoutError."""
         deadline = time.monotonic() + LOCK_S
+        take(self._threads, deadline)
+        try:
+            self._lock_file(deadline)
+            try:
+                yield
+            finally:
+                fcntl.flock(self.memory.fd, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _lock_file(self, deadline: float) -> None:
         while True:
             try:
                 fcntl.flock(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                return
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"the lock of {self.name!r} was held for {LOCK_S:g} s") from None
                 time.sleep(_LOCK_RETRY_S)
-        try:
-            yield
-        finally:
-            fcntl.flock(self.memory.fd, fcntl.LOCK_UN)
 
     def claim(self, wanted: int | None) -> int:
         """Claim a reader slot for this process and return its number.
@@ -205,8 +214,7 @@ class ShmRingBuffer:
                 words[at + each] = 0
             words[at + ReaderSlot.POSITION] = words[QueueHeader.PUBLISHED]
         words[at + ReaderSlot.SLEEPING] = 0
-        words[at + ReaderSlot.PID] = os.getpid()
-        words[at + ReaderSlot.STARTED] = start_time(os.getpid())
+        self._name(at, os.getpid())
         words[at + ReaderSlot.STATE] = SlotState.ACTIVE
         self._changed()
         # Pairs with the fence of the writer between PUBLISHED and its look at the slots: either the writer sees this
@@ -219,21 +227,46 @@ class ShmRingBuffer:
                 break
             words[at + ReaderSlot.POSITION] = published
 
+    def expect(self, slot: int, pid: int) -> None:
+        """Name the process that will claim a reserved slot, so that the writer can detect its death. Has no effect on a
+        slot whose reader has joined."""
+        with self.locked():
+            at = slot_word(slot)
+            if self.memory.words[at + ReaderSlot.STATE] == SlotState.RESERVED:
+                self._name(at, pid)
+                self._changed()
+
+    def _name(self, at: int, pid: int) -> None:
+        # The process may be killed between the stores: a pid with another start time names a dead process, too.
+        self.memory.words[at + ReaderSlot.PID] = pid
+        self.memory.words[at + ReaderSlot.STARTED] = start_time(pid)
+
     def release(self, slot: int) -> None:
         """Free a slot, of this reader or of a dead one."""
         with self.locked():
             self._free(slot)
 
     def release_if_dead(self, slot: int, watch: PidWatch) -> bool:
-        """Free the slot of a dead reader, unless another reader has claimed it. Return whether it was freed."""
+        """Free the slot of a dead reader, or of a dead process that was expected, unless another reader has claimed it.
+        Return whether it was freed."""
         with self.locked():
-            words = self.memory.words
-            at = slot_word(slot)
-            same = watch.is_of(words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED])
-            if not same or words[at + ReaderSlot.STATE] != SlotState.ACTIVE:
+            if self._state_if_of(slot, watch) == SlotState.FREE:
                 return False
             self._free(slot)
             return True
+
+    def is_reserved_for(self, slot: int, watch: PidWatch) -> bool:
+        """Return whether a slot is reserved for this process, and no reader is claiming it."""
+        with self.locked():
+            return self._state_if_of(slot, watch) == SlotState.RESERVED
+
+    def _state_if_of(self, slot: int, watch: PidWatch) -> int:
+        """Return the state of a slot; FREE if the slot is of another process."""
+        words = self.memory.words
+        at = slot_word(slot)
+        if watch.is_of(words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED]):
+            return words[at + ReaderSlot.STATE]
+        return SlotState.FREE
 
     def _free(self, slot: int) -> None:
         self.memory.words[slot_word(slot) + ReaderSlot.STATE] = SlotState.FREE
@@ -248,6 +281,14 @@ class ShmRingBuffer:
         self.memory.close()
 
 
+def take(lock: threading.Lock, deadline: float | None) -> None:
+    """Take a lock with which another thread of this process may wait. Raises TimeoutError at `deadline` (monotonic
+    seconds; None: no limit)."""
+    left = -1.0 if deadline is None else min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
+    if not lock.acquire(timeout=left):
+        raise TimeoutError("another thread of this process uses the queue")
+
+
 class Side:
     """Base of writers and readers: one mapping, used by one thread at a time, and closed in a forked child."""
 
@@ -255,6 +296,8 @@ class Side:
         self.ring = ring
         self._lock = threading.Lock()
         self._open = True
+        self._closing = False
+        """Set before `close` takes the lock: waits of other threads end."""
         _sides.add(self)
 
     @property

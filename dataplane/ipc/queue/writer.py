@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dataplane.ipc import futex, memory
 from dataplane.ipc.memory import MappedMemory
 from dataplane.ipc.processes import PidWatch, start_time
-from dataplane.ipc.queue.errors import MessageTooLarge, QueueError, WriterAlive
+from dataplane.ipc.queue.errors import MessageTooLarge, QueueCancelled, QueueError, ReaderGone, WriterAlive
 from dataplane.ipc.queue.layout import (
     ALIGNMENT,
     LARGE,
@@ -30,7 +30,7 @@ from dataplane.ipc.queue.layout import (
     slot_word,
 )
 from dataplane.ipc.queue.payload import Payload, checksum
-from dataplane.ipc.queue.ring import ShmRingBuffer, Side
+from dataplane.ipc.queue.ring import ShmRingBuffer, Side, take
 
 SLICE_S = 0.1
 """Longest sleep of a writer before it checks for dead readers."""
@@ -97,12 +97,16 @@ class ShmRingWriter(Side):
         """Publish a message.
 
         Waits for slow readers until `deadline` (monotonic seconds; None: without a limit), then raises TimeoutError
-        and publishes nothing. A queue that drops does not wait. Raises MessageTooLarge, and QueueError when closed.
+        and publishes nothing. A queue that drops does not wait. Raises MessageTooLarge, QueueCancelled when another
+        thread closes the queue, and QueueError when it is closed.
         """
-        with self._lock:
+        take(self._lock, deadline)
+        try:
             if not self.write_now(payload):
                 self.reserve(payload, deadline)
                 self.commit(payload)
+        finally:
+            self._lock.release()
 
     def write_now(self, payload: Payload) -> bool:
         """Publish a message at once, if it only has to be copied into room that is known to be free. Return whether it
@@ -157,7 +161,7 @@ class ShmRingWriter(Side):
 
     def reserve(self, payload: Payload, deadline: float | None) -> None:
         """Wait until `commit` has room for the payload. The caller is the only thread."""
-        if not self._open:
+        if self._closing or not self._open:
             raise QueueError(
                 f"{self.ring.name!r} was closed by this writer, or belongs to the parent process"
             )
@@ -241,8 +245,9 @@ class ShmRingWriter(Side):
             if not waited:
                 waited = True
                 self._count(QueueHeader.WAITS)
-            elif self._drop_dead(slow):
+            elif self._drop_dead([*slow, *self._named()]):
                 continue
+            self._check_closing()
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError(
@@ -275,7 +280,7 @@ class ShmRingWriter(Side):
         for at in found:
             watch = self._watches.get(at)
             if watch and (
-                at not in self._active
+                states[at] == SlotState.FREE
                 or not watch.is_of(words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED])
             ):
                 watch.close()
@@ -300,17 +305,28 @@ class ShmRingWriter(Side):
         """Free the slots of dead readers. Return whether there were any."""
         found = False
         for at in slots:
-            watch = self._watches.get(at)
-            if watch is None:
-                watch = PidWatch(self._words[at + ReaderSlot.PID], self._words[at + ReaderSlot.STARTED])
-                self._watches[at] = watch
-            number = (at - slot_word(0)) // (slot_word(1) - slot_word(0))
-            if not watch.alive() and self.ring.release_if_dead(number, watch):
+            watch = self._watch(at)
+            if not watch.alive() and self.ring.release_if_dead(_number(at), watch):
                 self._count(QueueHeader.DEAD_READERS)
                 found = True
         if found:
             self._look_at_slots()
         return found
+
+    def _watch(self, at: int) -> PidWatch:
+        watch = self._watches.get(at)
+        if watch is None:
+            watch = PidWatch(self._words[at + ReaderSlot.PID], self._words[at + ReaderSlot.STARTED])
+            self._watches[at] = watch
+        return watch
+
+    def _named(self) -> list[int]:
+        """Return the slots of expected readers that have not joined, and whose process is known."""
+        return [at for at in self._reserved if self._words[at + ReaderSlot.PID]]
+
+    def _check_closing(self) -> None:
+        if self._closing:
+            raise QueueCancelled(f"{self.ring.name!r} was closed by another thread")
 
     def _may_hold(self, large_bytes: int) -> bool:
         if not large_bytes or not self._large:
@@ -326,27 +342,48 @@ class ShmRingWriter(Side):
         self._counts[counter] += 1
         self._words[counter] = self._counts[counter]
 
+    def expect(self, slot: int, pid: int) -> None:
+        """Name the process that will claim a reserved slot. May be called while another thread waits."""
+        if not self._open:
+            raise QueueError(f"{self.ring.name!r} was closed")
+        self.ring.expect(slot, pid)
+
     def wait_for_readers(self, count: int, deadline: float | None = None) -> None:
-        """Wait until `count` readers have joined, and wake those that wait for it. Raises TimeoutError."""
-        with self._lock:
+        """Wait until `count` readers have joined, and wake those that wait for it. Raises TimeoutError, ReaderGone, and
+        QueueCancelled."""
+        take(self._lock, deadline)
+        try:
             while True:
+                self._check_closing()
                 self._look_at_slots()
                 if len(self._active) >= count:
                     break
+                for at in self._named():
+                    watch = self._watch(at)
+                    if not watch.alive() and self.ring.is_reserved_for(_number(at), watch):
+                        raise ReaderGone(
+                            f"an expected reader of {self.ring.name!r}, process {watch.pid}, exited before it joined"
+                        )
                 left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
                 if left <= 0:
                     raise TimeoutError(f"{len(self._active)} of {count} readers joined {self.ring.name!r}")
                 self.ring.sleep(QueueHeader.CHANGES, self._changes, left)
-                if not self._open:
-                    raise QueueError(f"{self.ring.name!r} was closed")
             self._words[QueueHeader.READY] = 1
             self.ring.wake(QueueHeader.READY)
+        finally:
+            self._lock.release()
+
+    def cancel(self) -> None:
+        """End the waits of other threads with QueueCancelled, within a tenth of a second, before `close`."""
+        self._closing = True
 
     def close(self, linger_s: float = 1.0) -> None:
-        """Stop writing. Readers still read what was published, then raise WriterGone.
+        """Stop writing, and end the waits of other threads. Readers still read what was published, then raise
+        WriterGone.
 
         `linger_s`: longest wait, in seconds, for readers of messages that are in memory of this process.
         """
+        self.cancel()
         with self._lock:
             if not self._open:
                 return
@@ -382,6 +419,11 @@ class ShmRingWriter(Side):
     def abandon(self) -> None:
         self._give_back()
         super().abandon()
+
+
+def _number(at: int) -> int:
+    """Return the number of the slot whose first word is `at`."""
+    return (at - slot_word(0)) // (slot_word(1) - slot_word(0))
 
 
 _COUNTERS = (

@@ -1,0 +1,177 @@
+"""Waits end: when the process that is waited for dies, when the queue is closed, and at their deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from dataplane.ipc.queue import MessageQueue, QueueCancelled, QueueError, QueueReader, ReaderGone
+from dataplane.ipc.queue.stats import queue_stats
+from tests import threads
+
+WAIT_S = 60.0
+RING = 1 << 14
+ENOUGH = 100
+"""Messages of 1,000 bytes that the ring does not hold."""
+
+
+@pytest.fixture
+def expecting() -> Iterator[MessageQueue]:
+    with MessageQueue("expecting", readers=1, capacity_bytes=RING) as queue:
+        yield queue
+
+
+def fill(queue: MessageQueue, timeout: float | None = WAIT_S) -> None:
+    for _ in range(ENOUGH):
+        queue.put(bytes(1000), timeout)
+
+
+@contextmanager
+def waiting(*calls: Callable[[], object]) -> Iterator[list[BaseException]]:
+    """Run calls on threads; at the end, the threads have ended and the list has what the calls raised."""
+    raised: list[BaseException] = []
+
+    def run(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except (QueueError, TimeoutError) as error:
+            raised.append(error)
+
+    started = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
+    for thread in started:
+        thread.start()
+    yield raised
+    threads.join(*started)
+
+
+def until_waiting(queue: MessageQueue) -> None:
+    while not queue_stats(queue._writer.ring).waits:
+        os.sched_yield()
+
+
+def test_a_process_that_dies_before_it_joins_blocks_nobody(expecting: MessageQueue) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            expecting.expect(0, process.pid)
+            with waiting(lambda: expecting.wait_for_readers(1, WAIT_S)) as raised:
+                process.kill()
+        finally:
+            process.kill()
+    assert [type(error) for error in raised] == [ReaderGone]
+    fill(expecting)
+    assert queue_stats(expecting._writer.ring).dead_readers == 1
+    with QueueReader(expecting.handle(), slot=0) as successor:
+        expecting.put("next")
+        assert successor.get(WAIT_S) == "next"
+
+
+@pytest.mark.parametrize(
+    "cut", ["dataplane.ipc.queue.ring.start_time", "dataplane.ipc.queue.ring.ShmRingBuffer._changed"]
+)
+def test_a_reader_that_dies_while_it_joins_blocks_nobody(
+    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    handle = expecting.handle()
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(cut, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        QueueReader(handle, slot=0)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    fill(expecting)
+    assert queue_stats(expecting._writer.ring).dead_readers == 1
+
+
+def test_an_expected_process_that_runs_is_waited_for(expecting: MessageQueue) -> None:
+    expecting.expect(0, os.getpid())
+    with waiting(lambda: fill(expecting)) as raised:
+        until_waiting(expecting)
+        with QueueReader(expecting.handle(), slot=0) as reader:
+            assert [reader.get(WAIT_S) for _ in range(ENOUGH)] == [bytes(1000)] * ENOUGH
+    assert not raised
+
+
+@pytest.mark.parametrize(
+    ("slot", "pid", "wrong"), [(16, 1, "slot"), (-1, 1, "slot"), (0, 0, "pid"), (0, 1 << 40, "pid")]
+)
+def test_a_process_that_cannot_be_expected_is_refused(
+    expecting: MessageQueue, slot: int, pid: int, wrong: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{wrong}: expected"):
+        expecting.expect(slot, pid)
+
+
+def test_close_ends_the_puts_of_other_threads(expecting: MessageQueue) -> None:
+    with waiting(*[lambda: fill(expecting)] * 2) as raised:
+        until_waiting(expecting)
+        expecting.close()
+    assert len(raised) == 2
+    assert all(isinstance(error, QueueError) for error in raised)
+
+
+def test_close_ends_a_put_that_waits_for_remote_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MessageQueue("far", remote="tcp://127.0.0.1") as queue, QueueReader(queue.handle(), remote=True):
+        queue.wait_for_readers(0, WAIT_S, remote=1)
+        assert queue._remote
+        waits = threading.Event()
+        slowly = queue._remote._send_slowly
+
+        def send_slowly(frame: bytes | bytearray, deadline: float | None) -> None:
+            waits.set()
+            slowly(frame, deadline)
+
+        def send() -> None:
+            for _ in range(5000):
+                queue.put(bytes(1 << 16), WAIT_S)
+
+        monkeypatch.setattr(queue._remote, "_send_slowly", send_slowly)
+        with waiting(send) as raised:
+            assert waits.wait(WAIT_S)
+            queue.close(0.0)
+        assert len(raised) == 1
+        assert isinstance(raised[0], QueueError)  # cancelled, or between two puts
+
+
+def test_close_ends_the_wait_for_readers(expecting: MessageQueue) -> None:
+    with waiting(lambda: expecting.wait_for_readers(1, WAIT_S)) as raised:
+        while not expecting._writer._lock.locked():
+            os.sched_yield()
+        expecting.close()
+    assert [type(error) for error in raised] == [QueueCancelled]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_close_ends_every_get(remote: bool) -> None:
+    with MessageQueue("gets", remote="tcp://127.0.0.1") as queue:
+        reader = QueueReader(queue.handle(), remote=remote)
+        with waiting(*[lambda: reader.get(WAIT_S)] * 3) as raised:
+            while not reader._reader._lock.locked():
+                os.sched_yield()
+            reader.close()
+        assert len(raised) == 3
+        assert all(isinstance(error, QueueError) for error in raised)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_deadline_holds_beside_a_thread_that_waits_longer(remote: bool) -> None:
+    with (
+        MessageQueue("beside", remote="tcp://127.0.0.1") as queue,
+        QueueReader(queue.handle(), remote=remote) as reader,
+    ):
+        queue.wait_for_readers(0 if remote else 1, WAIT_S, remote=int(remote))
+        with waiting(lambda: reader.get(WAIT_S)) as raised:
+            while not reader._reader._lock.locked():
+                os.sched_yield()
+            with pytest.raises(TimeoutError):
+                reader.get(0.01)
+            with pytest.raises(TimeoutError):  # and the loop of asyncio waits for no thread
+                asyncio.run(reader.receive(0.01))
+            queue.put(1)
+        assert not raised
