@@ -33,6 +33,7 @@ from dataplane.ipc.queue.layout import (
     ring_at,
     slot_word,
 )
+from dataplane.protocol.barrier import UnsupportedMachine, check_machine
 
 KIND = "queue"
 LOCK_S = 1.0
@@ -58,11 +59,15 @@ class ShmRingBuffer:
     """The memory of one queue, mapped by this process."""
 
     def __init__(self, fd: int, identity: str, name: str) -> None:
-        """Map the memory. Takes over `fd`. Raises QueueGone if it is not a queue's memory."""
+        """Map the memory. Takes over `fd`. Raises QueueGone if it is not a queue's memory, and UnsupportedMachine."""
         self.identity = identity
         self.name = name
         try:
+            check_machine()
             self.memory = MappedMemory(fd)
+        except UnsupportedMachine:
+            os.close(fd)
+            raise
         except (OSError, ValueError) as error:  # empty, too large, or sealed against writing
             os.close(fd)
             raise QueueGone(f"the memory of {name!r} cannot be mapped: {error}") from None

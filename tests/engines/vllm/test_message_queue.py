@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import platform
 import sys
 import threading
 from types import SimpleNamespace
@@ -139,3 +140,14 @@ def test_nothing_is_replaced_unless_the_environment_asks_for_it(monkeypatch: pyt
     monkeypatch.delenv(VARIABLE, raising=False)
     register()
     assert VllmMessageQueue.original is None
+
+
+def test_nothing_is_replaced_on_another_processor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with caplog.at_level("WARNING", logger="vllm.larder"):
+        register()
+    assert VllmMessageQueue.original is None
+    assert "aarch64" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,7 @@ from dataplane.ipc.queue import (
 )
 from dataplane.ipc.queue.layout import RECORD_BYTES, QueueHeader
 from dataplane.ipc.queue.stats import live_queues, queue_stats
+from dataplane.protocol.barrier import UnsupportedMachine
 from tests import threads
 from tests.ipc.released import until_released
 
@@ -242,6 +244,15 @@ def test_the_end_of_the_queue_is_seen_after_its_messages(queue: MessageQueue) ->
                 MessageQueue.take_over(successor.handle())
     with pytest.raises(QueueError):
         queue.put(3)
+
+
+def test_another_processor_is_refused(queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    for attempt in (lambda: MessageQueue("arm"), lambda: QueueReader(queue.handle())):
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(UnsupportedMachine, match="aarch64"):
+            attempt()
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_handle_of_no_queue_is_refused(queue: MessageQueue) -> None:
