@@ -156,6 +156,7 @@ def _queue(fd: int, each: OpenMemory) -> IpcQueueStats:
         waits=_bounded(read.waits),
         dropped=_bounded(read.dropped),
         dead_readers=_bounded(read.dead_readers),
+        remote_readers=_bounded(read.remote_readers),
     )
 
 

@@ -56,6 +56,9 @@ class QueueHeader(IntEnum):
     DEAD_READERS = 53
     LARGE_MESSAGES = 54
     REMOTE_READERS = 55
+    """Readers that are connected to the writer over ZeroMQ, when it last looked."""
+    REMOTE_SECRET = 64
+    """First word of the secret key of CURVE, of REMOTE_SECRET_BYTES, for the next writer; zeros if there is none."""
 
 
 class ReaderSlot(IntEnum):
@@ -113,6 +116,7 @@ class Kind(IntEnum):
     """The message is in memory of its own, which the record names."""
 
 
+REMOTE_SECRET_BYTES = 40
 SLOT_WORDS = 32
 SLOTS_AT = PAGE_BYTES // WORD
 """Word at which the slots begin."""
@@ -136,7 +140,7 @@ MAX_MESSAGE_BYTES = _LENGTH_MASK
 def header_fault(words: Sequence[int], nbytes: int) -> str:
     """Return why memory is not a queue of this release; empty if it is. `words`: those of its first page or more.
     `nbytes`: size of the memory."""
-    if len(words) <= QueueHeader.REMOTE_READERS or words[QueueHeader.MAGIC] != MAGIC:
+    if len(words) < SLOTS_AT or words[QueueHeader.MAGIC] != MAGIC:
         return "is not a queue"
     if words[QueueHeader.VERSION] != VERSION:
         return f"has layout {words[QueueHeader.VERSION]}, and this release reads layout {VERSION}"

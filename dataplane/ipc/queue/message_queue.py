@@ -61,34 +61,36 @@ class MessageQueue:
         ring = ShmRingBuffer.create(
             name, capacity=capacity_bytes, slots=max(max_readers, readers), reserved=readers, flags=flags
         )
-        self._remote: RemoteWriter | None = None
-        self._start(ring, reducers)
-        if remote:
-            from dataplane.ipc.queue.remote import RemoteWriter
+        self._start(ring, reducers, remote)
 
-            try:
-                self._remote = RemoteWriter(remote)
-            except BaseException:
-                self.close()
-                raise
-
-    def _start(self, ring: ShmRingBuffer, reducers: Reducers | None) -> None:
+    def _start(
+        self, ring: ShmRingBuffer, reducers: Reducers | None, remote: str | None, key: bytes = b""
+    ) -> None:
         try:
             self._writer = ShmRingWriter(ring)
         except BaseException:
             ring.close()
             raise
         self._codec: Codec = PickleCodec(reducers) if ring.flags & Flag.PICKLE else MsgspecCodec()
+        self._remote: RemoteWriter | None = None
+        if remote:
+            from dataplane.ipc.queue.remote import RemoteWriter
+
+            try:
+                self._remote = RemoteWriter(ring, remote, key)
+            except BaseException:
+                self.close()
+                raise
 
     @classmethod
     def take_over(cls, handle: QueueHandle, *, reducers: Reducers | None = None) -> Self:
         """Become the writer of a queue whose writer is gone; its readers continue.
 
-        Readers on other machines are not taken over. Raises WriterAlive, and QueueGone if no process holds the memory.
+        Readers on other machines connect again, and miss the messages of the time in between. Raises WriterAlive,
+        QueueGone if no process holds the memory, and ZMQError if the endpoint for other machines cannot be bound.
         """
         self = cls.__new__(cls)
-        self._remote = None
-        self._start(ShmRingBuffer.open(handle), reducers)
+        self._start(ShmRingBuffer.open(handle), reducers, handle.remote, handle.remote_key)
         return self
 
     def handle(self) -> QueueHandle:
@@ -157,7 +159,7 @@ class MessageQueue:
         `linger`: longest wait, in seconds, for readers of large messages.
         """
         self._writer.cancel()
-        if self._remote is not None:
+        if self._remote is not None and not self._writer.closed:
             self._remote.cancel()
             with self._writer._lock:
                 self._remote.close(linger)

@@ -1,10 +1,11 @@
-"""Readers on other machines: the same messages over ZeroMQ, numbered, without silent loss.
+"""Readers on other machines: the same messages over ZeroMQ, with their numbers in the queue, without silent loss.
 
 The writer blocks when a reader's queue is full (XPUB_NODROP), as it does for readers in shared memory. The kernel ends
 the connection of a process that dies. TCP keepalive detects a machine that vanishes, as does the deadline of the writer
 while data is under way: ZeroMQ's heartbeats would also disconnect slow readers. Only readers with the key in the handle
 can connect: on loopback, which any user of the machine reaches, it is a password; elsewhere it is the server key of
-CURVE, which also encrypts the connection.
+CURVE, which also encrypts the connection. A process that takes over the queue uses the same endpoint and the same key,
+so readers connect to it by themselves; it finds the secret key of CURVE in the memory of the queue.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from dataplane.ipc.queue.errors import CorruptMessage, MessageLost, QueueCancelled, QueueError, WriterGone
+from dataplane.ipc.queue.layout import REMOTE_SECRET_BYTES, WORD, QueueHeader
 from dataplane.ipc.queue.payload import Payload, parse
 from dataplane.ipc.queue.reader import Receive
-from dataplane.ipc.queue.ring import QueueHandle, take
+from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer, take
 
 HIGH_WATER_MARK = 256
 """Messages that wait at each end of a connection for a slow reader."""
@@ -36,9 +38,10 @@ _COPIED_BYTES = 1 << 16
 _SMALL_BYTES = 1 << 12
 """The body of a smaller frame is copied, which takes less time than a view of it."""
 _NOBLOCK = int(zmq.NOBLOCK)
+_MESSAGES, _REMOTE_READERS = int(QueueHeader.MESSAGES), int(QueueHeader.REMOTE_READERS)
 _COUNT_BITS = 16
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
-_TAKE_EVERY = 64
+_TAKE_EVERY_S = 0.1
 _TAKE_AT_ONCE = 256
 _MAX_RECEIVED_BYTES = 4096
 """Readers send nothing but their subscription."""
@@ -53,13 +56,16 @@ Message = TypeVar("Message", covariant=True)
 class RemoteWriter:
     """The endpoint that sends to remote readers."""
 
-    def __init__(self, endpoint: str) -> None:
-        """`endpoint`: `tcp://<address>`, or `tcp://<address>:<port>`. Raises ValueError, and ZMQError if it cannot be
-        bound."""
+    def __init__(self, ring: ShmRingBuffer, endpoint: str, key: bytes = b"") -> None:
+        """`ring`: the ring whose messages are sent. `endpoint`: `tcp://<address>`, or `tcp://<address>:<port>`. `key`:
+        that of the writer before this one. Raises ValueError, and ZMQError if the endpoint cannot be bound."""
         address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
         if not port.isdecimal():
             address, port = endpoint.removeprefix("tcp://"), "*"
-        self.key = b""
+        self.key = key
+        self._words = ring.memory.words
+        secret_at = QueueHeader.REMOTE_SECRET * WORD
+        stored = ring.memory.bytes[secret_at : secret_at + REMOTE_SECRET_BYTES]
         self._context = zmq.Context()
         self._socket = socket = self._context.socket(zmq.XPUB)
         plain: Any = super(zmq.Socket, socket)
@@ -73,13 +79,14 @@ class RemoteWriter:
             socket.set(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
             _keep_alive(socket)
             if _is_loopback(address):
-                self.key = PASSWORD + secrets.token_hex(32).encode()
+                self.key = key or PASSWORD + secrets.token_hex(32).encode()
                 _admit(self._context, self.key)
                 socket.set(zmq.PLAIN_SERVER, 1)
             else:
-                self.key, secret = zmq.curve_keypair()
+                if not key:
+                    self.key, stored[:] = zmq.curve_keypair()
                 socket.set(zmq.CURVE_SERVER, 1)
-                socket.set(zmq.CURVE_SECRETKEY, secret)
+                socket.set(zmq.CURVE_SECRETKEY, bytes(stored))
             if ":" in address:
                 socket.set(zmq.IPV6, 1)
             socket.bind(f"tcp://{address}:{port}")
@@ -88,13 +95,15 @@ class RemoteWriter:
             raise
         self.endpoint = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
         self.readers = 0
-        self._sequence = 0
+        self._words[_REMOTE_READERS] = 0
+        self._take_at = 0.0
         self._cancelled = False
 
     def send(self, payload: Payload, deadline: float | None) -> None:
         """Send a message. Raises TimeoutError if readers are too slow; then no reader gets it."""
-        sequence = self._sequence
-        if sequence % _TAKE_EVERY == 0:
+        sequence = self._words[_MESSAGES]
+        if (now := time.monotonic()) >= self._take_at:
+            self._take_at = now + _TAKE_EVERY_S
             self._take_subscriptions()
         body, buffers = payload
         header = _HEADER.pack(sequence << _COUNT_BITS | len(buffers), len(body))
@@ -106,7 +115,6 @@ class RemoteWriter:
             self._send(frame, _NOBLOCK, len(frame) < _COPIED_BYTES)
         except zmq.Again:
             self._send_slowly(frame, deadline)
-        self._sequence = sequence + 1
 
     def _send_slowly(self, frame: bytes | bytearray, deadline: float | None) -> None:
         while True:
@@ -136,6 +144,7 @@ class RemoteWriter:
             for _ in range(_TAKE_AT_ONCE):
                 change = self._socket.recv(zmq.NOBLOCK)
                 self.readers += {b"\x01": 1, b"\x00": -1}.get(change, 0)
+        self._words[_REMOTE_READERS] = self.readers
 
     def cancel(self) -> None:
         """End the waits of other threads with QueueCancelled, within a tenth of a second."""
@@ -149,6 +158,7 @@ class RemoteWriter:
         """Send the readers the end of the queue, and close the endpoint after at most `linger_s` seconds."""
         if self._socket.closed:
             return
+        self._words[_REMOTE_READERS] = 0
         with suppress(zmq.ZMQError):
             self._socket.send(_CLOSED, zmq.NOBLOCK)
         self._socket.close(linger=int(linger_s * 1000))
@@ -241,7 +251,8 @@ class RemoteReader:
         else:
             message = receive(*parse(memoryview(frame)[_HEADER.size :], count, size), False)
         expected, self._next = self._next, sequence + 1
-        if expected is not None and sequence != expected:
+        # Lower by one: a writer was killed after it sent the message, and before it counted it.
+        if expected is not None and sequence > expected:
             self._held = (message,)
             raise MessageLost(f"{self.name!r}: message {sequence} arrived, and {expected} was expected")
         return message

@@ -68,6 +68,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     dead_readers: int
     large_messages: int
     """Messages that had memory of their own."""
+    remote_readers: int
+    """Readers that were connected over ZeroMQ when the writer last looked: when it sent a message."""
     readers: list[ReaderStats]
 
 
@@ -127,6 +129,7 @@ def _stats_of(words: Sequence[int], name: str, identity: str) -> QueueStats:
         dropped=words[QueueHeader.DROPPED],
         dead_readers=words[QueueHeader.DEAD_READERS],
         large_messages=words[QueueHeader.LARGE_MESSAGES],
+        remote_readers=words[QueueHeader.REMOTE_READERS] if active else 0,
         readers=readers,
     )
 

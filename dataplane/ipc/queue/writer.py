@@ -432,5 +432,4 @@ _COUNTERS = (
     QueueHeader.DROPPED,
     QueueHeader.DEAD_READERS,
     QueueHeader.LARGE_MESSAGES,
-    QueueHeader.REMOTE_READERS,
 )

@@ -11,7 +11,7 @@ class IpcQueueStats(msgspec.Struct):
     writer: int
     """Pid; 0 if no writer runs."""
     readers: int
-    """Readers that run."""
+    """Readers that run, in shared memory."""
     capacity_bytes: int
     lag_bytes: int
     """Bytes that the slowest running reader has not read."""
@@ -25,6 +25,8 @@ class IpcQueueStats(msgspec.Struct):
     messages_per_s: float = 0.0
     """Mean since the previous sample."""
     bytes_per_s: float = 0.0
+    remote_readers: int = 0
+    """Readers that were connected over ZeroMQ when the writer last sent a message."""
 
 
 class IpcStoreStats(msgspec.Struct):

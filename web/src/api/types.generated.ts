@@ -2105,6 +2105,8 @@ export interface components {
             messages_per_s: number;
             name: string;
             readers: number;
+            /** @default 0 */
+            remote_readers: number;
             waits: number;
             writer: number;
         };

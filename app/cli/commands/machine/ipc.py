@@ -18,6 +18,7 @@ _QUEUES = (
     Column("queue", lambda each: each.name or each.identity[:8]),
     Column("writer", lambda each: str(each.writer or "gone"), right=True),
     Column("readers", lambda each: f"{sum(one.alive for one in each.readers):,}", right=True),
+    Column("remote", lambda each: f"{each.remote_readers:,}", right=True, drop=2),
     Column("messages", lambda each: f"{each.messages:,}", right=True),
     Column("sent", lambda each: show.size(each.bytes), right=True),
     Column("lag", lambda each: show.size(_lag(each)), right=True),

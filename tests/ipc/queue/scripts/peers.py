@@ -1,8 +1,11 @@
 """Forks readers and writers of queues, which tests kill. Reads a JSON command per line, and ends with its input.
 
-{"role": "read", "handle": ..., "slot": null}     {"pid", "event": "joined" | "wrong"}
-{"role": "write", "readers": 1}                   {"pid", "event": "ready", "handle"}
-{"role": "take over", "handle": ..., "next": 5}   {"pid", "event": "ready", "handle"}
+{"role": "read", "handle": ..., "slot": null, "remote": false}  {"pid", "event": "joined" | "wrong"}
+{"role": "hang", "handle": ..., "remote": true}                 {"pid", "event": "joined"}, and reads nothing
+{"role": "write", "readers": 1, "remote": null}                 {"pid", "event": "ready", "handle"}
+{"role": "take over", "handle": ..., "next": 5}                 {"pid", "event": "ready", "handle"}
+
+A writer with an endpoint for remote readers waits for one, and numbers its messages as the queue does.
 """
 
 import json
@@ -13,6 +16,7 @@ import sys
 import msgspec
 
 from dataplane.ipc.queue import MessageLost, MessageQueue, QueueHandle, QueueReader, WriterGone
+from dataplane.ipc.queue.stats import queue_stats
 
 WAIT_S = 60.0
 CAPACITY = 1 << 16
@@ -35,8 +39,11 @@ def say(event: str, **fields: object) -> None:
 
 
 def read(command: dict) -> None:
-    reader = QueueReader(msgspec.convert(command["handle"], QueueHandle), slot=command.get("slot"))
+    handle = msgspec.convert(command["handle"], QueueHandle)
+    reader = QueueReader(handle, slot=command.get("slot"), remote=command.get("remote"))
     say("joined")
+    if command["role"] == "hang":
+        signal.pause()
     expected = None
     while True:
         try:
@@ -53,11 +60,16 @@ def read(command: dict) -> None:
 
 def write(command: dict) -> None:
     if command["role"] == "write":
-        queue = MessageQueue("killed", readers=command["readers"], capacity_bytes=CAPACITY)
+        queue = MessageQueue(
+            "killed", readers=command["readers"], capacity_bytes=CAPACITY, remote=command.get("remote")
+        )
     else:
         queue = MessageQueue.take_over(msgspec.convert(command["handle"], QueueHandle))
     say("ready", handle=msgspec.to_builtins(queue.handle()))
     number = command.get("next", 0)
+    if queue.handle().remote:
+        queue.wait_for_readers(0, WAIT_S, remote=1)
+        number = queue_stats(queue._writer.ring).messages
     while True:
         queue.put({"number": number, "body": body(number)}, WAIT_S)
         number += 1
@@ -71,7 +83,7 @@ def main() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(0)
             try:
-                (read if command["role"] == "read" else write)(command)
+                (read if command["role"] in ("read", "hang") else write)(command)
             except (Exception, SystemExit) as error:  # noqa: BLE001 -- the test reports it
                 say("wrong", error=repr(error))
             os._exit(0)
