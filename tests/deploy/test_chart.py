@@ -71,6 +71,7 @@ EVERYTHING: dict[str, Any] = {
         "enabled": True,
         "huggingFaceSecret": "hugging-face",
         "extraArgs": ["--max-model-len=4096"],
+        "env": {"LARDER_SHIM": "1"},
         "runtimeClassName": "nvidia",
         "nodeSelector": {"gpu": "h200"},
         "tolerations": [{"operator": "Exists"}],
@@ -140,7 +141,11 @@ def test_what_is_optional_is_left_out(helm: Any) -> None:
     }
     little = manifests(helm, {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}})
     assert {"Service/larder-gateway", "NetworkPolicy/larder-dataplane"}.isdisjoint(little)
-    assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(manifests(helm, EVERYTHING))
+    found = manifests(helm, EVERYTHING)
+    assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(found)
+    assert pod(found["Deployment/larder-vllm"])["containers"][0]["env"] == [
+        {"name": "LARDER_SHIM", "value": "1"}
+    ]
 
 
 def test_alerts_and_dashboards_are_those_of_the_other_deployments(helm: Any) -> None:
