@@ -35,6 +35,9 @@ _HEADER = Struct("<2Q")
 """A message is one frame: a word with its number and the number of its buffers, the length of its body, its payload."""
 _COPIED_BYTES = 1 << 16
 """Smaller frames are copied into ZeroMQ's memory, which takes less time than sharing them."""
+_LARGE_BYTES = 1 << 17
+"""After a message of at least this size, the next one is read in ZeroMQ's memory: a copy this large, and the decoded
+message beside it, make the C library return memory to the kernel and take it back for each message."""
 _SMALL_BYTES = 1 << 12
 """The body of a smaller frame is copied, which takes less time than a view of it."""
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -199,6 +202,8 @@ class RemoteReader:
         socket.set(zmq.SUBSCRIBE, b"")
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         socket.connect(handle.remote)
+        self._large = False
+        """Whether the last message was large."""
         self._next: int | None = None
         self._held: tuple[Any] | None = None
         """The message that arrived after lost ones, for the next call."""
@@ -216,19 +221,22 @@ class RemoteReader:
             if self._socket.closed:
                 raise QueueError(f"{self.name!r} was closed by this reader")
             try:
-                frame = self._receive(_NOBLOCK)
+                frame = self._frame(_NOBLOCK)
             except zmq.Again:
                 frame = self._wait(deadline)
             return self._received(frame, receive)
         finally:
             lock.release()
 
-    def _wait(self, deadline: float | None) -> bytes:
+    def _frame(self, flags: int) -> bytes | memoryview:
+        return self._receive(flags, False).buffer if self._large else self._receive(flags)  # type: ignore[no-any-return]
+
+    def _wait(self, deadline: float | None) -> bytes | memoryview:
         while True:
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
             try:
                 if left == SLICE_S or self._socket.poll(max(int(left * 1000), 0)):
-                    return self._socket.recv()
+                    return self._frame(0)
             except zmq.Again:
                 pass
             if self._cancelled or self._closing:
@@ -239,17 +247,19 @@ class RemoteReader:
             if left <= 0:
                 raise TimeoutError(f"no message in {self.name!r}")
 
-    def _received(self, frame: bytes, receive: Receive[Message]) -> Message:
+    def _received(self, frame: bytes | memoryview, receive: Receive[Message]) -> Message:
         if len(frame) < _HEADER.size:
             if frame == _CLOSED:
                 raise WriterGone(f"the writer of {self.name!r} closed it")
             raise CorruptMessage(f"a message of {len(frame)} bytes in {self.name!r}")
+        self._large = len(frame) >= _LARGE_BYTES
         header, size = _HEADER.unpack_from(frame)
         sequence, count = header >> _COUNT_BITS, header & _COUNT_MASK
         if not count and size == len(frame) - _HEADER.size < _SMALL_BYTES:
             message = receive(frame[_HEADER.size :], (), False)
         else:
-            message = receive(*parse(memoryview(frame)[_HEADER.size :], count, size), False)
+            owned = isinstance(frame, memoryview)
+            message = receive(*parse(memoryview(frame)[_HEADER.size :], count, size), owned)
         expected, self._next = self._next, sequence + 1
         # Lower by one: a writer was killed after it sent the message, and before it counted it.
         if expected is not None and sequence > expected:

@@ -46,6 +46,20 @@ def test_local_and_remote_readers_get_the_same_messages(sender: MessageQueue) ->
                 assert (found["array"] == number).all()
 
 
+def test_large_messages_are_private_and_outlive_the_reader(sender: MessageQueue) -> None:
+    found = []
+    with QueueReader(sender.handle(), remote=True) as reader:
+        sender.wait_for_readers(0, WAIT_S, remote=1)
+        for number, size in enumerate((1 << 18, 1 << 18, 100, 1 << 18, 1 << 18, 1 << 13)):
+            sender.put({"array": np.full(size, number, np.uint8), "bytes": bytes([number]) * size}, WAIT_S)
+            found.append(reader.get(WAIT_S))
+            found[-1]["array"][0] += 1
+    sender.put("more", WAIT_S)
+    for number, each in enumerate(found):
+        assert (each["array"][0], set(each["array"][1:].tolist())) == (number + 1, {number})
+        assert set(each["bytes"]) == {number}
+
+
 def test_a_slow_remote_reader_loses_nothing(sender: MessageQueue) -> None:
     count = 5000
     with QueueReader(sender.handle(), remote=True) as reader:
@@ -82,9 +96,10 @@ def test_a_remote_reader_that_does_not_read_blocks_the_writer_until_its_deadline
 def test_the_end_of_the_writer_is_seen(sender: MessageQueue) -> None:
     with QueueReader(sender.handle(), remote=True) as reader:
         sender.wait_for_readers(0, WAIT_S, remote=1)
-        sender.put("last")
+        last = bytes(1 << 18)
+        sender.put(last)
         sender.close()
-        assert reader.get(WAIT_S) == "last"
+        assert reader.get(WAIT_S) == last
         with pytest.raises(WriterGone):
             reader.get(WAIT_S)
 
