@@ -245,9 +245,9 @@ class Parts:
 
 def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
     def on_exit(code: int | None, restart_in_s: float) -> None:
-        fleet.process_exited(settings.common.control_url)
+        node = fleet.process_exited(settings.common.control_url)
         if code != HANDED_OVER_EXIT_CODE:  # a planned restart, which the audit log records
-            bus.publish(DataplaneExited(code, restart_in_s))
+            bus.publish(DataplaneExited(code, restart_in_s), node=node)
 
     return Supervisor(
         environ_of(os.environ, settings.common),

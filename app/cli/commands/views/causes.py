@@ -41,7 +41,10 @@ class Evidence:
     changes: Sequence[Json] = ()
     """Changes of all tenants and nodes, newest first."""
     events: Sequence[Json] = ()
-    """Events of all tenants and nodes, newest first."""
+    """Events of all tenants and nodes in the order of their arrival, newest first; of nodes and their tiers also
+    older ones."""
+    since: float = 0.0
+    """Unix seconds. Earlier events say only in which state nodes and tiers were at that time."""
     series: Json = field(default_factory=dict)
     """Series of the last hour; empty if the caller may not see them."""
 
@@ -140,25 +143,83 @@ def _tightened(change: Json) -> str:
     return ""
 
 
-def _crashed(e: Evidence) -> str:
-    """The data plane exits repeatedly."""
-    exits = [
-        event
-        for event in e.events
-        if event["name"] == "dataplane.exited" and event["fields"].get("code") != 0
-    ]
-    if len(exits) < CRASHES:
-        return ""
-    first, last = exits[-1], exits[0]
-    code = last["fields"].get("code")
-    how = f"killed by signal {-code}" if isinstance(code, int) and code < 0 else f"exit code {code}"
-    restarts = [change for change in e.changes if change["kind"] == "plane" and change["at"] <= first["at"]]
-    before = f"; {restarts[0]['summary']} {who(restarts[0])}" if restarts else "; no change preceded it"
-    names = ", ".join(node["name"] for node in e.nodes[:3])
-    return (
-        f"The data plane{f' of node {names}' if names else ''} exited {len(exits)} times from {at(first['at'])} to "
-        f"{at(last['at'])} ({how}){before}."
+@dataclass(frozen=True)
+class _End:
+    """An unexpected end of a data plane's process."""
+
+    at: float
+    how: str
+
+
+def _ends(e: Evidence, node: str) -> list[_End]:
+    """Return the unexpected ends of a node's processes, oldest first: exits that a supervisor reported, and processes
+    that were replaced although they had not announced their stop."""
+    ends: list[_End] = []
+    epochs: set[object] = set()
+    announced, lost_at = False, None
+    for event in reversed(e.events):
+        if event["node"] != node:
+            continue
+        if event["name"] == "dataplane.exited":
+            announced, code = True, event["fields"].get("code")
+            if code != 0:
+                ends.append(_End(event["at"], _exit(code)))
+        elif event["name"] == "node.stopped":
+            announced = True
+        elif event["name"] == "node.lost":
+            lost_at = event["at"]
+        elif event["name"] == "node.joined":
+            epoch = event["fields"].get("epoch")
+            if epochs and epoch not in epochs and not announced:
+                ends.append(_End(lost_at or event["at"], "without notice: killed, or the machine failed"))
+            if epoch not in epochs:
+                announced = False
+            epochs.add(epoch)
+            lost_at = None
+    return [end for end in ends if end.at >= e.since]
+
+
+def _exit(code: object) -> str:
+    if not isinstance(code, int):
+        return "exit code unknown"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _crashed(e: Evidence, least: int = CRASHES) -> str:
+    """The data plane of a node ended unexpectedly, and repeatedly."""
+    name, ends = max(
+        ((node["name"], _ends(e, node["name"])) for node in e.nodes),
+        key=lambda each: len(each[1]),
+        default=("", []),
     )
+    if len(ends) < least:
+        return ""
+    first, last = ends[0], ends[-1]
+    when = (
+        f"once, at {at(first.at)}"
+        if len(ends) == 1
+        else f"{len(ends)} times from {at(first.at)} to {at(last.at)}"
+    )
+    return f"The data plane of node {name} exited {when} ({last.how}){_before(e, name, first.at)}."
+
+
+def _exited(e: Evidence) -> str:
+    """The data plane of a node ended unexpectedly, once."""
+    return _crashed(e, 1)
+
+
+def _before(e: Evidence, node: str, when: float, tier: str = "") -> str:
+    """Return the latest change before a time that concerns the node or the whole fleet, not one tenant. `tier`: no
+    change of another tier. Empty if the changes before that time are not known."""
+    if when < e.since:
+        return ""
+    for change in e.changes:
+        if change["at"] > when + SLACK_S or change["tenant"] or change["node"] not in ("", node):
+            continue
+        if tier and change["kind"] == "tier" and change["name"] != tier:
+            continue
+        return f"; the latest change before: {change['summary']} {who(change)}"
+    return "; no change preceded it"
 
 
 def _node_lost(e: Evidence) -> str:
@@ -174,17 +235,16 @@ def _lost(e: Evidence) -> str:
         if node["state"] == "lost":
             seen = [event for event in e.events if event["name"] == "node.lost" and event["node"] == name]
             since = f" since {at(seen[0]['at'])}" if seen else ""
-            about = [change for change in e.changes if change["node"] == name]
-            before = f" Before it: {about[0]['summary']} {who(about[0])}." if about else ""
+            before = _before(e, name, seen[0]["at"]) if seen else ""
             last = next((each for each in e.events if each["node"] == name and each["name"] in _RUNS), None)
             if last is not None and last["name"] == "node.stopped":
                 return (
                     f"Node {name} is lost{since}: its data plane was stopped at {at(last['at'])} and has not started "
-                    f"again.{before}"
+                    f"again{before}."
                 )
             return (
                 f"Node {name} is lost{since}: it neither receives snapshots nor reports. Its process or the network "
-                f"failed; no record change explains this.{before}"
+                f"failed{before}."
             )
         faults = node.get("faults") or []
         if node["state"] == "nacked" and faults:
@@ -201,12 +261,44 @@ def _tier_out(e: Evidence) -> str:
     for node in e.nodes:
         for tier in (node.get("stats") or {}).get("tiers", ()):
             if not tier["serves"]:
+                seen = _tier_events(e, node["name"], tier["name"])
+                since = before = ""
+                if seen and seen[0]["name"] == "tier.lost":
+                    since = f" since {at(seen[0]['at'])}"
+                    before = _before(e, node["name"], seen[0]["at"], tier["name"])
                 reason = f": {tier['reason']}" if tier["reason"] else ""
                 return (
-                    f"Tier {tier['name']} of node {node['name']} is out of service{reason}; the node serves only the "
-                    "blocks in its memory."
+                    f"Tier {tier['name']} of node {node['name']} is out of service{since}{reason}; the node serves "
+                    f"only the blocks in its memory{before}."
                 )
     return ""
+
+
+def _tier_was_out(e: Evidence) -> str:
+    """A tier was out of service for a time."""
+    for node in e.nodes:
+        lost = next((each for each in _tier_events(e, node["name"]) if each["name"] == "tier.lost"), None)
+        if lost is None or lost["at"] < e.since:
+            continue
+        tier = lost["fields"]["tier"]
+        last = _tier_events(e, node["name"], tier)[0]
+        until = f"from {at(lost['at'])} to {at(last['at'])}" if last is not lost else f"at {at(lost['at'])}"
+        return (
+            f"Tier {tier} of node {node['name']} was out of service {until}: {lost['fields'].get('reason')}"
+            f"{_before(e, node['name'], lost['at'], tier)}."
+        )
+    return ""
+
+
+def _tier_events(e: Evidence, node: str, tier: str = "") -> list[Json]:
+    """Return the events that a tier, or any tier, of a node is out of service or in service again, newest first."""
+    return [
+        each
+        for each in e.events
+        if each["name"] in ("tier.lost", "tier.recovered")
+        and each["node"] == node
+        and (not tier or each["fields"].get("tier") == tier)
+    ]
 
 
 def _flooded(e: Evidence) -> str:
@@ -290,5 +382,7 @@ RULES: Iterable[Callable[[Evidence], str]] = (
     _flooded,
     _mischosen,
     _at_limit,
+    _tier_was_out,
+    _exited,
     _alerted,
 )

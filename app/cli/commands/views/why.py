@@ -2,7 +2,8 @@
 
 import difflib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -57,7 +58,7 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         if alert[kind] == name or not (alert["tenant"] or alert["node"])
     ]
     changes = _changes(url, started)
-    events = _events(url, started)
+    events = _events(url, started, None if node is None else name)
     evidence = Evidence(
         kind=kind,
         name=name,
@@ -66,7 +67,11 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         alerts=alerts,
         changes=changes,
         events=events,
-        series=_unless_forbidden(url, "/api/v1/overview/history", {"seconds": "3600"}) or {},
+        since=started,
+        series=_unless_forbidden(
+            partial(call, url, "GET", "/api/v1/overview/history", None, {"seconds": "3600"})
+        )
+        or {},
     )
     found = {
         "name": name,
@@ -74,7 +79,7 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "alerts": alerts,
         "figures": tenant if node is None else node,
         "changes": [change for change in changes if _concerns(change, kind, name)][:SHOWN],
-        "events": [event for event in events if concerns(event, kind, name)][:SHOWN],
+        "events": [each for each in events if each["at"] >= started and concerns(each, kind, name)][:SHOWN],
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
@@ -88,22 +93,23 @@ def _changes(url: str | None, started: float) -> list[dict[str, Any]]:
     return [note["change"] for note in reversed(notes)]
 
 
-def _events(url: str | None, started: float) -> list[dict[str, Any]]:
-    """Return the events since a time, newest first; none for callers who may not see them."""
-    try:
-        found: list[dict[str, Any]] = every(
-            url, "/api/v1/events/history", {"since": str(max(started, 0))}, MAX_EVENTS
-        )["items"]
-    except ApiError as refused:
-        if refused.status == 403:
-            return []
-        raise
-    return found
+def _events(url: str | None, started: float, node: str | None) -> list[dict[str, Any]]:
+    """Return the events since a time and the earlier ones about nodes and their tiers, or about one node, in the order
+    of their arrival, newest first; none for callers who may not see them."""
+    found: dict[int, dict[str, Any]] = {}
+    queries: list[dict[str, str | None]] = [
+        {"since": str(max(started, 0)), "sort": "-id"},
+        *({"name": f"{noun}.*", "node": node, "sort": "-id"} for noun in ("node", "tier")),
+    ]
+    for query in queries:
+        page = _unless_forbidden(partial(every, url, "/api/v1/events/history", query, MAX_EVENTS))
+        found |= {event["id"]: event for event in page["items"]} if page else {}
+    return [found[number] for number in sorted(found, reverse=True)]
 
 
-def _unless_forbidden(url: str | None, path: str, query: Mapping[str, str]) -> Any:
+def _unless_forbidden(answer: Callable[[], Any]) -> Any:
     try:
-        return call(url, "GET", path, None, query)
+        return answer()
     except ApiError as refused:
         if refused.status == 403:
             return None
