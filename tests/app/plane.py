@@ -171,13 +171,13 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Plane]:
+async def serving(settings: Settings, port: int = 0) -> AsyncIterator[Plane]:
     """Start, yield, stop cleanly. A new SQLite file is a copy of a migrated one; routes are used again."""
     migrated_file(settings.common.database_url)
     idle = _idle_routes[Routes.key_of(settings.app)]
     routes = idle.pop() if idle else Routes(settings.app)
     app = create_app(settings, routes)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         config = uvicorn.Config(

@@ -213,12 +213,20 @@ def find(url: str | None, path: str) -> Any:
         raise
 
 
-def stream(url: str | None, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-    """Yield a long answer in parts. Raises ClickException, also if the answer breaks off."""
+def stream(
+    url: str | None,
+    path: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str] | None = None,
+    silence_s: float | None = None,
+) -> Iterator[bytes]:
+    """Yield a long answer in parts. `silence_s` replaces `--timeout`. Raises ClickException, also if the answer breaks
+    off."""
     base = base_url(url)
+    timeout_s = _timeout_s() if silence_s is None else silence_s
     try:
         with http.opened(
-            "GET", base + path, _proof(base, None), query=query, timeout_s=_timeout_s()
+            "GET", base + path, _proof(base, headers), query=query, timeout_s=timeout_s
         ) as answer:
             if not 200 <= answer.status < 300:
                 response = http.Response(answer.status, answer.read())

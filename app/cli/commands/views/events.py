@@ -1,13 +1,19 @@
 """`larder events …`."""
 
+import errno
+import select
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Set
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from app.cli.support.client import every, url_option
+from app.cli.support.event_stream import SUMMED, Event, FollowedEvents
+from app.cli.support.event_stream import key as event_key
 from app.cli.support.events import EVENT_COLUMNS
 from app.cli.support.keys import seconds
 from app.cli.support.nouns import Noun
@@ -15,9 +21,6 @@ from app.cli.support.output import Output, output_option
 from app.cli.support.table import table
 from app.cli.support.terminal import say
 from app.cli.support.watch import watch_option
-
-POLL_S = 1.0
-MAX_AT_ONCE = 1000
 
 
 @click.group(cls=Noun)
@@ -33,7 +36,13 @@ def events() -> None:
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
-@click.option("--follow", "-f", is_flag=True, help="Print the list with the newest last, then new events.")
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Print the list with the newest last, then events as they happen. Those of normal operation and block traffic "
+    "need --name.",
+)
 @url_option
 @output_option
 @watch_option
@@ -48,39 +57,68 @@ def list_events(
     output: Output,
 ) -> None:
     """List events, newest first."""
-    first = None if since is None else str(max(time.time() - seconds("--since", since), 0))
+    first = None if since is None else max(time.time() - seconds("--since", since), 0)
     filters = {"name": name, "node": node, "actor": actor}
-    answer = every(url, "/api/v1/events/history", {**filters, "since": first}, limit)
+    query = {**filters, "since": None if first is None else str(first)}
     if follow:
         with suppress(KeyboardInterrupt):
-            _follow(url, filters, answer["items"], output)
-    else:
-        output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
-        if output.format in ("table", "wide"):
-            for line in _not_kept(answer["not_kept"]):
-                say(line)
+            _follow(url, query, limit, output)
+        return
+    answer = every(url, "/api/v1/events/history", query, limit)
+    output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
+    if output.format in ("table", "wide"):
+        for line in _not_kept(answer["not_kept"]):
+            say(line)
 
 
-def _follow(
-    url: str | None, filters: dict[str, str | None], newest: list[dict[str, object]], output: Output
-) -> None:
-    """Print the events, oldest first, and those that happen from now on. Does not return."""
-    last = max((event["id"] for event in newest), default=0)  # type: ignore[type-var]
-    _print(list(reversed(newest)), output, header=True)
-    while True:
-        time.sleep(POLL_S)
-        page = every(url, "/api/v1/events/history", {**filters, "sort": "-id"}, MAX_AT_ONCE)["items"]
-        new = [event for event in page if event["id"] > last]
-        if new:
-            last = new[0]["id"]
-            _print(list(reversed(new)), output, header=False)
+def _follow(url: str | None, query: dict[str, str | None], limit: int, output: Output) -> None:
+    """Print the newest events, oldest first, and those that happen from now on. Does not return."""
+    events = FollowedEvents(url, lambda text: say(f"larder: {text}", err=True))
+    with closing(events.batches()) as batches:
+        streamed = next(batches)
+        # What happens between the two requests is on the stream, which is open already.
+        answer = every(url, "/api/v1/events/history", query, limit)
+        unlisted = frozenset() if query["name"] else frozenset((*answer["not_kept"]["names"], SUMMED))
+        listed = {event_key(event): event for event in reversed(answer["items"])}
+        for event in _matching(streamed, query, unlisted):
+            listed.setdefault(event_key(event), event)
+        events.remember(answer["items"])
+        _print(sorted(listed.values(), key=lambda event: event["at"])[-limit:], output, header=True)
+        for batch in batches:
+            if _output_is_closed():
+                raise BrokenPipeError(errno.EPIPE, "the reader of the output ended")
+            _print(_matching(batch, query, unlisted), output, header=False)
 
 
-def _print(items: list[dict[str, object]], output: Output, *, header: bool) -> None:
+def _matching(events: Iterable[Event], query: Mapping[str, str | None], unlisted: Set[str]) -> list[Event]:
+    """Return the events that the history would select with the query, without those of some names."""
+    name = query["name"]
+    return [
+        event
+        for event in events
+        if event["name"] not in unlisted
+        and (
+            name is None
+            or event["name"] == name
+            or (name.endswith("*") and event["name"].startswith(name[:-1]))
+        )
+        and all(query[field] in (None, event[field]) for field in ("node", "actor"))
+        and event["at"] >= float(query["since"] or 0)
+    ]
+
+
+def _output_is_closed() -> bool:
+    """Return whether the process that read the output through a pipe has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(happened & select.POLLERR for _, happened in poll.poll(0))
+
+
+def _print(items: list[Event], output: Output, *, header: bool) -> None:
     if output.format in ("json", "yaml", "name"):
         for event in items:
             output.data(event, str(event["id"]))
-    else:
+    elif items or header:
         table("", EVENT_COLUMNS, items, wide=output.wide, header=header)
 
 
