@@ -1,45 +1,72 @@
-"""Detects when nodes begin to refuse blocks of a tenant, and publishes one event per run of refusals.
+"""Detects when nodes begin and cease to refuse blocks of a tenant, and when a tenant exceeds its limit.
 
 Nodes report numbers of refused blocks. An event for each refusal would mean thousands per second.
 """
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from app.observe.catalogue.alerts import RefusalsStarted
+from app.observe.catalogue.alerts import LimitExceeded, LimitRestored, RefusalsEnded, RefusalsStarted
 from app.observe.events import EventBus
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.tenants import TenantStats
 
 QUIET_S = 60.0
-"""Seconds without a refusal after which the next one begins a new run."""
+"""Seconds without a refusal, or within the limit, after which a run ends and the next one begins."""
+
+
+_Key = tuple[str, str]
+"""Node and tenant."""
+
+
+@dataclass
+class _Run:
+    """Refusals of a tenant on a node, or its time over its limit."""
+
+    last: float
+    """Time at which it was last seen."""
+    blocks: int = 0
+    """Refused blocks."""
 
 
 class RefusalRuns:
-    """Publishes `refusals.started`. Call `look` with the latest reports, about once a second."""
+    """Publishes an event when a run begins and when it ends. Call `look` with the latest reports, about once a second.
+
+    A run has no end if its node does not report then.
+    """
 
     def __init__(self, bus: EventBus, clock: Callable[[], float] = time.monotonic) -> None:
         self._bus = bus
         self._clock = clock
         self._counts: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
         """Refused blocks by code, by tenant, by node and epoch."""
-        self._last: dict[tuple[str, str], float] = {}
-        """Time of the latest refusal by node and tenant."""
+        self._refusing: dict[_Key, _Run] = {}
+        self._over: dict[_Key, _Run] = {}
 
     def look(self, stats: Iterable[NodeStats]) -> None:
         now = self._clock()
         counts = {}
-        for node in stats:
+        nodes = {node.node: node for node in stats}
+        for node in nodes.values():
             key = (node.node, node.epoch)
             before = self._counts.get(key)
             counts[key] = {each.tenant: dict(each.refused) for each in node.tenants if each.refused}
-            if before is None:  # the time of refusals before the first report is unknown
-                continue
             for tenant in node.tenants:
+                if tenant.over_limit:
+                    self._exceeds(node.node, tenant, now, begins=before is not None)
+                if before is None:  # the time of refusals before the first report is unknown
+                    continue
                 if tenant.refused and tenant.refused != (was := before.get(tenant.tenant, {})):
                     self._refused(node.node, tenant, was, now)
         self._counts = counts
-        self._last = {key: at for key, at in self._last.items() if now - at <= QUIET_S}
+        for (name, salt), run in _ended(self._refusing, now):
+            if name in nodes:
+                self._bus.publish(RefusalsEnded(salt, run.blocks), node=name)
+        for (name, salt), _ in _ended(self._over, now):
+            if name in nodes:
+                held = next((each.bytes for each in nodes[name].tenants if each.tenant == salt), 0)
+                self._bus.publish(LimitRestored(salt, held), node=name)
 
     def _refused(self, node: str, tenant: TenantStats, was: dict[str, int], now: float) -> None:
         rises = {code: count - was.get(code, 0) for code, count in tenant.refused.items()}
@@ -47,6 +74,27 @@ class RefusalRuns:
         if rises[reason] <= 0:
             return
         key = (node, tenant.tenant)
-        if now - self._last.get(key, -QUIET_S - 1) > QUIET_S:
+        if key not in self._refusing:
+            self._refusing[key] = _Run(now)
             self._bus.publish(RefusalsStarted(tenant.tenant, reason), node=node)
-        self._last[key] = now
+        run = self._refusing[key]
+        run.last = now
+        run.blocks += sum(rise for rise in rises.values() if rise > 0)
+
+    def _exceeds(self, node: str, tenant: TenantStats, now: float, *, begins: bool) -> None:
+        """Note a tenant over its limit. `begins`: the node has reported before, so this is new."""
+        run = self._over.get((node, tenant.tenant))
+        if run is not None:
+            run.last = now
+            return
+        self._over[node, tenant.tenant] = _Run(now)
+        if begins:
+            self._bus.publish(LimitExceeded(tenant.tenant, tenant.bytes, tenant.limit_bytes or 0), node=node)
+
+
+def _ended(runs: dict[_Key, _Run], now: float) -> list[tuple[_Key, _Run]]:
+    """Remove the runs that have ended, and return them."""
+    ended = [(key, run) for key, run in runs.items() if now - run.last > QUIET_S]
+    for key, _ in ended:
+        del runs[key]
+    return ended

@@ -69,6 +69,7 @@ from dataplane.protocol.events import (
     EngineReleased,
     Event,
     IdJournalNearlyFilled,
+    LeaseBroken,
     PinDegraded,
     SweepEnded,
 )
@@ -342,6 +343,9 @@ class Node:
         if not engine.connected and not engine.alive and engine.client in self.engines:
             engine.waits_for.discard(engine.client)
             if not engine.waits_for:
+                held = self._leases.held_by([engine.client], self.pool.table.space_of)
+                if held:
+                    self.emit(LeaseBroken(now, engine.client, "process_gone", held))
                 self._forget(engine, now)
 
     def _forget(self, engine: Engine, now: float) -> None:

@@ -110,6 +110,20 @@ class EngineReleased(EventStruct, tag="engine.released"):
     """Their size."""
 
 
+class LeaseBroken(EventStruct, tag="lease.broken"):
+    """Leases ended that their holder had not released. Look-ups of the LMCache gateway are summed up each second."""
+
+    severity = "warning"
+
+    at: float
+    client: int
+    reason: str
+    """`process_gone`: every process of the engine's group is proven gone. Of look-ups of the LMCache gateway:
+    `disconnected`, `expired`, or `crowded_out` by newer ones."""
+    blocks: int
+    """Blocks that were held, counted once for each engine or look-up that held them."""
+
+
 class EngineRefused(EventStruct, tag="engine.refused"):
     """A process was not allowed to attach."""
 
@@ -454,6 +468,7 @@ Event = (
     | EngineAttached
     | EngineDetached
     | EngineReleased
+    | LeaseBroken
     | EngineRefused
     | EngineExpelled
     | EngineReadmitted

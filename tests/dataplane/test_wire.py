@@ -343,6 +343,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             events.EngineAttached(1.5, 1, 2, "group", "vllm", ["llama"]),
             events.EngineDetached(1.5, 1, 2, "group", "say_detached", 3),
             events.EngineReleased(1.5, 1, 2, "group", 3, 4096),
+            events.LeaseBroken(1.5, 1, "process_gone", 3),
             events.EngineRefused(1.5, 2, 1000, "not_allowed", "uid"),
             events.EngineExpelled(1.5, 1, 2, "group", 3),
             events.EngineReadmitted(1.5, 1, 2, "group"),

@@ -12,6 +12,7 @@ from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers import results
 from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
+from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
 from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt
 from tests.lmcache.gateway import Gateway
@@ -24,6 +25,11 @@ def test_a_look_up_finds_what_was_stored_and_holds_it(client: Client, gateway: G
     assert gateway.leased() == 3
     assert client.ask("end_session", "r") is NOTHING
     assert gateway.leased() == 0
+
+
+def broken(gateway: Gateway) -> list[tuple[str, int]]:
+    """Reasons and blocks of leases that their holders had not released."""
+    return [(event.reason, event.blocks) for event in gateway.bench.events(LeaseBroken)]
 
 
 def test_its_result_is_told_once(client: Client) -> None:
@@ -203,6 +209,8 @@ class TestTheEndOfLeases:
         assert gateway.leased() == 2
         scheduler.close()
         gateway.until(lambda: gateway.leased() == 0, "its leases end with its connection")
+        gateway.pass_time(1)
+        assert broken(gateway) == [("disconnected", 2)]
         assert len(gateway.server.sessions) == 0
 
     def test_nobody_comes_for_them_in_time(self, client: Client, gateway: Gateway) -> None:
@@ -213,6 +221,7 @@ class TestTheEndOfLeases:
         assert gateway.leased() == 2
         gateway.pass_time(2)
         assert gateway.leased() == 0
+        assert broken(gateway) == [("expired", 2)]
         assert client.status("r") == 0
 
     def test_what_is_held_is_not_evicted(self, make_gateway: Callable[..., Gateway]) -> None:

@@ -1,4 +1,4 @@
-"""Alerts that Alertmanager or Grafana sent, and refusals that nodes report, for `larder why`."""
+"""Alerts that Alertmanager or Grafana sent, and refusals and limits that nodes report, for `larder why`."""
 
 from app.observe.catalogue.plane_event import PlaneEvent
 
@@ -45,3 +45,31 @@ class RefusalsStarted(PlaneEvent, tag="refusals.started"):
     tenant: str
     reason: str
     """The most frequent reason."""
+
+
+class RefusalsEnded(PlaneEvent, tag="refusals.ended"):
+    """A node that refused blocks of a tenant has refused none for a minute."""
+
+    tenant: str
+    blocks: int
+    """Blocks that it refused since `refusals.started`."""
+
+
+class LimitExceeded(PlaneEvent, tag="limit.exceeded"):
+    """A tenant holds more than its limit on a node; also if the limit is only observed."""
+
+    severity = "warning"
+
+    tenant: str
+    held_bytes: int
+    """Size of its blocks on the node."""
+    limit_bytes: int
+    """Its limit."""
+
+
+class LimitRestored(PlaneEvent, tag="limit.restored"):
+    """A tenant that held more than its limit on a node has been within it, or without a limit, for a minute."""
+
+    tenant: str
+    held_bytes: int
+    """Size of its blocks on the node."""

@@ -39,6 +39,7 @@ from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore
 from dataplane.io.loop import Loop
 from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codes import ProtocolError
+from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.keys import TokenError
 from dataplane.protocol.stats.gateways import GatewayStats
 
@@ -305,6 +306,8 @@ class LMCacheServer:
         now = self._clock()
         self.connections.tick()
         self.sessions.expire(now)
+        for (client, reason), blocks in self.sessions.take_broken().items():
+            self._cache.node.emit(LeaseBroken(now, client, reason, blocks))
         self.instances.reap(now)
         if now - self._begun_at > STRANGERS_S:
             self.sessions.forget_handed_over()

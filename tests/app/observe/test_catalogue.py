@@ -15,7 +15,7 @@ from docs.settings_table import texts
 
 ROOT = Path(__file__).parents[3]
 DECLARING = ("app/observe/catalogue/", "dataplane/protocol/event", "dataplane/observe/log.py")
-IRREGULAR = {"forgotten", "lost", "sent", "timed_out"}
+IRREGULAR = {"broken", "forgotten", "lost", "sent", "timed_out"}
 """Participles without the ending -ed."""
 EVENTS = [*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES]
 

@@ -6,7 +6,7 @@ import pytest
 
 from dataplane.core.stats import node_stats
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
-from dataplane.protocol.events import EngineDetached, EngineReleased, ReservationExpired
+from dataplane.protocol.events import EngineDetached, EngineReleased, LeaseBroken, ReservationExpired
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
@@ -86,6 +86,8 @@ def test_a_killed_process_gives_everything_back_at_once() -> None:
     assert bench.pool.used_bytes == 2 * PAGE
     assert bench.memory.areas == {}
     other = bench.attach()
+    (broken,) = bench.events(LeaseBroken)
+    assert (broken.reason, broken.blocks) == ("process_gone", 2)
     assert other.lookup(make.keys(2, "kept")) == 2, "READY blocks stay"
     assert other.store(make.keys(8, "new"), PAGE).written == 8, "and its leases are no more"
     assert bench.faults() == []

@@ -75,6 +75,7 @@ class LookupSessions:
         self._of_request: dict[str, dict[bytes, HeldLookup]] = {}
         self.ended: Counter[str] = Counter()
         """Number of look-ups that their scheduler did not end, by cause: `expired`, `crowded_out`, `disconnected`."""
+        self._broken: Counter[tuple[int, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -87,12 +88,10 @@ class LookupSessions:
         self.end(lookup.scheduler, lookup.request_id)
         own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         if len(own) >= self._max_per_scheduler:
-            self.ended["crowded_out"] += 1
-            self.end(lookup.scheduler, next(iter(own)))
+            self.end(lookup.scheduler, next(iter(own)), "crowded_out")
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         elif len(self._all) >= self._max_lookups:
-            self.ended["crowded_out"] += 1
-            self.end(*next(iter(self._all)))
+            self.end(*next(iter(self._all)), "crowded_out")
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         self._all[lookup.scheduler, lookup.request_id] = lookup
         own[lookup.request_id] = lookup
@@ -118,12 +117,17 @@ class LookupSessions:
         """Forget results of the previous data plane that were not fetched."""
         self._handed_over.clear()
 
-    def end(self, scheduler: bytes, request_id: str) -> None:
-        """End the look-up of a request: release its leases, and cancel the loads that it waits for."""
+    def end(self, scheduler: bytes, request_id: str, why: str = "") -> None:
+        """End the look-up of a request: release its leases, and cancel the loads that it waits for.
+
+        `why`: cause, if its scheduler did not end it.
+        """
         self._handed_over.pop((scheduler, request_id), None)
         lookup = self._all.pop((scheduler, request_id), None)
         if lookup is None:
             return
+        if why:
+            self.ended[why] += 1
         own = self._of_scheduler[scheduler]
         del own[request_id]
         if not own:
@@ -138,13 +142,20 @@ class LookupSessions:
             left = [each for each, readers in zip(lock.descriptors, lock.readers, strict=True) if readers]
             if left:
                 self._release(lookup.client, left)
+                if why:
+                    self._broken[lookup.client, why] += len(left)
         lookup.locks.clear()
 
     def end_scheduler(self, scheduler: bytes) -> None:
         """End all look-ups of a scheduler that is gone."""
         for request_id in list(self._of_scheduler.get(scheduler, ())):
-            self.ended["disconnected"] += 1
-            self.end(scheduler, request_id)
+            self.end(scheduler, request_id, "disconnected")
+
+    def take_broken(self) -> Counter[tuple[int, str]]:
+        """Return the numbers of blocks that look-ups held when they ended without their scheduler, by client and cause,
+        since the last call."""
+        broken, self._broken = self._broken, Counter()
+        return broken
 
     def free(self, lookup: HeldLookup, start: int, end: int) -> list[list[int]]:
         """Release the chunks from token `start` to token `end` in all spaces. Return the descriptors by space."""
@@ -167,8 +178,7 @@ class LookupSessions:
     def expire(self, now: float) -> None:
         """End look-ups whose deadline has passed."""
         for key in list(self._expired(now)):
-            self.ended["expired"] += 1
-            self.end(*key)
+            self.end(*key, "expired")
 
     def _expired(self, now: float) -> Iterator[tuple[bytes, str]]:
         for key, lookup in self._all.items():

@@ -1,0 +1,70 @@
+"""Events for the begin and the end of refusals, and of the time of a tenant over its limit."""
+
+import msgspec
+import pytest
+
+from app.ingest.refusal_runs import QUIET_S, RefusalRuns
+from app.observe.events import EventBus
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pool import PoolStats, Totals
+from dataplane.protocol.stats.tenants import TenantStats
+
+
+class Reports:
+    """A node that reports one tenant; time passes between reports."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.bus = EventBus()
+        self.runs = RefusalRuns(self.bus, lambda: self.now)
+
+    def report(self, seconds: float = 1.0, **fields: object) -> list[tuple[str, dict]]:
+        """Return the events that a report causes after some seconds."""
+        self.now += seconds
+        self.bus.ring.clear()
+        tenant = msgspec.structs.replace(TenantStats("acme"), **fields)
+        node = NodeStats(
+            at=self.now, node="a", epoch="e", uptime_s=0.0, armed=True, pool=PoolStats(), totals=Totals(), refused={},
+            tenants=[tenant], other_tenants=None, pins=[], engines=[], observed={},
+        )  # fmt: skip
+        self.runs.look([node])
+        return [(event.name, event.fields) for event in self.bus.ring]
+
+    def silence(self, seconds: float) -> list[str]:
+        self.now += seconds
+        self.bus.ring.clear()
+        self.runs.look([])
+        return [event.name for event in self.bus.ring]
+
+
+@pytest.fixture
+def node() -> Reports:
+    reports = Reports()
+    reports.report()
+    return reports
+
+
+def test_a_run_of_refusals_ends_after_a_minute_without_one(node: Reports) -> None:
+    assert node.report(refused={"pool_full": 2}) == [
+        ("refusals.started", {"tenant": "acme", "reason": "pool_full"})
+    ]
+    assert node.report(QUIET_S - 1, refused={"pool_full": 5}) == []
+    assert node.report(QUIET_S, refused={"pool_full": 5}) == []
+    assert node.report(1, refused={"pool_full": 5}) == [("refusals.ended", {"tenant": "acme", "blocks": 5})]
+    assert node.report(1, refused={"pool_full": 5}) == []
+    assert node.report(1, refused={"pool_full": 6})[0][0] == "refusals.started"
+
+
+def test_a_tenant_over_its_limit_is_told_once_and_when_it_is_within_it_again(node: Reports) -> None:
+    over = {"over_limit": True, "bytes": 9, "limit_bytes": 8}
+    assert node.report(**over) == [("limit.exceeded", {"tenant": "acme", "held_bytes": 9, "limit_bytes": 8})]
+    assert node.report(bytes=8, limit_bytes=8) == []
+    assert node.report(**over) == []
+    assert node.report(QUIET_S, bytes=8, limit_bytes=8) == []
+    assert node.report(bytes=8, limit_bytes=8) == [("limit.restored", {"tenant": "acme", "held_bytes": 8})]
+
+
+def test_of_a_node_that_reports_no_more_no_end_is_told(node: Reports) -> None:
+    node.report(refused={"pool_full": 2}, over_limit=True, limit_bytes=0)
+    assert node.silence(QUIET_S + 1) == []
+    assert node.report(refused={"pool_full": 2}) == []
