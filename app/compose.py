@@ -96,7 +96,7 @@ class Parts:
         self.bus = bus = EventBus()
         self.fleet = fleet = Fleet()
         self.history = History()
-        self.desired = DesiredState(database)
+        self.desired = DesiredState(database, fleet.change_traces)
         self.progress = RecordProgress(fleet, self.desired)
         changes = Changes(database, fleet, bus)
         self.leader_election = leader_election = LeaderElection(leader_lock_of(database, database.origin))

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence
 
-from dataplane.base import tracing
 from dataplane.base.tracing import span
 from dataplane.protocol.control.snapshots import SnapshotType
 
@@ -15,18 +14,18 @@ MAX_CHANGES = 256
 
 class ChangeTraces:
     """The traces of the last changes, by type and generation: a push continues the trace of the change that it
-    delivers. Only changes of this process are known."""
+    delivers. Of other managers' changes, those are known that were the newest of their type when this one looked."""
 
     def __init__(self) -> None:
         self._known: dict[SnapshotType, deque[tuple[int, str]]] = {}
 
-    def note(self, kind: SnapshotType, generation: int) -> None:
-        """Record that the current span created this generation. Does nothing without a span."""
-        traceparent = tracing.traceparent()
-        if traceparent:
-            self._known.setdefault(kind, deque(maxlen=MAX_CHANGES)).append((generation, traceparent))
+    def note(self, kind: SnapshotType, generation: int, traceparent: str) -> None:
+        """Record the span that made a generation. Does nothing if it is known, or empty."""
+        known = self._known.setdefault(kind, deque(maxlen=MAX_CHANGES))
+        if traceparent and all(number != generation for number, _ in known):
+            known.append((generation, traceparent))
 
     def between(self, kind: SnapshotType, after: int, newest: int) -> Sequence[str]:
         """Return the traceparents of the changes that made the generations `after` + 1 to `newest`, oldest first."""
-        known = self._known.get(kind)
-        return [each for number, each in known if after < number <= newest] if known else ()
+        known = sorted(self._known.get(kind, ()))
+        return [each for number, each in known if after < number <= newest]

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.observe.trace import ChangeTraces
 from app.push.plan import WantedSnapshot
 from app.store.base import identity
 from app.store.base.database import Database
@@ -69,8 +70,10 @@ class _Generation:
 class DesiredState:
     """Cache over the database. `refresh` is cheap when nothing has changed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, change_traces: ChangeTraces | None = None) -> None:
+        """`change_traces` gets the traces of other managers' changes."""
         self._database = database
+        self._change_traces = change_traces or ChangeTraces()
         self._newest: dict[SnapshotType, _Generation] = {}
         self._lock = asyncio.Lock()
         self.store = ""
@@ -115,17 +118,19 @@ class DesiredState:
         async with self._lock, self._database.read() as session:
             if not self.store:
                 self.store = await identity.store_id(session)
-            heads = await generations.heads(session)
+            heads = await generations.traced_heads(session)
             for kind in SNAPSHOT_TYPES:
+                head = heads[kind]
                 known = self._newest.get(kind)
-                if known is not None and known.number == heads[kind]:
+                if known is not None and known.number == head.generation:
                     continue
+                self._change_traces.note(kind, *head)
                 records = await _read(session, kind)
                 selectors: list[dict[str, str]] = []
                 for record in records:
                     if record.selector and record.selector not in selectors:
                         selectors.append(record.selector)
-                self._newest[kind] = _Generation(heads[kind], records, selectors)
+                self._newest[kind] = _Generation(head.generation, records, selectors)
 
     async def bodies(self, digests: list[str]) -> dict[str, bytes]:
         """Return pin bodies by digest. Unknown digests are missing."""

@@ -28,6 +28,7 @@ from app.store.base.database import Database
 from app.store.base.notify import Notification
 from app.store.records import bulk, generations, snapshot_size
 from app.store.records.snapshot_size import SnapshotSize
+from dataplane.base import tracing
 from dataplane.protocol.control.records import MAX_PINNED_KEYS
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, SnapshotType
 
@@ -172,6 +173,7 @@ class Changes:
         """Open a change of records of these types (none: of records that nodes do not receive). Commits at the end of
         the block; a dry run undoes everything there, and the records of the block stay readable. Raises
         StoreUnavailable; Conflict if the result would be too large to send to nodes."""
+        traceparent = tracing.traceparent()
         async with self._database.write() as session:
             numbers: dict[SnapshotType, int] = {}
             for kind in SNAPSHOT_TYPES:
@@ -187,9 +189,8 @@ class Changes:
                 session.expunge_all()
                 await session.rollback()
                 return
-            for kind in numbers:
-                if kind in made:
-                    await generations.advance(session, kind, numbers[kind], change.now)
+            for kind in made:
+                await generations.advance(session, kind, numbers[kind], change.now, traceparent)
             while change.entries:  # batches give other tasks a turn and release written rows
                 batch = change.entries[: bulk.BATCH]
                 del change.entries[: bulk.BATCH]
@@ -198,7 +199,7 @@ class Changes:
             await self._notify(change)
         self._weights |= {kind: (numbers[kind], weight) for kind, weight in made.items()}
         for kind in made:
-            self._fleet.change_traces.note(kind, numbers[kind])
+            self._fleet.change_traces.note(kind, numbers[kind], traceparent)
         self._fleet.change_signal.notify()
         self._publish(change)
 
