@@ -392,9 +392,12 @@ class EngineLink:
         if not self.attached or self._socket is None or self._unanswered:
             return 0
         number = self._take_id()
+        request = make(number)
+        if self._traces:
+            request = self._traced(request)
         try:
             self._socket.settimeout(0.0)
-            self._socket.send(encode(make(number)))
+            self._socket.send(encode(request))
         except BlockingIOError:
             return 0
         except OSError as error:

@@ -280,7 +280,7 @@ class Prefetch(msgspec.Struct, tag="prefetch", array_like=True, forbid_unknown_f
     this engine for the same keys."""
 
 
-TRACEABLE = (Reserve, Commit, Abort, LeaseRequest, Report, Map, StoreFrom, LoadInto)
+TRACEABLE = (Reserve, Commit, Abort, LeaseRequest, Report, Map, StoreFrom, LoadInto, Prefetch)
 """Requests that `Traced` may carry."""
 
 
@@ -292,7 +292,18 @@ class Traced(msgspec.Struct, tag="traced", array_like=True, forbid_unknown_field
     """The id of the request."""
     traceparent: str
     """W3C Trace Context."""
-    request: Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | StoreFrom | LoadInto
+    request: (
+        Reserve
+        | HintedReserve
+        | Commit
+        | Abort
+        | LeaseRequest
+        | Report
+        | Map
+        | StoreFrom
+        | LoadInto
+        | Prefetch
+    )
 
 
 EngineRequest = (

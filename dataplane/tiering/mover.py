@@ -19,6 +19,7 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tiering import Tiering
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory
+from dataplane.observe.trace import BatchSpans, MovedBatch
 from dataplane.protocol.events import Event, TierLost, TierRecovered
 from dataplane.protocol.stats.tiers import TierPhase, TierStats
 from dataplane.tiering.encoding import CALL_S, BlockBytes, reencode_blocks, store_blocks
@@ -83,6 +84,7 @@ class Mover:
         self._loop = loop
         self.runs: list[TierRun] = []
         self._leaving: list[TierRun] = []
+        self._spans = BatchSpans(clock)
         self._transfers = TransferRunner(tiering, clock, self.runs, self._judge)
         tiering.on_work = self.wake
         loop.every(STEP_S, self.step)
@@ -114,6 +116,7 @@ class Mover:
 
     def wake(self) -> None:
         """Begin work soon, once the current message has been handled."""
+        self._spans.note_cause()
         if not self._woken and not self._closed:
             self._woken = True
             self._loop.once(0.0, self._work)
@@ -176,48 +179,71 @@ class Mover:
                     run.copying += 1
                     stores = [BlockBytes(plan.stored, self._view(plan), self._form(plan)) for plan in plans]
                     store = partial(store_blocks, stores, run.codec)
-                    run.worker.submit("copy", store, partial(self._stored, run, plans))
+                    spilled = sum(plan.stored.length for plan in plans)
+                    batch = self._spans.begin("tier.spill", run.state.spec.name, len(plans), spilled)
+                    run.worker.submit("copy", store, partial(self._stored, run, plans, batch))
         self._transfers.begin(now)
-        while batch := self._tiering.loads.next_batch(now):
-            run = next(each for each in self.runs if each.state is batch[0].tier)
-            left_s = max(0.0, batch[0].deadline - now)
-            loads = [BlockLoad(load.name, self._place(load)) for load in batch]
+        while planned := self._tiering.loads.next_batch(now):
+            run = next(each for each in self.runs if each.state is planned[0].tier)
+            left_s = max(0.0, planned[0].deadline - now)
+            loads = [BlockLoad(load.name, self._place(load)) for load in planned]
             deadline = time.monotonic() + left_s
+            loading = sum(load.nbytes for load in planned)
+            batch = self._spans.begin("tier.load", run.state.spec.name, len(planned), loading)
             call = run.worker.submit(
-                "load", partial(_load, loads, deadline), partial(self._loaded, run, batch)
+                "load", partial(_load, loads, deadline), partial(self._loaded, run, planned, batch)
             )
-            batch[0].batch.cancel = partial(self._cancel, call, batch, loads)
+            planned[0].batch.cancel = partial(self._cancel, call, planned, batch, loads)
+        self._spans.settle()
 
-    def _cancel(self, call: Future[None], batch: Sequence[PlannedLoad], loads: list[BlockLoad]) -> None:
+    def _cancel(
+        self,
+        call: Future[None],
+        planned: Sequence[PlannedLoad],
+        batch: MovedBatch | None,
+        loads: list[BlockLoad],
+    ) -> None:
         """Cancel a call that loads a batch, and release the memory of the batch, unless the call has begun."""
         if call.cancel():
             loads.clear()  # its thread pool keeps the call, and with it views of the memory, until a thread is free
-            for load in batch:
+            for load in planned:
                 self._tiering.load_cancelled(load, self._clock())
+            self._spans.end(batch, len(planned))
             self.wake()
 
-    def _stored(self, run: TierRun, plans: Sequence[PlannedSpill], result: list[CopyEnd] | TierError) -> None:
+    def _stored(
+        self,
+        run: TierRun,
+        plans: Sequence[PlannedSpill],
+        batch: MovedBatch | None,
+        result: list[CopyEnd] | TierError,
+    ) -> None:
         run.copying -= 1
         now = self._clock()
         ends = result if not isinstance(result, TierError) else [CopyEnd(Outcome.FAILED)] * len(plans)
         self._tiering.spills.batch_ended(run.state, plans, ends, now)
+        self._spans.end(batch, sum(end.outcome is not Outcome.OK for end in ends))
         self._judge(run, result, [end.outcome for end in ends])
         self.wake()
 
     def _loaded(
         self,
         run: TierRun,
-        batch: Sequence[PlannedLoad],
+        planned: Sequence[PlannedLoad],
+        batch: MovedBatch | None,
         result: TimedLoads | TierError,
     ) -> None:
         now = self._clock()
-        found = [Loaded(Outcome.FAILED)] * len(batch) if isinstance(result, TierError) else result.loaded
-        for load, each in zip(batch, found, strict=True):
+        found = [Loaded(Outcome.FAILED)] * len(planned) if isinstance(result, TierError) else result.loaded
+        for load, each in zip(planned, found, strict=True):
             block = each.block
             self._tiering.loaded(load, each.outcome, b"" if block is None else block.checksum, now, block)
-        arrived = sum(load.nbytes for load, each in zip(batch, found, strict=True) if each.block is not None)
+        arrived = sum(
+            load.nbytes for load, each in zip(planned, found, strict=True) if each.block is not None
+        )
         if not isinstance(result, TierError):
             run.rates.add(arrived, result.began, result.ended)
+        self._spans.end(batch, sum(each.outcome is not Outcome.OK for each in found))
         self._judge(run, result, [each.outcome for each in found])
         self.wake()
 

@@ -42,6 +42,7 @@ from tests.otlp_receiver import (
 APP, NODE = "larder-management-plane", "larder-data-plane"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+LOADING = PARENT.replace(TRACE, TRACE[::-1])
 
 
 @contextmanager
@@ -223,28 +224,48 @@ def test_a_store_is_one_trace_from_the_engine_to_the_data_plane(
     assert len(found) < 40, "no span is per block"
 
 
-def test_evictions_are_one_span_per_batch_linked_to_the_store_that_caused_them(
+def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_what_caused_them(
     socket_dir: Path, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    size = 1 << 20
+    chains = [chain(list(range(start, start + 10 * 16)), chunk_tokens=16) for start in (0, 1000, 2000)]
+    disk = {"directories": [str(socket_dir / "disk")], "segment_bytes": 16 << 20}
     with (
         traced_up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as up,
         engine_tracing(receiver) as tracer,
     ):
         monkeypatch.setattr(traced, "_maker", SpanMaker(tracer))
-        size = 1 << 20
-        with attach(
-            up.node()["engine_socket"], [Space(model="m", block_bytes=size)], traces=True, timeout_s=60
-        ) as client:
-            for start in (0, 1000, 2000):
-                keys = chain(list(range(start, start + 10 * 16)), chunk_tokens=16)
+        body = {"type": "disk", "budget_bytes": 64 << 20, "parameters": disk}
+        made = httpx.put(f"{up.url}/api/v1/tiers/disk?wait=30", json=body, trust_env=False, timeout=60)
+        assert made.status_code == 201, made.text
+        until(lambda: [tier["serves"] for tier in up.node()["stats"]["tiers"]] == [True], 60)
+        space = Space(model="m", block_bytes=size)
+        with attach(up.node()["engine_socket"], [space], traces=True, timeout_s=60) as client:
+            for number, keys in enumerate(chains, 1):
                 with client.request(PARENT), client.reserve(keys, size) as reservation:
                     reservation.commit()
-        spans = receiver.wait(lambda spans: any(each.name == "evict" for each in spans))
-        evictions = [each for each in spans if each.name == "evict"]
+                until(lambda: up.node()["stats"]["tiers"][0]["blocks"] == 10 * number, 60)  # noqa: B023
+            with client.request(LOADING):
+                until(lambda: client.prefetch(chains[0]), 60)
+            spans = receiver.wait(
+                lambda spans: (
+                    {"evict", "tier.spill", "tier.load", "engine.prefetch"} <= {each.name for each in spans}
+                )
+            )
+    evictions = [each for each in spans if each.name == "evict"]
     assert evictions[0].attributes["larder.reason"] == "room"
     assert evictions[0].attributes["larder.blocks"] > 1
     assert TRACE in evictions[0].links
     assert evictions[0].trace_id != TRACE
+    (prefetch,) = [each for each in spans if each.name == "engine.prefetch"]
+    spills = [each for each in spans if each.name == "tier.spill"]
+    loads = [each for each in spans if each.name == "tier.load"]
+    assert TRACE in spills[0].links
+    assert prefetch.trace_id in loads[0].links
+    assert prefetch.trace_id == LOADING[3:35]
+    assert {each.attributes["larder.tier"] for each in spills + loads} == {"disk"}
+    assert sum(each.attributes["larder.blocks"] for each in spills) == 30
+    assert len(spills) < 30, "no span is per block"
 
 
 def test_an_engine_that_does_not_trace_sends_no_trace(socket_dir: Path, receiver: OtlpReceiver) -> None:
