@@ -29,6 +29,8 @@ class Load:
     """Number of tokens to load, without the skipped ones."""
     blocks: tuple[list[int], ...]
     """For each KV-cache group, the engine's blocks that receive the tokens; 0 for a block that is not needed."""
+    traceparent: str = ""
+    """Trace of the request; empty if it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Save:
     ttl_s: float = 0.0
     """As in `RequestOptions`."""
     pin_s: float = 0.0
+    traceparent: str = ""
 
 
 @dataclass(slots=True)

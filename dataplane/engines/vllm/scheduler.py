@@ -16,6 +16,7 @@ from typing import Any
 
 from dataplane.client.client import Client, attach
 from dataplane.client.leases import Lease
+from dataplane.engines.traces import continued, traceparent_of
 from dataplane.engines.vllm.hints import RequestOptions, read_options
 from dataplane.engines.vllm.messages import GroupLayout, Load, Save, StepPlan, StepReport
 from dataplane.engines.vllm.rates import BreakEven
@@ -51,6 +52,7 @@ class _Tracked:
     loads: bool
     saves: bool
     options: RequestOptions
+    traceparent: str = ""
     looked_up: bool = False
     answered: bool = False
     """Whether a look-up had a result other than to wait. After that, the request never waits."""
@@ -158,16 +160,20 @@ class SchedulerSide:
             tokens: int = max(0, min(chunks * self._settings.chunk_tokens, most) - local_tokens)
             return tokens
 
-        hits = self._tier_waits.look_up(
-            self._client,
-            request.request_id,
-            self._without_failed(keys),
-            loadable,
-            tenant=tracked.keys.tenant,
-            counted=not tracked.looked_up,
-            # vLLM ignores the answer for a request that skips reading, even if the answer is to wait.
-            may_wait=not tracked.answered and not getattr(request, "skip_reading_prefix_cache", False),
-        )
+        # A request that waits is looked up again in each step, without a span.
+        traceparent = "" if tracked.looked_up else tracked.traceparent
+        with continued(self._client, traceparent, "vllm.lookup") as span:
+            hits = self._tier_waits.look_up(
+                self._client,
+                request.request_id,
+                self._without_failed(keys),
+                loadable,
+                tenant=tracked.keys.tenant,
+                counted=not tracked.looked_up,
+                # vLLM ignores the answer for a request that skips reading, even if the answer is to wait.
+                may_wait=not tracked.answered and not getattr(request, "skip_reading_prefix_cache", False),
+            )
+            span.set({"larder.chunks": len(keys), "larder.hits": hits or 0, "larder.waits": hits is None})
         if not tracked.looked_up:
             tracked.looked_up = True
             self._count("lookups", 1)
@@ -230,6 +236,7 @@ class SchedulerSide:
             loads=self._loads and not options.skip_load,
             saves=self._saves and not options.skip_save,
             options=options,
+            traceparent=traceparent_of(getattr(request, "trace_headers", None)),
         )
         self._tracked[request.request_id] = tracked
         return tracked
@@ -255,6 +262,7 @@ class SchedulerSide:
                     list(ids[tracked.local_tokens // page : -(-end // page)])
                     for ids, page in zip(blocks, self._page_tokens, strict=True)
                 ),
+                tracked.traceparent,
             )
         )
         if self._client is not None:
@@ -335,6 +343,7 @@ class SchedulerSide:
                 blocks,
                 options.ttl_s,
                 options.pin_s,
+                tracked.traceparent,
             )
         )
         tracked.saves_open += self._workers

@@ -20,6 +20,7 @@ import numpy as np
 from dataplane.client.client import Client, attach
 from dataplane.client.reservations import CommitResult
 from dataplane.devices.runtime import DeviceError, DeviceEvent
+from dataplane.engines.traces import continued
 from dataplane.engines.vllm.copies import GroupCopies
 from dataplane.engines.vllm.messages import Load, Save, StepPlan, StepReport
 from dataplane.engines.vllm.settings import ConnectorSettings
@@ -288,7 +289,9 @@ class WorkerSide:
         started = time.perf_counter()
         failed_from: int | None = 0
         try:
-            failed_from = self._load(job)
+            with continued(self._client, job.load.traceparent, "vllm.load") as span:
+                failed_from = self._load(job)
+                span.set({"larder.tokens": job.load.tokens if failed_from is None else failed_from})
         except Exception:  # noqa: BLE001  a failed load is a miss
             _log.exception("a load failed")
         _close(job.marks)
@@ -328,7 +331,9 @@ class WorkerSide:
             job.phase = _Phase.RUNNING
         started = time.perf_counter()
         try:
-            self._save(job)
+            with continued(self._client, job.save.traceparent, "vllm.save") as span:
+                self._save(job)
+                span.set({"larder.chunks": len(job.save.keys) // KEY_BYTES})
         except Exception:  # noqa: BLE001  a failed save is a later miss
             _log.exception("a save failed")
         _close(job.marks)

@@ -35,6 +35,7 @@ class Request:
     kv_hints: Any = None
     resumable: bool = False
     skip_reading_prefix_cache: bool = False
+    trace_headers: Any = None
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = self.num_prompt_tokens or len(self.all_token_ids)
