@@ -24,7 +24,8 @@ from dataplane.ipc.queue.layout import (
 )
 from dataplane.ipc.queue.stats import live_queues
 
-IDENTITY = "f" * 32
+IDENTITY = f"{os.getpid():032x}"
+"""Of this process: tests in other processes forge queues at the same time."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 F_SEAL_WRITE = 8
 CAPACITY = 4096
