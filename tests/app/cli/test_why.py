@@ -128,6 +128,19 @@ CASES = {
         "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (killed by signal 9); no change preceded "
         "it.",
     ),
+    "crashes, and lost": (
+        Evidence(
+            "node", "a", nodes=[node(state="lost")],
+            events=[
+                event("node.lost", T + 90, "a"),
+                event("dataplane.exited", T + 60, "a", code=1),
+                event("dataplane.exited", T, "a", code=1),
+            ],
+        ),
+        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); no change preceded it. "
+        "Node a is lost since 22:14:50Z: it neither receives snapshots nor reports. Its process or the network failed; "
+        "no change preceded it.",
+    ),
     "lost": (
         Evidence("tenant", "acme", nodes=[node(), node("b", state="lost")], events=[event("node.lost", T, "b")]),
         "Node b is lost since 22:13:20Z: it neither receives snapshots nor reports. Its process or the network failed; "

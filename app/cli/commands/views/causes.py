@@ -225,7 +225,7 @@ def _before(e: Evidence, node: str, when: float, tier: str = "") -> str:
 def _node_lost(e: Evidence) -> str:
     """The node itself is lost: what happened to its tenants before is not the cause."""
     gone = e.kind == "node" and any(node["state"] == "lost" for node in e.nodes)
-    return (_crashed(e) or _lost(e)) if gone else ""
+    return " ".join(filter(None, (_crashed(e), _lost(e)))) if gone else ""
 
 
 def _lost(e: Evidence) -> str:
