@@ -27,6 +27,8 @@ from app.store.base.notify import Listener
 SWEEP_S = 0.25
 SAMPLE_S = 1.0
 RESTART_TASK_S = 1.0
+LAST_READ_S = 1.0
+"""Seconds that a stop waits for the usage that nodes report: one may hang."""
 LAST_WRITE_S = 1.0
 """Seconds that a stop waits for one of its writes: the database may hang."""
 CANCEL_S = 0.2
@@ -98,14 +100,15 @@ class BackgroundTasks:
 
     async def stop(self) -> None:
         """Stop everything in reverse order; safe after a start that failed half way. A database that hangs delays it by
-        LAST_WRITE_S."""
+        LAST_WRITE_S, a node that hangs by LAST_READ_S."""
         parts = self.parts
         parts.bus.close()
         parts.process.stop()
         await _end(self._tasks)
         writes = _LastWrites()
         if self._tasks:
-            await writes.run("usage", parts.usage_ledger.close())
+            await parts.usage_ledger.read_last(LAST_READ_S)
+            await writes.run("usage", parts.usage_ledger.write_last())
         if self._node_sessions is not None:
             await self._node_sessions.close()
         await asyncio.gather(self._leave(writes), self._end_data_plane())

@@ -8,6 +8,7 @@ node forgets an idle account only after its reported usage was written.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -97,10 +98,15 @@ class UsageLedger:
         self._forget()
         return False
 
-    async def close(self) -> None:
-        """Read and write once more."""
+    async def read_last(self, within_s: float) -> None:
+        """Read once more, before the last `write`. What nodes do not answer in time is read by the next manager."""
         if self._is_writing():
-            await self.read()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.read(), within_s)
+
+    async def write_last(self) -> None:
+        """Write once more, if this manager keeps the ledger."""
+        if self._is_writing():
             await self.write()
 
     async def read(self) -> None:

@@ -11,9 +11,11 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app import runtime
 from app.errors import StoreUnavailable
 from app.ingest.usage import HOUR_S, PendingUsage
 from app.services.usage.ledger import UsageLedger
+from app.settings import Settings
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.usage import ledger
@@ -30,7 +32,7 @@ from app.store.usage.ledger import (
 )
 from dataplane.protocol.usage import OTHERS, TierUsageCounters, UsageCounters
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane
+from tests.app.plane import Plane, serving
 
 pytestmark = pytest.mark.anyio
 SPACE = "f" * 32
@@ -375,14 +377,30 @@ async def test_numbers_wait_while_the_database_is_away(
 
 async def test_a_manager_that_does_not_write_asks_nobody(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
-    await book_of(plane, is_writing=lambda: False).close()
+    book = book_of(plane, is_writing=lambda: False)
+    await book.read_last(60)
+    await book.write_last()
     assert await rows_of(plane.app.parts.database) == {}
 
 
 async def test_what_is_open_at_the_end_is_read_and_written(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
-    await book_of(plane).close()
+    book = book_of(plane)
+    await book.read_last(60)
+    await book.write_last()
     assert len(await rows_of(plane.app.parts.database)) == 1
+
+
+async def test_a_stop_writes_everything_although_a_node_hangs(
+    settings: Settings, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "LAST_READ_S", 0.1)
+    monkeypatch.setattr(runtime, "LAST_WRITE_S", 60.0)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(settings) as plane:
+            await plane.until_state("in_sync")
+            node.deaf = True
+    assert "stop.not_written" not in [line["event"] for line in logs]
 
 
 async def test_a_node_that_cannot_tell_is_logged_once(plane: Plane, node: FakeNode) -> None:
