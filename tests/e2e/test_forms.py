@@ -340,13 +340,16 @@ def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Pat
     name = f"tokens-{os.getpid()}"
     with (
         running(socket_dir, LARDER_DATAPLANE__IPC_INTERVAL_S="0.2") as larder,
-        MessageQueue(name, capacity_bytes=1 << 16) as queue,
+        MessageQueue(name, capacity_bytes=1 << 16, remote="tcp://127.0.0.1") as queue,
         QueueReader(queue.handle()) as reader,
+        QueueReader(queue.handle(), remote=True),
         ShmObjectStore.create(1 << 20, name=f"images-{os.getpid()}", max_objects=16) as store,
         opened(larder, browser, width=400) as page,
     ):
         seen = page.get_by_role("region", name="Nodes").get_by_role("listitem")
-        expect(seen.filter(has_text=f"{name} queue").last).to_contain_text(f"writer {os.getpid()}, 1 reader")
+        queue.wait_for_readers(1, 60, remote=1)
+        shown = f"writer {os.getpid()}, 1 reader, 1 remote reader"
+        expect(seen.filter(has_text=f"{name} queue").last).to_contain_text(shown)
         for number in range(100):
             queue.put(number)
             assert reader.get(60) == number

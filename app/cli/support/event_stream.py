@@ -15,7 +15,7 @@ RETRY_MAX_S = 30.0
 SILENCE_S = 12.0
 """The stream brings an overview at least every 2 s; after this long without a byte it is taken for broken."""
 SLACK_S = 60.0
-"""How far before an interruption events of the history are looked at, because clocks of nodes differ."""
+"""Seconds before an interruption from which the history is read: the clocks of nodes differ."""
 MAX_MISSED = 10_000
 MAX_REMEMBERED = 10_000
 SUMMED = "blocks.refused"

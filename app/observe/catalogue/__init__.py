@@ -43,4 +43,4 @@ DROPPED_FIRST = tuple(
     frozenset(name for name, each in CATALOGUE.items() if each.per_block and each.stored is stored)
     for stored in (False, True)
 )
-"""What a full queue drops first: block traffic of normal operation, then refusals, which are stored."""
+"""Names of events that a full queue drops first: block traffic of normal operation, then refusals."""

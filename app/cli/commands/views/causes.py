@@ -186,7 +186,7 @@ def _exit(code: object) -> str:
 
 
 def _crashed(e: Evidence, least: int = CRASHES) -> str:
-    """The data plane of a node ended unexpectedly, and repeatedly."""
+    """The data plane of a node ended unexpectedly, at least `least` times."""
     name, ends = max(
         ((node["name"], _ends(e, node["name"])) for node in e.nodes),
         key=lambda each: len(each[1]),
