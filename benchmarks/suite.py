@@ -30,7 +30,7 @@ BENCHMARKS: dict[str, str] = {
 """Modules of this package, each with a function `run`."""
 
 BY_NAME: dict[str, str] = {
-    "gpu": "gpu.paged_copies",
+    "gpu": "gpu.figures",
     "host_pools": "engines.host_pools",
     "object_store": "ipc.store",
     "redis": "tiers.redis_transfers",

@@ -18,10 +18,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.memory import MiB
+from dataplane.client.device_copies import DeviceLoad
+from dataplane.client.gpu import PagedCache
 from dataplane.devices.emulator.device import DEFAULT_UUID, EmulatedDevice
 from dataplane.devices.find import find
 from dataplane.devices.pinning import PinnedMemory
-from dataplane.devices.runtime import Device, DeviceError, DeviceRuntime, Handle, OpenedMemory
+from dataplane.devices.runtime import (
+    Device,
+    DeviceError,
+    DeviceEvent,
+    DeviceRuntime,
+    DeviceStream,
+    Handle,
+    OpenedMemory,
+)
 from dataplane.protocol.mappings import MADV_POPULATE_WRITE, advise, map_shared, unmap
 
 WAIT_S = 60.0
@@ -61,6 +71,17 @@ def pool_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[PinnedMemory]:
 @contextmanager
 def foreign_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[OpenedMemory]:
     """Device memory of another process, opened by its handle."""
+    with exporter(runtime, nbytes) as handle:
+        opened = runtime.open(handle)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@contextmanager
+def exporter(runtime: DeviceRuntime, nbytes: int) -> Iterator[Handle]:
+    """A handle of another process's device memory."""
     command = [sys.executable, "-m", "benchmarks.gpu.device", runtime.name, str(nbytes)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -71,47 +92,76 @@ def foreign_memory(runtime: DeviceRuntime, nbytes: int) -> Iterator[OpenedMemory
         if not line:
             raise RuntimeError("the process that was to export memory ended")
         message = json.loads(line)
-        opened = runtime.open(Handle(bytes.fromhex(message["body"]), 0, nbytes, message["uuid"]))
         try:
-            yield opened
+            yield Handle(bytes.fromhex(message["body"]), 0, nbytes, message["uuid"])
         finally:
-            opened.close()
             process.stdin.close()
 
 
 class Products:
-    """A loop of matrix products on the device."""
+    """Matrix products on the device, which stand for the layers of a forward pass."""
 
-    def __init__(self, runtime: DeviceRuntime, device: Device) -> None:
+    def __init__(self, runtime: DeviceRuntime, device: Device, size: int = PRODUCT_SIZE) -> None:
         """RuntimeError without torch's CUDA build."""
         self._torch: Any = None
+        self._events: list[DeviceEvent] = []
         if runtime.name == "cuda":
             torch: Any = import_module("torch")
             if not torch.cuda.is_available():
                 raise RuntimeError("the matrix products need a CUDA build of torch")
             self._torch = torch
             where = f"cuda:{device.index}"
-            size = (PRODUCT_SIZE, PRODUCT_SIZE)
-            self._factors = [torch.randn(size, dtype=torch.bfloat16, device=where) for _ in range(2)]
+            self._factors = [torch.randn((size, size), dtype=torch.bfloat16, device=where) for _ in range(2)]
         else:
             self._host = np.random.default_rng(0).random((256, 256), np.float32)
+
+    def run(self, count: int) -> None:
+        """Enqueue so many."""
+        for _ in range(count):
+            if self._torch is None:
+                np.matmul(self._host, self._host)
+            else:
+                self._torch.matmul(*self._factors)
 
     def time_s(self, count: int) -> float:
         """How long so many take on the device."""
         if self._torch is None:
             began = time.perf_counter()
-            for _ in range(count):
-                np.matmul(self._host, self._host)
+            self.run(count)
             return time.perf_counter() - began
         torch = self._torch
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
-        for _ in range(count):
-            torch.matmul(*self._factors)
+        self.run(count)
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1e3
+
+    def event(self, cache: PagedCache) -> DeviceEvent | None:
+        """An event behind all products, for copies to wait for. None on the emulated device: they are done."""
+        if self._torch is None:
+            return None
+        event = cache.event()
+        self._stream_of(cache).record(event)
+        self._events.append(event)
+        return event
+
+    def wait_for(self, load: DeviceLoad, layer: int, cache: PagedCache) -> None:
+        """Let later products wait for a layer of a load."""
+        if self._torch is not None:
+            load.wait_layer(layer, self._stream_of(cache))
+
+    def _stream_of(self, cache: PagedCache) -> DeviceStream:
+        return cache.stream_of(self._torch.cuda.current_stream().cuda_stream)
+
+    def synchronize(self) -> None:
+        """Wait until all of them are done."""
+        if self._torch is not None:
+            self._torch.cuda.current_stream().synchronize()
+        events, self._events = self._events, []
+        for event in events:
+            event.close()
 
 
 @contextmanager

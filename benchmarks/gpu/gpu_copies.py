@@ -9,16 +9,8 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
 from benchmarks.gpu.device import BATCH_BYTES, EMULATED_BATCH_BYTES
-from benchmarks.gpu.pages import (
-    BLOCKS_PER_CHUNK,
-    LAYERS,
-    PAGES,
-    TOKENS_PER_BLOCK,
-    blocks_in,
-    shuffled,
-    tensor_group,
-)
-from benchmarks.gpu.plane import WAIT_S, plane_with_gpu_copies
+from benchmarks.gpu.pages import SPLIT, Form, shuffled
+from benchmarks.gpu.plane import WAIT_S, Plane, plane_on
 from benchmarks.harness.result import Result, at_least, at_most
 from benchmarks.harness.setting import Setting, attached
 from dataplane.client import Client
@@ -33,16 +25,17 @@ MIN_TIMES = 2.0
 
 def run(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result]:
     """RuntimeError when there are no GPU copies."""
-    return [result for page in PAGES for result in _page(setting, runtime, device, page)]
-
-
-def _page(setting: Setting, runtime: DeviceRuntime, device: Device, page: int) -> list[Result]:
     batch = EMULATED_BATCH_BYTES if setting.emulated else BATCH_BYTES
-    blocks = blocks_in(page, batch)
-    chunks = blocks // BLOCKS_PER_CHUNK
-    form = tensor_group(page, blocks)
+    with plane_on(runtime, 4 * batch, 3 * batch) as plane:
+        return [result for form in SPLIT for result in _loads(setting, runtime, device, form, plane, batch)]
+
+
+def _loads(
+    setting: Setting, runtime: DeviceRuntime, device: Device, form: Form, plane: Plane, batch: int
+) -> list[Result]:
+    blocks = form.blocks_in(batch)
+    chunks = blocks // form.blocks_per_chunk
     with ExitStack() as stack:
-        plane = stack.enter_context(plane_with_gpu_copies(runtime, 3 * batch, 2 * batch))
         memory = runtime.allocate(device, batch)
         stack.callback(runtime.free, memory)
         sides: list[tuple[PagedCache, Client]] = []
@@ -55,10 +48,11 @@ def _page(setting: Setting, runtime: DeviceRuntime, device: Device, page: int) -
                 client,
                 runtime,
                 device,
-                form.tensors,
-                [memory] * LAYERS,
+                form.planes(blocks),
+                [memory] * form.layers,
                 blocks=blocks,
-                tokens_per_block=TOKENS_PER_BLOCK,
+                tokens_per_block=form.tokens,
+                chunk_tokens=form.chunk_tokens,
                 gpu_copies=gpu_copies,
             )
             stack.callback(cache.close)
@@ -75,10 +69,11 @@ def _page(setting: Setting, runtime: DeviceRuntime, device: Device, page: int) -
         for _ in range(setting.effort.rounds + 1):
             for side, times, expected in zip(sides, taken, (chunks, 0), strict=True):
                 times.append(_load(*side, keys, numbers, expected))
-    nbytes, pages = form.chunk_bytes * chunks, 2 * LAYERS * blocks
+    nbytes = form.chunk_bytes * chunks
+    pages = nbytes // form.page_bytes
     rates = [median(nbytes / times[0] for times in each[1:]) for each in taken]
     cpu_us = [median(times[1] for times in each[1:]) / 1e3 / pages for each in taken]
-    label = f"gpu_copy_{page >> 10}KiB"
+    label = f"gpu_copy_{form.name}"
     return [
         at_least(
             f"{label}_times",

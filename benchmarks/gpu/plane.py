@@ -1,4 +1,4 @@
-"""A data plane that keeps GPU copies on the device that is measured, CUDA's or the emulated device's, and what it is
+"""A data plane that copies on the device that is measured, CUDA's or the emulated device's, and what it is
 told."""
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class Plane:
         self._socket.linger = 0
         self._socket.connect(f"ipc://{folder}/control.sock")
         self._replies = codec.decoder(ControlReply)
+        self._generation = 0
 
     def pin(self, model: str, keys: bytes) -> None:
-        """Have GPU copies of these blocks. RuntimeError."""
+        """Have GPU copies of these blocks, and of no others. RuntimeError."""
         body = encode_pins([PinSpec("bench", model, "", digest_of(keys), tier="gpu")])
-        answer = self._ask(Snapshot("pins", "bench", 1, "bench", digest_of(body), body))
+        self._generation += 1
+        answer = self._ask(Snapshot("pins", "bench", self._generation, "bench", digest_of(body), body))
         if isinstance(answer, NeedBodies):
             self._ask(Bodies(answer.nonce, {digest_of(keys): keys}))
 
@@ -55,7 +57,7 @@ class Plane:
         deadline = time.monotonic() + WAIT_S
         while True:
             pools = self.describe().gpu_copy_pools
-            if sum(pool.gpu_copies for pool in pools) >= count:
+            if sum(pool.gpu_copies for pool in pools) == count:
                 return
             if time.monotonic() > deadline:
                 raise RuntimeError(f"no {count} GPU copies within {WAIT_S:g} s: {pools}")
@@ -87,7 +89,7 @@ class Plane:
 
 
 @contextmanager
-def plane_with_gpu_copies(runtime: DeviceRuntime, pool_bytes: int, gpu_pool_bytes: int) -> Iterator[Plane]:
+def plane_on(runtime: DeviceRuntime, pool_bytes: int, gpu_pool_bytes: int) -> Iterator[Plane]:
     """A process of its own, ready, and stopped at the end. RuntimeError when it does not come up."""
     with tempfile.TemporaryDirectory(prefix="larder-bench-", dir="/tmp") as name:
         folder = Path(name)

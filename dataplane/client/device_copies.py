@@ -18,6 +18,9 @@ from dataplane.devices.runtime import DeviceError, DeviceEvent, DeviceStream
 from dataplane.protocol.codes import Code
 
 _EVERYTHING = slice(None)
+_AHEAD = 4
+"""Layers of a load that are enqueued before the engine waits for them. Each takes this thread some 0.1 ms, which would
+hold up the engine's own work."""
 
 
 class _Places:
@@ -181,16 +184,26 @@ class DeviceLoad(_Copy):
                     places.add(memory, int(array.ctypes.data), own, within)
                 else:
                     places.add(gpu_copy.extent, gpu_copy.address, own, within)
-            made = places.made()
-            for number in range(cache.layers):
-                layer = slice(number, number + 1)
-                cache.enqueue(made, layer, to_device=True, after=after if number == 0 else None)
-                self._arrived.append(cache.record())
-        except DeviceError as error:
-            self._fail(error)
+            self._places = places.made()
+            self._after = after
+            self._until(_AHEAD)
         except BaseException:
             self._undo()
             raise
+
+    def _until(self, layers: int) -> None:
+        """Enqueue so many layers, one by one."""
+        while self._failed is None and len(self._arrived) < min(layers, self._cache.layers):
+            number = len(self._arrived)
+            self._enqueue(slice(number, number + 1))
+
+    def _enqueue(self, layers: slice) -> None:
+        try:
+            self._cache.enqueue(self._places, layers, to_device=True, after=self._after)
+            self._after = None
+            self._arrived.append(self._cache.record())
+        except DeviceError as error:
+            self._fail(error)
 
     def _undo(self) -> None:
         """Undo a load whose construction failed: some of its copies may be under way."""
@@ -208,6 +221,7 @@ class DeviceLoad(_Copy):
 
     def wait_layer(self, number: int, stream: DeviceStream) -> bool:
         """Make an engine stream wait, on the device, until a layer is copied. Return False if the copy has failed."""
+        self._until(number + 1 + _AHEAD)
         if self._failed is not None or not 0 <= number < len(self._arrived):
             return False
         stream.wait(self._arrived[number])
@@ -215,10 +229,14 @@ class DeviceLoad(_Copy):
 
     def arrived(self, number: int) -> bool:
         """Return whether a layer is copied."""
+        self._until(number + 1 + _AHEAD)
         return self._failed is None and number < len(self._arrived) and self._arrived[number].query()
 
     def finish(self) -> bool:
-        """Wait, and release the lease. Return False if the blocks are unusable."""
+        """Enqueue the layers for which nobody has waited, wait, and release the lease. Return False if the blocks are
+        unusable."""
+        if not self._ended and self._failed is None and len(self._arrived) < self._cache.layers:
+            self._enqueue(slice(len(self._arrived), self._cache.layers))
         well = self._settle()
         self._release()
         return well

@@ -114,8 +114,9 @@ class PagedCache(PagedMemory):
     ) -> DeviceLoad:
         """Copy leased blocks into the engine's blocks, starting at position `first` of the chain.
 
-        As many positions are copied as `blocks` has numbers. All layers are enqueued in order, behind `after`. The copy
-        takes over the lease. Raises ValueError for invalid numbers and for a released lease.
+        As many positions are copied as `blocks` has numbers. The layers are copied in order, behind `after`: the first
+        ones at once, the others as `wait_layer` comes near them, or with `finish`. The copy takes over the lease.
+        Raises ValueError for invalid numbers and for a released lease.
         """
         if first < 0:
             raise ValueError(f"expected a position, got first={first}")

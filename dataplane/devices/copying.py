@@ -10,14 +10,11 @@ import ctypes
 
 import numpy as np
 
-from dataplane.devices.kernels import PageKernel, fits
-from dataplane.devices.methods import Direction, Method, Methods
-from dataplane.devices.paged import Runs, joined, progression, split
+from dataplane.devices.kernels import Direction, PageKernel
+from dataplane.devices.methods import Methods
+from dataplane.devices.paged import Runs, cut, joined, split
 from dataplane.devices.pinning import WINDOW_BYTES, PinnedMemory, Staging
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime
-
-MAX_STEP_BYTES = (1 << 31) - 1
-"""Largest distance between rows that runtimes accept."""
 
 
 def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
@@ -47,22 +44,7 @@ class CopyLane:
         The chunk lies in registered host memory, where no run may cross a registration, or `within` the device, where
         no run may leave its allocation. `to_device`: copy from the chunk into paged memory.
         """
-        if not len(runs):
-            return
-        ends = runs.device, runs.chunk + base
-        targets, sources = ends if to_device else ends[::-1]
-        sizes = runs.sizes
-        if len(runs) == 1:
-            self.stream.copy(int(targets[0]), int(sources[0]), int(sizes[0]))
-        elif (steps := _rows(targets, sources, sizes)) is not None:
-            self.stream.copy_strided(
-                int(targets[0]), steps[0], int(sources[0]), steps[1], int(sizes[0]), len(sizes)
-            )
-        else:
-            page_bytes = fits(targets, sources, sizes)
-            direction = Direction.WITHIN if within else Direction.of(to_device=to_device)
-            method = self._methods.choose(page_bytes, direction) if page_bytes else Method.BATCH
-            self._methods.copy(self.stream, method, direction, targets, sources, sizes, page_bytes)
+        self._copy(runs, base, Direction.WITHIN if within else Direction.of(to_device=to_device), to_device)
 
     def copy_pinned(self, runs: Runs, memory: PinnedMemory, offset: int, *, to_device: bool) -> bool:
         """Enqueue copies for a chunk at `offset` of a mapping. Return False if its registration is refused."""
@@ -71,8 +53,29 @@ class CopyLane:
         begin = offset + int(runs.chunk.min())
         if not memory.cover(begin, offset + int((runs.chunk + runs.sizes).max())):
             return False
-        self.copy(split(runs, WINDOW_BYTES, offset), memory.address + offset, to_device=to_device)
+        self._copy(runs, memory.address + offset, Direction.of(to_device=to_device), to_device, offset)
         return True
+
+    def _copy(
+        self, runs: Runs, base: int, direction: Direction, to_device: bool, offset: int | None = None
+    ) -> None:
+        """Enqueue copies with the faster method. `offset` is that of the chunk in registered memory: the driver refuses
+        a copy from one window into the next, kernels do not."""
+        if not len(runs):
+            return
+        piece = self._methods.piece_for_kernel(runs, base, direction)
+        if piece:
+            runs = cut(runs, piece)
+        elif offset is not None:
+            runs = split(runs, WINDOW_BYTES, offset)
+        ends = runs.device, runs.chunk + base
+        targets, sources = ends if to_device else ends[::-1]
+        if piece:
+            self._methods.copy_pieces(self.stream, direction, targets, sources, piece)
+        elif len(runs) == 1:
+            self.stream.copy(int(targets[0]), int(sources[0]), int(runs.sizes[0]))
+        else:
+            self.stream.copy_batch(targets, sources, runs.sizes)
 
     def copy_staged(self, runs: Runs, staging: Staging, host: int, *, to_device: bool) -> None:
         """Copy with host memory of any kind at `host`, through a staging buffer. Wait until all copies are done."""
@@ -121,30 +124,11 @@ def _move(sources: I64, targets: I64, sizes: I64) -> None:
         ctypes.memmove(target, source, nbytes)
 
 
-def _rows(targets: I64, sources: I64, sizes: I64) -> tuple[int, int] | None:
-    """Return the steps of both sides if the copies are rows of a rectangle, otherwise None."""
-    if bool((sizes != sizes[0]).any()):
-        return None
-    steps = progression(targets), progression(sources)
-    if steps[0] is None or steps[1] is None:
-        return None
-    if not all(int(sizes[0]) <= step <= MAX_STEP_BYTES for step in steps if step is not None):
-        return None
-    return steps[0], steps[1]
-
-
 def _parts(runs: Runs, most_bytes: int) -> list[Runs]:
     """Group consecutive runs into parts of at most `most_bytes`. Cut runs that are larger."""
     sizes = runs.sizes
     if len(sizes) and int(sizes.max()) > most_bytes:
-        counts = -(-sizes // most_bytes)
-        rows = np.repeat(np.arange(len(sizes)), counts)
-        skipped = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * most_bytes
-        runs = Runs(
-            runs.device[rows] + skipped,
-            runs.chunk[rows] + skipped,
-            np.minimum(sizes[rows] - skipped, most_bytes),
-        )
+        runs = cut(runs, most_bytes)
     parts: list[Runs] = []
     first, total = 0, 0
     for at, size in enumerate(runs.sizes.tolist()):

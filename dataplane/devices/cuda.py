@@ -124,23 +124,6 @@ class CudaStream:
             self._here()
             self._calls.libcuda.copy_batch(targets, sources, sizes, self.native)
 
-    def copy_strided(
-        self, target: int, target_step: int, source: int, source_step: int, width: int, rows: int
-    ) -> None:
-        self._here()
-        self._calls(
-            f"copy {rows} rows",
-            "cudaMemcpy2DAsync",
-            target,
-            target_step,
-            source,
-            source_step,
-            width,
-            rows,
-            self._calls.runtime.cudaMemcpyKind.cudaMemcpyDefault,
-            self._stream,
-        )
-
     def clear(self, target: int, nbytes: int) -> None:
         self._here()
         self._calls(f"clear {nbytes} bytes", "cudaMemsetAsync", target, 0, nbytes, self._stream)
@@ -355,7 +338,9 @@ class Cuda:
     def stream(self, device: Device) -> DeviceStream:
         self._choose(device)
         flags = self._calls.runtime.cudaStreamNonBlocking
-        native = self._calls("make a stream", "cudaStreamCreateWithFlags", flags)
+        # A kernel of an equal priority waits until the engine has nothing more to do.
+        _, highest = self._calls("ask for priorities", "cudaDeviceGetStreamPriorityRange")
+        native = self._calls("make a stream", "cudaStreamCreateWithPriority", flags, highest)
         return CudaStream(self._calls, device, native, own=True)
 
     def external_stream(self, device: Device, native: int) -> DeviceStream:

@@ -1,12 +1,15 @@
 """Copies of many small pages by a kernel that accesses device memory and registered host memory directly.
 
 Only a few programs run, each copying one page after another: the link to the host is slow, and the rest of the device
-belongs to the engine. Within a device more programs run, because its memory is fast.
+belongs to the engine. Reading from the host takes more of them than writing to it. Within a device more programs run,
+because its memory is fast.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from enum import Enum
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -14,21 +17,40 @@ import numpy as np
 
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime, DeviceStream
 
-PROGRAMS, PROGRAMS_WITHIN = 24, 128
 PIECE_WORDS = 1024
 WORD_BYTES = 8
-ALIGNED_BYTES = 16
-SLOTS = 4
-MAX_PAGES = 1 << 16
+SLOTS, MAX_PAGES = 128, 1 << 12
+"""Launches whose addresses are kept, and pages of each. A launch waits for the one so many before it: fewer than an
+engine has layers would hold up its forward pass."""
+SLOT_BYTES = 2 * MAX_PAGES * WORD_BYTES
+
+
+class Direction(Enum):
+    """Direction in which pages are copied."""
+
+    OUT = "out"
+    """From the device to host memory."""
+    IN = "in"
+    """From host memory to the device."""
+    WITHIN = "within"
+    """From one place of the device to another."""
+
+    @classmethod
+    def of(cls, *, to_device: bool) -> Direction:
+        """Return the direction of a copy between host memory and the device."""
+        return cls.IN if to_device else cls.OUT
+
+
+PROGRAMS = {Direction.OUT: 8, Direction.IN: 16, Direction.WITHIN: 128}
 
 
 class PageCopier(Protocol):
     """Copies pages of one size."""
 
     def copy(
-        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
+        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
     ) -> None:
-        """Enqueue copies. Sizes and addresses are multiples of 16. `within`: on one device. Raise DeviceError."""
+        """Enqueue copies. Sizes and addresses are multiples of 16. Raise DeviceError."""
 
     def close(self) -> None: ...
 
@@ -47,23 +69,27 @@ class PageKernel:
             raise DeviceError("use a kernel", "cudaErrorNotSupported", "it reaches no registered host memory")
         self._runtime = runtime
         self._device = device
-        self._host = [
-            self._torch.empty((2, MAX_PAGES), dtype=self._torch.int64, pin_memory=True) for _ in range(SLOTS)
-        ]
-        self._addresses = [
-            self._torch.empty((2, MAX_PAGES), dtype=self._torch.int64, device=f"cuda:{device.index}")
-            for _ in range(SLOTS)
-        ]
+        try:
+            self._addresses: Any = self._torch.empty(
+                (SLOTS, 2 * MAX_PAGES), dtype=self._torch.int64, device=f"cuda:{device.index}"
+            )
+        except RuntimeError as error:  # torch has no room on the device
+            raise DeviceError("load the kernel", "cudaErrorMemoryAllocation", str(error)) from None
+        # torch's own pinned memory would remember the streams that use it, and fail when it is freed after one of them.
+        self._host = runtime.allocate_host(SLOTS * SLOT_BYTES)
+        self._written: I64 = np.ctypeslib.as_array(
+            (ctypes.c_int64 * (SLOTS * 2 * MAX_PAGES)).from_address(self._host)
+        ).reshape(SLOTS, 2 * MAX_PAGES)
         self._used: list[DeviceEvent] = [runtime.event(device) for _ in range(SLOTS)]
         self._turn = 0
         self._lock = threading.Lock()
         """Serialises launches by several threads."""
 
     def copy(
-        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, *, within: bool = False
+        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
     ) -> None:
         with self._lock:
-            self._copy(stream, targets, sources, page_bytes, PROGRAMS_WITHIN if within else PROGRAMS)
+            self._copy(stream, targets, sources, page_bytes, PROGRAMS[direction])
 
     def _copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, most: int) -> None:
         torch = self._torch
@@ -71,15 +97,16 @@ class PageKernel:
             pages = min(MAX_PAGES, len(targets) - first)
             slot = self._turn = (self._turn + 1) % SLOTS
             self._used[slot].synchronize()
-            host, addresses = self._host[slot], self._addresses[slot]
-            written = host.numpy()
-            written[0, :pages] = targets[first : first + pages]
-            written[1, :pages] = sources[first : first + pages]
+            written, addresses = self._written[slot], self._addresses[slot]
+            half = pages + pages % 2  # both lists begin at multiples of 16
+            written[:pages] = targets[first : first + pages]
+            written[half : half + pages] = sources[first : first + pages]
+            nbytes = WORD_BYTES * (half + pages)
+            stream.copy(int(addresses.data_ptr()), self._host + slot * SLOT_BYTES, nbytes)
             with torch.cuda.stream(torch.cuda.ExternalStream(stream.native, device=self._device.index)):
-                addresses[:, :pages].copy_(host[:, :pages], non_blocking=True)
                 self._kernel[(min(most, pages),)](
-                    addresses[0],
-                    addresses[1],
+                    addresses,
+                    addresses[half:],
                     pages,
                     page_bytes // WORD_BYTES,
                     programs=most,
@@ -89,16 +116,10 @@ class PageKernel:
             stream.record(self._used[slot])
 
     def close(self) -> None:
+        """Wait for all launches, and free the memory of their addresses."""
         for event in self._used:
             event.synchronize()
             event.close()
+        if self._used:
+            self._runtime.free_host(self._host)
         self._used = []
-
-
-def fits(targets: I64, sources: I64, sizes: I64) -> int:
-    """Return the page size in bytes if all pieces have one size and are aligned to 16 bytes, otherwise 0."""
-    size = int(sizes[0])
-    if size % ALIGNED_BYTES or bool((sizes != size).any()):
-        return 0
-    uneven = np.bitwise_or(targets, sources) & (ALIGNED_BYTES - 1)
-    return 0 if bool(uneven.any()) else size

@@ -1,8 +1,8 @@
-"""Choice of the fastest method to copy pages, measured on the device: it depends on driver, device, direction and page
+"""Choice of the faster method to copy pages, measured on the device: it depends on driver, device, direction and page
 size.
 
-The measurement takes a few milliseconds and 32 MiB on either side, once for each device and direction. It is skipped if
-there is only one method.
+The measurement takes about 0.1 s and 32 MiB on either side, once for each device and direction. It is skipped if there
+is only one method.
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ from enum import Enum
 
 import numpy as np
 
-from dataplane.devices.kernels import PageCopier
+from dataplane.devices.kernels import Direction, PageCopier
+from dataplane.devices.paged import Runs
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceRuntime, DeviceStream
 
-PAGE_BYTES = (16 << 10, 32 << 10, 64 << 10)
+SIZES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
+"""Sizes of pieces at which both methods are measured."""
 SCRATCH_BYTES = 32 << 20
 ROUNDS = 3
+ALIGNED_BYTES = 16
+MIN_TIMES = 1.5
+"""The kernel has to be so many times as fast as a batch: it takes processors of the device from the engine, which copy
+engines do not."""
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 2 << 10, 64 << 10
+"""Pieces that the kernel copies. Larger pages are cut, so that all of its programs have work."""
 
 
 class Method(Enum):
@@ -26,22 +34,6 @@ class Method(Enum):
     """Many copies in one call of the driver."""
     KERNEL = "kernel"
     """One kernel that copies all pages."""
-
-
-class Direction(Enum):
-    """Direction in which pages are copied."""
-
-    OUT = "out"
-    """From the device to host memory."""
-    IN = "in"
-    """From host memory to the device."""
-    WITHIN = "within"
-    """From one place of the device to another."""
-
-    @classmethod
-    def of(cls, *, to_device: bool) -> Direction:
-        """Return the direction of a copy between host memory and the device."""
-        return cls.IN if to_device else cls.OUT
 
 
 class Methods:
@@ -52,23 +44,32 @@ class Methods:
         self._runtime = runtime
         self._device = device
         self._lock = threading.Lock()
-        self._tables: dict[Direction, dict[int, Method]] = {}
+        self._measured: set[Direction] = set()
         self.rates: dict[tuple[int, Direction, Method], float] = {}
-        """GB/s by page size, direction and method, as measured."""
+        """GB/s by size, direction and method, as measured. Empty for a direction in which only batches are used."""
 
-    def choose(self, page_bytes: int, direction: Direction) -> Method:
-        """Return the method for pages of this size. A size between two measured ones uses the smaller."""
-        if self.pages is None or page_bytes >= 2 * PAGE_BYTES[-1]:
-            return Method.BATCH
+    def piece_for_kernel(self, runs: Runs, base: int, direction: Direction) -> int:
+        """Return the size in bytes of the pieces into which the kernel copies these runs, or 0 for a batch. The chunk
+        begins at `base`."""
+        if self.pages is None or len(runs) < 2:
+            return 0
+        piece = _piece_of(runs, base)
+        if not piece:
+            return 0
         with self._lock:
-            table = self._tables.get(direction)
-            if table is None:
-                table = self._tables[direction] = self._measure(direction)
-        measured = max((size for size in PAGE_BYTES if size <= page_bytes), default=PAGE_BYTES[0])
-        return table.get(measured, Method.BATCH)
+            if direction not in self._measured:
+                self._measured.add(direction)
+                self.rates |= self._measure(direction)
+        by_kernel = self._rate_at(piece, direction, Method.KERNEL)
+        by_batch = self._rate_at(runs.nbytes // len(runs), direction, Method.BATCH)
+        return piece if by_kernel > MIN_TIMES * by_batch else 0
 
-    def _measure(self, direction: Direction) -> dict[int, Method]:
-        table: dict[int, Method] = {}
+    def _rate_at(self, size: int, direction: Direction, method: Method) -> float:
+        """Return the rate at the largest measured size that is not above `size`."""
+        measured = max((each for each in SIZES if each <= size), default=SIZES[0])
+        return self.rates.get((measured, direction, method), 0.0)
+
+    def _measure(self, direction: Direction) -> dict[tuple[int, Direction, Method], float]:
         runtime = self._runtime
         with ExitStack() as stack:
             try:
@@ -82,19 +83,16 @@ class Methods:
                     stack.callback(runtime.free_host, chunks)
                 stream = runtime.stream(self._device)
                 stack.callback(stream.close)
-                for size in PAGE_BYTES:
-                    rates = {
-                        method: self._rate(stream, method, scattered, chunks, size, direction)
-                        for method in Method
-                    }
-                    self.rates |= {(size, direction, method): rate for method, rate in rates.items()}
-                    table[size] = max(rates, key=lambda method: rates[method])
+                return {
+                    (size, direction, method): self._rate(stream, method, scattered, chunks, size, direction)
+                    for size in SIZES
+                    for method in Method
+                    if method is Method.BATCH or size <= MAX_PIECE_BYTES
+                }
             except DeviceError as error:
                 if error.lasting:
                     raise
-                # No memory for the measurement: use the method that needs none.
-                return {}
-        return table
+                return {}  # no memory for the measurement: use the method that needs none
 
     def _rate(
         self,
@@ -108,14 +106,20 @@ class Methods:
         """Return the GB/s of the fastest round. Pages are shuffled on the side of the engine's memory."""
         count = SCRATCH_BYTES // size
         order = np.random.default_rng(0).permutation(count).astype(np.int64)
-        ends = scattered + order * size, chunks + np.arange(count, dtype=np.int64) * size
+        runs = Runs(
+            order * size + scattered, np.arange(count, dtype=np.int64) * size, np.full(count, size, np.int64)
+        )
+        ends = runs.device, runs.chunk + chunks
         targets, sources = ends[::-1] if direction is Direction.OUT else ends
         before = self._runtime.event(self._device, timed=True)
         after = self._runtime.event(self._device, timed=True)
         best = 0.0
         for _ in range(ROUNDS):
             stream.record(before)
-            self.copy(stream, method, direction, targets, sources, np.full(count, size, np.int64), size)
+            if method is Method.KERNEL:
+                self.copy_pieces(stream, direction, targets, sources, size)
+            else:
+                stream.copy_batch(targets, sources, runs.sizes)
             stream.record(after)
             stream.synchronize()
             best = max(best, SCRATCH_BYTES / 1e6 / max(after.elapsed_ms(before), 1e-6))
@@ -123,18 +127,20 @@ class Methods:
         after.close()
         return best
 
-    def copy(
-        self,
-        stream: DeviceStream,
-        method: Method,
-        direction: Direction,
-        targets: I64,
-        sources: I64,
-        sizes: I64,
-        page_bytes: int,
+    def copy_pieces(
+        self, stream: DeviceStream, direction: Direction, targets: I64, sources: I64, piece: int
     ) -> None:
-        """Enqueue copies with one method. `page_bytes` is the size of all pieces if it is the same, otherwise 0."""
-        if method is Method.KERNEL and page_bytes and self.pages is not None:
-            self.pages.copy(stream, targets, sources, page_bytes, within=direction is Direction.WITHIN)
-        else:
-            stream.copy_batch(targets, sources, sizes)
+        """Enqueue copies by the kernel of pieces of one size in bytes."""
+        assert self.pages is not None
+        self.pages.copy(stream, targets, sources, piece, direction)
+
+
+def _piece_of(runs: Runs, base: int) -> int:
+    """Return the largest size that the kernel takes and into which all runs can be cut, or 0 if there is none."""
+    if bool((np.bitwise_or(runs.device, runs.chunk + base) & (ALIGNED_BYTES - 1)).any()):
+        return 0
+    common = int(np.gcd.reduce(runs.sizes))
+    for parts in range(-(-common // MAX_PIECE_BYTES), common // MIN_PIECE_BYTES + 1):
+        if common % (parts * ALIGNED_BYTES) == 0:
+            return common // parts
+    return 0

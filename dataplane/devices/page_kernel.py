@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pages", "words"])  # another number of pages is no reason to compile again
 def copy_pages(targets, sources, pages, words, programs: tl.constexpr, piece: tl.constexpr):
     """Copy pages of `words` 64-bit words between address lists; each program takes every `programs`-th page."""
     for page in range(tl.program_id(0), pages, programs):

@@ -151,6 +151,18 @@ def split(runs: Runs, window: int, offset: int = 0) -> Runs:
     return Runs(runs.device[rows] + skipped, low - offset, high - low)
 
 
+def cut(runs: Runs, most_bytes: int) -> Runs:
+    """Cut runs into pieces of at most so many bytes."""
+    counts = -(-runs.sizes // most_bytes)
+    rows = np.repeat(np.arange(len(runs)), counts)
+    skipped = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * most_bytes
+    return Runs(
+        runs.device[rows] + skipped,
+        runs.chunk[rows] + skipped,
+        np.minimum(runs.sizes[rows] - skipped, most_bytes),
+    )
+
+
 def planes_of(
     shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0
 ) -> Planes:
@@ -193,14 +205,6 @@ def _check_apart(
         if stride[at] < reach:
             raise LayoutRefused(f"blocks of shape {tuple(shape)} overlap: stride {tuple(stride)}")
         reach = stride[at] * (shape[at] - 1) + reach
-
-
-def progression(values: I64) -> int | None:
-    """Return the step between two or more values if it is constant, otherwise None."""
-    if len(values) < 2:
-        return None
-    steps = np.diff(values)
-    return int(steps[0]) if bool((steps == steps[0]).all()) else None
 
 
 def block_axis(shape: Sequence[int]) -> int:

@@ -108,11 +108,6 @@ class DeviceStream(Protocol):
     def copy_batch(self, targets: I64, sources: I64, sizes: I64) -> None:
         """Copy many pieces in one call, in no particular order."""
 
-    def copy_strided(
-        self, target: int, target_step: int, source: int, source_step: int, width: int, rows: int
-    ) -> None:
-        """Copy `rows` rows of `width` bytes. The steps between rows on either side must be at least as wide."""
-
     def clear(self, target: int, nbytes: int) -> None:
         """Set device memory to 0."""
 

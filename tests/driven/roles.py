@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
 from dataplane.devices.runtime import DeviceError, DeviceRuntime
 from tests.driven.engines import Engine, done, make
 from tests.gpu.machines import Machine
+
+DOOMED = {"page_bytes": 64 << 10, "blocks": 80}
+STORED = list(range(64))
+LONGEST_LIFE_S = 0.004
+"""After it asked for a copy, which takes about a millisecond."""
+
+
+def doomed_keys(number: int) -> list[bytes]:
+    """What a doomed engine stores."""
+    return [sha256(f"doomed {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
 
 
 def tell(**message: Any) -> None:
@@ -120,8 +133,9 @@ def engine(machine: Machine, arguments: dict[str, Any]) -> None:
         tell(**getattr(turn, message.pop("do"))(**message))
 
 
-def short_lived_engines(machine: Machine, arguments: dict[str, Any]) -> None:
-    """Engines one after another, `together` at a time: each registers, stores and is killed."""
+def in_children(arguments: dict[str, Any], live: Callable[[Machine, int], None]) -> None:
+    """Let engines live one after another, `together` at a time, and kill each. CUDA does not survive a fork: each has a
+    machine of its own, and this process has none."""
     tell(ready=True)
     json.loads(sys.stdin.readline())
     left, failed = int(arguments["count"]), 0
@@ -131,13 +145,7 @@ def short_lived_engines(machine: Machine, arguments: dict[str, Any]) -> None:
             left -= 1
             child = os.fork()
             if not child:
-                one = make(
-                    Machine(arguments["kind"], arguments["uuid"]), arguments["socket"], {"page_bytes": 4096}
-                )
-                assert one.register() is None
-                copy = done(one.client.store_from([left.to_bytes(32, "little")], list(range(16))))
-                assert copy.ended is not None
-                assert copy.ended.code is None
+                live(Machine(arguments["kind"], arguments["uuid"]), left)
                 os.kill(os.getpid(), signal.SIGKILL)
             running.add(child)
         child, status = os.wait()
@@ -147,9 +155,43 @@ def short_lived_engines(machine: Machine, arguments: dict[str, Any]) -> None:
     sys.stdin.readline()
 
 
+def short_lived_engines(arguments: dict[str, Any]) -> None:
+    """Each registers, stores and is killed."""
+
+    def live(machine: Machine, number: int) -> None:
+        one = make(machine, arguments["socket"], {"page_bytes": 4096})
+        assert one.register() is None
+        copy = done(one.client.store_from([number.to_bytes(32, "little")], list(range(16))))
+        assert copy.ended is not None
+        assert copy.ended.code is None
+
+    in_children(arguments, live)
+
+
+def doomed_engines(arguments: dict[str, Any]) -> None:
+    """Each is killed amid a store, or amid the load of what it stored."""
+
+    def live(machine: Machine, number: int) -> None:
+        one = make(machine, arguments["socket"], DOOMED)
+        assert one.register() is None
+        one.fill(number)
+        keys = doomed_keys(number)
+        copy = one.client.store_from(keys, STORED)
+        if number % 2:
+            done(copy)
+            one.client.load_into(keys, STORED)
+        time.sleep(random.Random(number).uniform(0, LONGEST_LIFE_S))
+
+    in_children(arguments, live)
+
+
 def main(role: str, arguments: dict[str, Any]) -> None:
+    parents = {"short_lived_engines": short_lived_engines, "doomed_engines": doomed_engines}
+    if role in parents:
+        parents[role](arguments)
+        return
     machine = Machine(arguments["kind"], arguments["uuid"])
-    {"engine": engine, "plane": plane, "short_lived_engines": short_lived_engines}[role](machine, arguments)
+    {"engine": engine, "plane": plane}[role](machine, arguments)
 
 
 if __name__ == "__main__":

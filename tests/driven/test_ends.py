@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from dataplane.protocol.codes import Code, ReserveOutcome
@@ -11,7 +12,9 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine, Process, done
+from tests.driven.roles import DOOMED, STORED, doomed_keys
 from tests.gpu.machines import Machine
+from tests.gpu.test_gateway import CYCLES
 from tests.sizes import size
 
 MakePlane = Callable[..., DrivenPlane]
@@ -228,6 +231,32 @@ def cycles(
     before = state()
     die(count)
     wait_for(lambda: all(now <= then for now, then in zip(state(), before, strict=True)), "nothing has grown")
+
+
+def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
+    machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
+) -> None:
+    plane = make_plane(machine, pool_bytes="256MiB")
+    witness = make_engine(machine, plane, **DOOMED)
+    witness.register()
+    doomed = start(machine, "doomed_engines", plane, count=CYCLES, together=8)
+    used = machine.runtime.memory_used(machine.device)
+    assert doomed.ask(go=True) == {"failed": 0}
+    stats = plane.wait_stats(lambda stats: len(stats.engines) == 1, "engines are forgotten")
+    assert stats.pool.quarantined_bytes == 0
+    wait_for(
+        lambda: machine.runtime.memory_used(machine.device) <= used + machine.slack_bytes,
+        "the memory of all of them is closed",
+    )
+    whole = 0
+    for number in range(CYCLES):
+        loaded = done(witness.client.load_into(doomed_keys(number), STORED)).hits
+        assert loaded in (0, len(doomed_keys(number)))  # a store publishes all of its chunks, or none
+        if loaded:
+            whole += 1
+            content = np.random.default_rng(number).integers(0, 256, witness.kind.nbytes, np.uint8)
+            assert witness.blocks(STORED) == witness.blocks(STORED, content)
+    assert whole  # those that were killed amid their loads had stored
 
 
 def threads(plane: DrivenPlane) -> int:

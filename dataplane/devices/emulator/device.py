@@ -25,7 +25,7 @@ from dataplane.devices.emulator.memory import (
     open_handle,
 )
 from dataplane.devices.emulator.streams import EmulatedEvent, EmulatedStream, Pace
-from dataplane.devices.errors import EXPANDABLE, LASTING
+from dataplane.devices.errors import ELSEWHERE, EXPANDABLE, LASTING
 from dataplane.devices.runtime import (
     Device,
     DeviceError,
@@ -229,7 +229,12 @@ class EmulatedDevice:
 
     def open_event(self, device: Device, body: bytes) -> DeviceEvent:
         self._check("open_event")
-        return EmulatedEvent(SharedHostMemory.open(_EVENT, body), own=False)
+        try:
+            page = SharedHostMemory.open(_EVENT, body)
+        except DeviceError:
+            # CUDA has one name for all that is no event. It opens those of processes that are gone, this does not.
+            raise DeviceError("open an event", "cudaErrorMapBufferObjectFailed", ELSEWHERE) from None
+        return EmulatedEvent(page, own=False)
 
     def reaches(self, device: Device, other: Device) -> bool:
         return True

@@ -173,14 +173,6 @@ class EmulatedStream:
 
         self._put(work)
 
-    def copy_strided(
-        self, target: int, target_step: int, source: int, source_step: int, width: int, rows: int
-    ) -> None:
-        if rows > 1 and min(target_step, source_step) < width:
-            raise DeviceError("copy rows", "cudaErrorInvalidPitchValue", f"rows of {width} bytes overlap")
-        at = np.arange(rows, dtype=np.int64)
-        self.copy_batch(target + at * target_step, source + at * source_step, np.full(rows, width, np.int64))
-
     def clear(self, target: int, nbytes: int) -> None:
         self._addresses.check(np.array([target], np.int64), np.array([nbytes], np.int64), written=True)
 
