@@ -1,4 +1,4 @@
-"""A real vLLM on CPU with Larder's connector, in a process of its own."""
+"""A real vLLM with Larder's connector, in a process of its own."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ class Engine(LineProcess):
         role: str = "kv_both",
         environ: dict[str, str] | None = None,
         options: dict[str, Any] | None = None,
+        program: Path | None = PYTHON,
         **connector: Any,
     ) -> None:
         """Start the process. `folder`: the folder of the model. `socket`: the engine socket of the data plane; None for
-        an engine without a connector. `connector`: settings `larder.*`."""
+        an engine without a connector. `program`: the Python interpreter that has vLLM. `connector`: settings
+        `larder.*`."""
         extra = {"socket": socket, "model": "tiny", **PATIENT, **connector}
         given = {
             "model": str(folder),
@@ -64,7 +66,7 @@ class Engine(LineProcess):
             "TMPDIR": str(log.parent),
             **(environ or {}),
         }
-        super().__init__([str(PYTHON), str(SCRIPT), json.dumps(given)], environ, log, ANSWER_S)
+        super().__init__([str(program), str(SCRIPT), json.dumps(given)], environ, log, ANSWER_S)
 
     def ready(self) -> Self:
         """Wait until the model is loaded."""

@@ -1,4 +1,5 @@
-"""The adapters that LMCache's vLLM connector is made of: a scheduler's and one for each rank. Arguments: URL and mode.
+"""The adapters that LMCache's vLLM connector is made of: a scheduler's and one for each rank. Arguments: URL, mode, and
+the device of the tensors (cpu).
 
 Two ranks store a request of four chunks, other memory takes it back, and the bytes are compared.
 """
@@ -20,7 +21,7 @@ from lmcache.integration.vllm.vllm_multi_process_adapter import (
 )
 from lmcache.v1.multiprocess.group_view import EngineGroupInfo
 
-url, mode = sys.argv[1:]
+url, mode, device = (*sys.argv[1:], "cpu")[:3]
 MODEL = f"tests/adapters/{mode}"
 BLOCK_TOKENS, BLOCKS, LAYERS, HEADS, HEAD_SIZE, RANKS = 16, 128, 3, 2, 32, 2
 TOKENS = list(range(11, 11 + 1100))
@@ -51,7 +52,7 @@ def strategy(rank: int) -> ParallelStrategy:
 def memory(rank: int) -> dict[str, torch.Tensor]:
     torch.manual_seed(rank)
     shape = (2, BLOCKS, BLOCK_TOKENS, HEADS, HEAD_SIZE)
-    return {f"layer.{layer}": torch.randn(shape, dtype=torch.float16) for layer in range(LAYERS)}
+    return {f"layer.{layer}": torch.randn(shape, dtype=torch.float16).to(device) for layer in range(LAYERS)}
 
 
 def looked_up(request: str, salt: str = "") -> int:
