@@ -24,7 +24,7 @@ EVENT_COLUMNS = (
     Column("name", lambda event: event["name"], least=14),
     Column("actor", lambda event: event["actor"] or "-", drop=2, least=6),
     Column("node", lambda event: event["node"] or "-", drop=1, least=8),
-    Column("fields", _fields, text=True),
+    Column("fields", _fields, text=True, wraps=True),
 )
 
 

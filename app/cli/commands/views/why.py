@@ -3,7 +3,6 @@
 import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -157,9 +156,7 @@ def _show(found: Mapping[str, Any], evidence: Evidence, output: Output) -> None:
         wrapped(f"  {at(change['at'])}  {change['summary']} {who(change, timed=False)}")
     if found["events"]:
         say()
-        # Reasons in full: they are what this command is for.
-        columns = [replace(column, wraps=column.text) for column in EVENT_COLUMNS]
-        table("Events", columns, found["events"], wide=output.wide)
+        table("Events", EVENT_COLUMNS, found["events"], wide=output.wide)
     say()
     wrapped(
         f"Most likely: {found['cause']}"
