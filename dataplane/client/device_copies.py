@@ -192,8 +192,10 @@ class DeviceLoad(_Copy):
             raise
 
     def _until(self, layers: int) -> None:
-        """Enqueue so many layers, one by one."""
-        while self._failed is None and len(self._arrived) < min(layers, self._cache.layers):
+        """Enqueue the first `layers` layers, one by one. Do nothing after the end: the lease is released."""
+        while (
+            not self._ended and self._failed is None and len(self._arrived) < min(layers, self._cache.layers)
+        ):
             number = len(self._arrived)
             self._enqueue(slice(number, number + 1))
 
@@ -233,7 +235,7 @@ class DeviceLoad(_Copy):
         return self._failed is None and number < len(self._arrived) and self._arrived[number].query()
 
     def finish(self) -> bool:
-        """Enqueue the layers for which nobody has waited, wait, and release the lease. Return False if the blocks are
+        """Enqueue the remaining layers, wait for all copies, and release the lease. Return False if the blocks are
         unusable."""
         if not self._ended and self._failed is None and len(self._arrived) < self._cache.layers:
             self._enqueue(slice(len(self._arrived), self._cache.layers))

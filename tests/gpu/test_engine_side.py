@@ -73,8 +73,10 @@ def plane(socket_dir: Path) -> Iterator[Plane]:
 def make_engine(plane: Plane, machine: Machine) -> Iterator[Callable[..., Engine]]:
     made: list[Engine] = []
 
-    def new(name: str = "keys and values first, NHD", dtype: str = "float16", group: str = "") -> Engine:
-        made.append(Engine(plane, machine, layout(name, dtype, 16 << 10, blocks=80), group))
+    def new(
+        name: str = "keys and values first, NHD", dtype: str = "float16", group: str = "", layers: int = 2
+    ) -> Engine:
+        made.append(Engine(plane, machine, layout(name, dtype, 16 << 10, layers, blocks=80), group))
         return made[-1]
 
     yield new
@@ -135,6 +137,29 @@ def test_layers_go_one_by_one_behind_the_engine_s_events(make_engine: Callable[.
     assert not load.wait_layer(engine.cache.layers, compute)
     assert load.finish()
     assert engine.holds(content, OLD, NEW)
+    compute.close()
+
+
+@pytest.mark.parametrize("waited", [0, 1, 7, 12])
+def test_layers_that_are_enqueued_late_come_too_and_none_after_the_end(
+    make_engine: Callable[..., Engine], waited: int
+) -> None:
+    engine = make_engine(layers=12)
+    content = engine.fill(1)
+    engine.store()
+    engine.fill(2)
+    compute = engine.machine.runtime.stream(engine.machine.device)
+    load = engine.cache.load(engine.client.acquire(KEYS), NEW)
+    for number in range(waited):
+        assert load.wait_layer(number, compute)
+    assert load.finish()
+    assert engine.holds(content, OLD, NEW)
+    after = engine.fill(3)
+    assert not load.wait_layer(0, compute)
+    assert not load.arrived(11)
+    assert not load.finish()
+    engine.cache.synchronize()
+    assert np.array_equal(engine.machine.download(engine.address, engine.kind.nbytes), after)
     compute.close()
 
 
