@@ -1,4 +1,4 @@
-"""What is paid once: registering memory, and opening and closing other processes' memory, 1,000 times."""
+"""Times to register and unregister host memory, and to open and close device memory of another process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result
 
 
 def _registering(setting: Setting, runtime: DeviceRuntime) -> list[Result]:
-    """A window of the pool, whose pages are there, in mappings of either kind."""
+    """Register a window of populated memory through a writable and through a read-only mapping."""
     nbytes = EMULATED_BYTES if setting.emulated else WINDOW_BYTES
     results = []
     with ExitStack() as stack:

@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 
 from benchmarks.gpu.device import BATCH_BYTES, EMULATED_BATCH_BYTES
-from benchmarks.gpu.pages import SPLIT, Form, shuffled
+from benchmarks.gpu.pages import SPLIT, Form, paged_cache, shuffled
 from benchmarks.gpu.plane import WAIT_S, Plane, plane_on
 from benchmarks.harness.result import Result, at_least, at_most
 from benchmarks.harness.setting import Setting, attached
@@ -44,17 +44,7 @@ def _loads(
             client = stack.enter_context(
                 attached(plane.engine_socket, form.chunk_bytes, checksums=False, verify="off")
             )
-            cache = PagedCache(
-                client,
-                runtime,
-                device,
-                form.planes(blocks),
-                [memory] * form.layers,
-                blocks=blocks,
-                tokens_per_block=form.tokens,
-                chunk_tokens=form.chunk_tokens,
-                gpu_copies=gpu_copies,
-            )
+            cache = paged_cache(form, client, runtime, device, memory, blocks, gpu_copies=gpu_copies)
             stack.callback(cache.close)
             sides.append((cache, client))
         cache, client = sides[0]

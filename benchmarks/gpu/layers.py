@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.gpu.device import BATCH_BYTES, EMULATED_BATCH_BYTES, Products
-from benchmarks.gpu.pages import SPLIT, Form, shuffled
+from benchmarks.gpu.pages import SPLIT, Form, paged_cache, shuffled
 from benchmarks.harness.result import Result, at_least, at_most
 from benchmarks.harness.setting import Setting
 from dataplane.client import Client
@@ -37,16 +37,7 @@ def _hidden(
         client = stack.enter_context(setting.client(form.chunk_bytes, 3 * batch))
         memory = runtime.allocate(device, batch)
         stack.callback(runtime.free, memory)
-        cache = PagedCache(
-            client,
-            runtime,
-            device,
-            form.planes(blocks),
-            [memory] * form.layers,
-            blocks=blocks,
-            tokens_per_block=form.tokens,
-            chunk_tokens=form.chunk_tokens,
-        )
+        cache = paged_cache(form, client, runtime, device, memory, blocks)
         stack.callback(cache.close)
         passes = _Passes(client, cache, shuffled(blocks), products)
 
@@ -89,7 +80,7 @@ class _Passes:
         """Seconds of this thread to ask for the copies of each load."""
 
     def time_s(self, work: Callable[[], None]) -> float:
-        """How long it takes, on the device too."""
+        """Return the seconds until the work and all products on the device are done."""
         self._products.synchronize()
         began = perf_counter()
         work()

@@ -28,7 +28,7 @@ from dataplane.devices.pinning import WINDOW_BYTES, PinnedMemory
 from dataplane.devices.runtime import Device, DeviceRuntime
 
 TARGETS = {16: 0.7, 128: 0.9}
-"""Of a plain copy, by tokens of a page."""
+"""Least rate as a ratio to one plain copy, by tokens per page."""
 MAX_SLOWER = 1.03
 PRODUCTS, EMULATED_PRODUCTS = 300, 10
 DIRECTIONS = {"out": False, "in": True}

@@ -8,7 +8,10 @@ from math import prod
 import numpy as np
 
 from benchmarks.harness.memory import MiB
+from dataplane.client import Client
+from dataplane.client.gpu import PagedCache
 from dataplane.devices.paged import Planes, TensorGroup, planes_of
+from dataplane.devices.runtime import Device, DeviceRuntime
 
 HEADS, HEAD_SIZE, ITEM_BYTES = 8, 128, 2
 DTYPE = "bfloat16"
@@ -44,7 +47,7 @@ class Form:
         return f"{self.tokens}tokens_{order}_{self.chunk_bytes // MiB}MiB"
 
     def blocks_in(self, nbytes: int) -> int:
-        """As many blocks as fill so many bytes, in whole chunks."""
+        """Return the number of blocks in the whole chunks that fit into `nbytes`."""
         return nbytes // self.chunk_bytes * self.blocks_per_chunk
 
     def shape(self, blocks: int) -> tuple[int, ...]:
@@ -79,6 +82,30 @@ FORMS = [
 """Chunks of 2 and 32 MiB, of 16 and 128 tokens a page."""
 SPLIT = [form for form in FORMS if form.chunk_bytes == 32 * MiB and not form.fused]
 """Those with which data planes and engines are measured."""
+
+
+def paged_cache(
+    form: Form,
+    client: Client,
+    runtime: DeviceRuntime,
+    device: Device,
+    memory: int,
+    blocks: int,
+    *,
+    gpu_copies: bool = True,
+) -> PagedCache:
+    """Return a paged cache of `blocks` blocks in device memory at `memory`. Raise DeviceError."""
+    return PagedCache(
+        client,
+        runtime,
+        device,
+        form.planes(blocks),
+        [memory] * form.layers,
+        blocks=blocks,
+        tokens_per_block=form.tokens,
+        chunk_tokens=form.chunk_tokens,
+        gpu_copies=gpu_copies,
+    )
 
 
 def shuffled(blocks: int) -> list[int]:

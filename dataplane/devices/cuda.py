@@ -338,7 +338,7 @@ class Cuda:
     def stream(self, device: Device) -> DeviceStream:
         self._choose(device)
         flags = self._calls.runtime.cudaStreamNonBlocking
-        # A kernel of an equal priority waits until the engine has nothing more to do.
+        # At equal priority, a kernel may wait until the engine has no more work for the device.
         _, highest = self._calls("ask for priorities", "cudaDeviceGetStreamPriorityRange")
         native = self._calls("make a stream", "cudaStreamCreateWithPriority", flags, highest)
         return CudaStream(self._calls, device, native, own=True)

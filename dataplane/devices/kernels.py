@@ -20,8 +20,9 @@ from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, Dev
 PIECE_WORDS = 1024
 WORD_BYTES = 8
 SLOTS, MAX_PAGES = 128, 1 << 12
-"""Launches whose addresses are kept, and pages of each. A launch waits for the one so many before it: fewer than an
-engine has layers would hold up its forward pass."""
+"""Number of launches whose addresses are stored, and of pages per launch. A launch reuses the addresses of the launch
+`SLOTS` before it, and waits until that one has ended: with fewer slots than layers, the engine's forward pass would
+wait."""
 SLOT_BYTES = 2 * MAX_PAGES * WORD_BYTES
 
 

@@ -24,7 +24,7 @@ LONGEST_LIFE_S = 0.004
 
 
 def doomed_keys(number: int) -> list[bytes]:
-    """What a doomed engine stores."""
+    """Return the keys that doomed engine `number` stores."""
     return [sha256(f"doomed {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
 
 
@@ -169,7 +169,7 @@ def short_lived_engines(arguments: dict[str, Any]) -> None:
 
 
 def doomed_engines(arguments: dict[str, Any]) -> None:
-    """Each is killed amid a store, or amid the load of what it stored."""
+    """Start engines that kill themselves during a store, or during the load of the chunks that they stored."""
 
     def live(machine: Machine, number: int) -> None:
         one = make(machine, arguments["socket"], DOOMED)

@@ -256,7 +256,7 @@ def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
             whole += 1
             content = np.random.default_rng(number).integers(0, 256, witness.kind.nbytes, np.uint8)
             assert witness.blocks(STORED) == witness.blocks(STORED, content)
-    assert whole  # those that were killed amid their loads had stored
+    assert whole  # engines with odd numbers were killed after their stores had ended
 
 
 def threads(plane: DrivenPlane) -> int:

@@ -1,4 +1,4 @@
-"""Which method copies which runs: a kernel of the same interface counts what it is given."""
+"""Choice between batches and the kernel: a fake kernel records the pieces that it is given."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Kernel:
 
 
 class Bench:
-    """Device memory with known bytes, pinned memory, and a lane whose methods have these rates."""
+    """Device memory with known bytes, pinned memory, and a lane that takes the given rates for measured ones."""
 
     def __init__(self, machine: Machine, kernel: float, batch: float) -> None:
         self.machine = machine
@@ -58,7 +58,7 @@ class Bench:
         self.host, self.memory = machine.host(self.nbytes)
 
     def copied(self, runs: Runs) -> bool:
-        """Whether these runs come out right, and nothing else."""
+        """Copy the runs to the host; return whether exactly their bytes have arrived."""
         self.memory[:] = 0
         self.lane.copy(Runs(runs.device + self.device, runs.chunk, runs.sizes), self.host, to_device=False)
         self.lane.synchronize()
