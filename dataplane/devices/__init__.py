@@ -7,7 +7,7 @@
     find      the runtime of this machine, or the reason why there is none
     paged     layouts of paged tensors, as runs of bytes
     copying   gather and scatter of chunks on a side stream
-    kernels   the Triton kernel that copies pages; needs Triton and registered host memory
+    kernels   the kernel that copies pages; needs registered host memory that kernels can access
     pinning   host memory registered with a runtime in windows, and a staging buffer for when that is refused
     report    the checks that `larder doctor` runs on a machine with GPUs
 

@@ -10,7 +10,7 @@ import ctypes
 
 import numpy as np
 
-from dataplane.devices.kernels import Direction, PageKernel
+from dataplane.devices.kernels import Direction, KernelRuntime, PageKernel
 from dataplane.devices.methods import Methods
 from dataplane.devices.paged import Runs, cut, joined, split
 from dataplane.devices.pinning import WINDOW_BYTES, PinnedMemory, Staging
@@ -19,7 +19,7 @@ from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, Dev
 
 def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
     """Return the copy methods of a device, with the kernel if it is available."""
-    if runtime.name != "cuda":
+    if not isinstance(runtime, KernelRuntime):
         return Methods(runtime, device)
     try:
         return Methods(runtime, device, PageKernel(runtime, device))

@@ -157,6 +157,26 @@ class CudaStream:
                 self._calls("end a stream", "cudaStreamDestroy", self._stream)
 
 
+class CudaKernel:
+    """A kernel that was loaded for one device."""
+
+    def __init__(self, calls: _Calls, device: Device, ptx: str, name: str) -> None:
+        """Load it into the context of this thread. Raise DeviceError."""
+        self._calls = calls
+        self._device = device
+        self._module, self._function = calls.libcuda.load(ptx, name)
+
+    def launch(self, stream: DeviceStream, blocks: int, threads: int, *arguments: Any) -> None:
+        self._calls("choose a device", "cudaSetDevice", self._device.index)
+        self._calls.libcuda.launch(self._function, blocks, threads, arguments, stream.native)
+
+    def close(self) -> None:
+        module, self._module = self._module, 0
+        if module:
+            self._calls("choose a device", "cudaSetDevice", self._device.index)
+            self._calls.libcuda.unload(module)
+
+
 class _Allocation:
     """Memory of another process, opened once for all its users."""
 
@@ -227,11 +247,6 @@ class Cuda:
         """Return the CUDA versions of driver and runtime; 13020 means 13.2."""
         driver = self._calls("ask the driver", "cudaDriverGetVersion")
         return int(driver), int(self._calls("ask the runtime", "cudaRuntimeGetVersion"))
-
-    def kernels_reach_host(self, device: Device) -> bool:
-        """Return whether kernels can use registered host memory at its address in this process."""
-        attribute = self._calls.runtime.cudaDeviceAttr.cudaDevAttrCanUseHostPointerForRegisteredMem
-        return bool(self._calls("look at a GPU", "cudaDeviceGetAttribute", attribute, device.index))
 
     def _choose(self, device: Device) -> None:
         if self._home is None:
@@ -332,6 +347,19 @@ class Cuda:
 
     def free_host(self, address: int) -> None:
         self._calls("free pinned memory", "cudaFreeHost", address)
+
+    # ---- kernels
+
+    def kernels_reach_host(self, device: Device) -> bool:
+        """Return whether kernels can use registered host memory at its address in this process."""
+        attribute = self._calls.runtime.cudaDeviceAttr.cudaDevAttrCanUseHostPointerForRegisteredMem
+        return bool(self._calls("look at a GPU", "cudaDeviceGetAttribute", attribute, device.index))
+
+    def kernel(self, device: Device, ptx: str, name: str) -> CudaKernel:
+        """Load a kernel. Raise DeviceError."""
+        self._choose(device)
+        self._calls("start CUDA on a GPU", "cudaFree", 0)  # makes the context, if nothing has yet
+        return CudaKernel(self._calls, device, ptx, name)
 
     # ---- streams and events
 

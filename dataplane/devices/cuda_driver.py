@@ -7,6 +7,7 @@ Therefore batches are passed to the driver as arrays.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,26 @@ class Driver:
             stream,
         )
         self._check(f"copy {len(sizes)} pieces", code)
+
+    def load(self, ptx: str, name: str) -> tuple[int, int]:
+        """Load a kernel into the context of this thread. Return its module and its function. Raise DeviceError."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check("load a kernel", self._library.cuModuleLoadData(ctypes.byref(module), ptx.encode()))
+        found = self._library.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
+        self._check("find a kernel", found)
+        return int(module.value or 0), int(function.value or 0)
+
+    def unload(self, module: int) -> None:
+        self._check("unload a kernel", self._library.cuModuleUnload(ctypes.c_void_p(module)))
+
+    def launch(self, function: int, blocks: int, threads: int, arguments: Sequence[Any], stream: int) -> None:
+        """Enqueue a kernel with arguments that are objects of ctypes."""
+        given = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
+        sizes = [ctypes.c_uint(each) for each in (blocks, 1, 1, threads, 1, 1, 0)]
+        launched = self._library.cuLaunchKernel(
+            ctypes.c_void_p(function), *sizes, ctypes.c_void_p(stream), given, None
+        )
+        self._check("launch a kernel", launched)
 
     def _check(self, what: str, code: int) -> None:
         if not code:

@@ -1,19 +1,122 @@
-"""Kernel that copies pages of device memory and registered host memory. Importing this module requires Triton."""
+"""Kernel that copies pages of device memory and registered host memory, as PTX for all devices from compute capability
+7.5 on; the driver translates it when it is loaded.
+
+It is this CUDA function, of which each thread reads four words before it writes them:
+
+    struct __align__(16) Words { unsigned long long a, b; };
+
+    extern "C" __global__ void __launch_bounds__(256)
+    copy_pages(const Words *const *sources, Words *const *targets, unsigned pages, unsigned words)
+    {
+        for (unsigned page = blockIdx.x; page < pages; page += gridDim.x) {
+            const Words *source = sources[page];
+            Words *target = targets[page];
+            unsigned at = threadIdx.x;
+            for (; at + 3 * 256 < words; at += 4 * 256) {
+                Words one = source[at], two = source[at + 256], three = source[at + 512], four = source[at + 768];
+                target[at] = one;
+                target[at + 256] = two;
+                target[at + 512] = three;
+                target[at + 768] = four;
+            }
+            for (; at < words; at += 256)
+                target[at] = source[at];
+        }
+    }
+
+`nvcc -ptx -arch=compute_75` of CUDA 13.0 made it; names are shorter, and the version is the oldest one that has all of
+its instructions, so that older drivers take it.
+"""
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
-
-
-@triton.jit(do_not_specialize=["pages", "words"])  # another number of pages is no reason to compile again
-def copy_pages(targets, sources, pages, words, programs: tl.constexpr, piece: tl.constexpr):
-    """Copy pages of `words` 64-bit words between address lists; each program takes every `programs`-th page."""
-    for page in range(tl.program_id(0), pages, programs):
-        # Addresses are multiples of 16, so two words can be copied at a time.
-        target = tl.multiple_of(tl.load(targets + page).to(tl.pointer_type(tl.int64)), 16)
-        source = tl.multiple_of(tl.load(sources + page).to(tl.pointer_type(tl.int64)), 16)
-        for at in range(0, words, piece):
-            offsets = at + tl.arange(0, piece)
-            mask = offsets < tl.multiple_of(words, 2)
-            tl.store(target + offsets, tl.load(source + offsets, mask=mask), mask=mask)
+NAME = "copy_pages"
+THREADS = 256
+WORD_BYTES = 16
+PTX = """\
+.version 6.5
+.target sm_75
+.address_size 64
+.visible .entry copy_pages(
+    .param .u64 source_list,
+    .param .u64 target_list,
+    .param .u32 pages,
+    .param .u32 words
+)
+.maxntid 256, 1, 1
+{
+    .reg .pred %p<7>;
+    .reg .b32 %r<38>;
+    .reg .b64 %rd<39>;
+    ld.param.u64 %rd3, [source_list];
+    ld.param.u64 %rd4, [target_list];
+    ld.param.u32 %r13, [pages];
+    ld.param.u32 %r14, [words];
+    mov.u32 %r34, %ctaid.x;
+    setp.ge.u32 %p1, %r34, %r13;
+    @%p1 bra L9;
+    mov.u32 %r2, %tid.x;
+    add.s32 %r3, %r2, 768;
+    mov.u32 %r4, %nctaid.x;
+    cvta.to.global.u64 %rd5, %rd3;
+    cvta.to.global.u64 %rd9, %rd4;
+L2:
+    mul.wide.u32 %rd6, %r34, 8;
+    add.s64 %rd7, %rd5, %rd6;
+    ld.global.u64 %rd8, [%rd7];
+    cvta.to.global.u64 %rd1, %rd8;
+    add.s64 %rd10, %rd9, %rd6;
+    ld.global.u64 %rd11, [%rd10];
+    cvta.to.global.u64 %rd2, %rd11;
+    setp.ge.u32 %p2, %r3, %r14;
+    mov.u32 %r37, %r2;
+    @%p2 bra L6;
+    mov.u32 %r35, %r3;
+L4:
+    add.s32 %r15, %r35, -768;
+    mul.wide.u32 %rd12, %r15, 16;
+    add.s64 %rd13, %rd1, %rd12;
+    add.s32 %r16, %r35, -512;
+    mul.wide.u32 %rd14, %r16, 16;
+    add.s64 %rd15, %rd1, %rd14;
+    ld.global.v2.u64 {%rd16, %rd17}, [%rd15];
+    add.s32 %r17, %r35, -256;
+    mul.wide.u32 %rd20, %r17, 16;
+    add.s64 %rd21, %rd1, %rd20;
+    ld.global.v2.u64 {%rd22, %rd23}, [%rd21];
+    mul.wide.u32 %rd26, %r35, 16;
+    add.s64 %rd27, %rd1, %rd26;
+    ld.global.v2.u64 {%rd28, %rd29}, [%rd27];
+    add.s64 %rd32, %rd2, %rd12;
+    ld.global.v4.u32 {%r18, %r19, %r20, %r21}, [%rd13];
+    st.global.v4.u32 [%rd32], {%r18, %r19, %r20, %r21};
+    add.s64 %rd33, %rd2, %rd14;
+    st.global.v2.u64 [%rd33], {%rd16, %rd17};
+    add.s64 %rd34, %rd2, %rd20;
+    st.global.v2.u64 [%rd34], {%rd22, %rd23};
+    add.s64 %rd35, %rd2, %rd26;
+    st.global.v2.u64 [%rd35], {%rd28, %rd29};
+    add.s32 %r35, %r35, 1024;
+    setp.lt.u32 %p3, %r35, %r14;
+    @%p3 bra L4;
+    add.s32 %r37, %r35, -768;
+L6:
+    setp.ge.u32 %p4, %r37, %r14;
+    @%p4 bra L8;
+L7:
+    mul.wide.u32 %rd36, %r37, 16;
+    add.s64 %rd37, %rd2, %rd36;
+    add.s64 %rd38, %rd1, %rd36;
+    ld.global.v4.u32 {%r26, %r27, %r28, %r29}, [%rd38];
+    st.global.v4.u32 [%rd37], {%r26, %r27, %r28, %r29};
+    add.s32 %r37, %r37, 256;
+    setp.lt.u32 %p5, %r37, %r14;
+    @%p5 bra L7;
+L8:
+    add.s32 %r34, %r34, %r4;
+    setp.lt.u32 %p6, %r34, %r13;
+    @%p6 bra L2;
+L9:
+    ret;
+}
+"""

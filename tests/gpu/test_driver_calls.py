@@ -13,6 +13,7 @@ from dataplane.client.gpu import PagedCache
 from dataplane.devices import cuda_driver
 from dataplane.devices.cuda_driver import Driver, runtime_name
 from dataplane.devices.errors import ADVICE, LASTING, advice_for
+from dataplane.devices.page_kernel import NAME, PTX, THREADS
 from dataplane.devices.runtime import DeviceError
 
 STREAM = 0x77
@@ -31,6 +32,33 @@ class Library:
         kind = ctypes.CFUNCTYPE(ctypes.c_int, *_ARRAYS, ctypes.c_size_t, *_REST, *index, ctypes.c_void_p)
         self._batch = kind(self._copy_batch)
         self.cuMemcpyAsync = Call(self._copy)
+
+        self.cuModuleLoadData = self._load
+        self.cuModuleGetFunction = self._function
+        self.cuModuleUnload = self._unload
+        self.cuLaunchKernel = self._launch
+        self.launched: list[int] = []
+
+    def _load(self, module: Any, image: bytes) -> int:
+        module._obj.value = 0x1000
+        return 0 if image.startswith(b".version") else 400
+
+    def _function(self, function: Any, module: Any, name: bytes) -> int:
+        assert (module.value, name) == (0x1000, b"copy_pages")
+        function._obj.value = 0x2000
+        return 0
+
+    def _unload(self, module: Any) -> int:
+        self.calls.append(f"unload {module.value:#x}")
+        return 0
+
+    def _launch(self, function: Any, *arguments: Any) -> int:
+        *sizes, stream, given, extra = arguments
+        assert (function.value, stream.value, extra) == (0x2000, STREAM, None)
+        assert [each.value for each in sizes] == [8, 1, 1, 256, 1, 1, 0]
+        for at, kind in enumerate((ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)):
+            self.launched.append(kind.from_address(given[at]).value)
+        return 0
 
     def cuDriverGetVersion(self, version: Any) -> int:
         version._obj.value = self.version + 20 if self.version else 12_060
@@ -114,6 +142,19 @@ def test_the_driver_s_errors_have_the_runtime_s_names(make_driver: Any) -> None:
         driver.copy(0, 0, 0, 1)
     assert broken.value.lasting
     assert runtime_name("CUDA_ERROR_OUT_OF_MEMORY") == "cudaErrorOutOfMemory"
+
+
+def test_a_kernel_is_loaded_launched_and_unloaded(make_driver: Any) -> None:
+    driver, library = make_driver(NEW)
+    module, function = driver.load(PTX, NAME)
+    assert (module, function) == (0x1000, 0x2000)
+    given = [ctypes.c_uint64(1 << 40), ctypes.c_uint64(7), ctypes.c_uint32(3), ctypes.c_uint32(1 << 31)]
+    driver.launch(function, 8, THREADS, given, STREAM)
+    assert library.launched == [1 << 40, 7, 3, 1 << 31]
+    driver.unload(module)
+    assert library.calls == ["unload 0x1000"]
+    with pytest.raises(DeviceError, match="load a kernel"):
+        driver.load("nonsense", NAME)
 
 
 def test_a_machine_without_a_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
