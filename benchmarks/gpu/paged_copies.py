@@ -54,7 +54,7 @@ def run(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result
                 results += bench.paged(
                     f"other_process_{name}", SPLIT[0], opened.address, plain, to_device=to_device
                 )
-        methods.piece_for_kernel(_runs(SPLIT[0], batch, memory), memory, Direction.WITHIN)  # measures it
+        methods.piece_for_kernel(_runs(SPLIT[0], batch, memory), Direction.WITHIN)  # measures it
         results += [
             at_least(f"gpu_{direction.value}_{size >> 10}KiB_{method.value}", rate, "GB/s", None)
             for (size, direction, method), rate in methods.rates.items()

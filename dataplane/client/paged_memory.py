@@ -12,7 +12,7 @@ from dataplane.client.extents import OpenExtent
 from dataplane.client.gpu_copies import GpuCopies, GpuCopy
 from dataplane.client.leases import Lease
 from dataplane.client.memory import SharedMapping
-from dataplane.devices.copying import CopyLane, methods_for
+from dataplane.devices.copying import CopyLane, Part, methods_for, pinned_part
 from dataplane.devices.paged import Planes, Runs, TensorGroup
 from dataplane.devices.pinning import PinnedMemory, Staging
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime
@@ -121,6 +121,8 @@ class PagedMemory:
         with self._lock:
             if after is not None:
                 self._lane.stream.wait(after)
+            within: list[Part] = []
+            pinned: list[Part] = []
             for source in sources:
                 runs = self.group.runs(
                     source.numbers,
@@ -129,27 +131,33 @@ class PagedMemory:
                     in_chunks=(source.positions, source.begins),
                 )
                 if isinstance(source.memory, OpenExtent):
-                    self._lane.copy(runs, source.memory.address, to_device=to_device, within=True)
-                    continue
-                if self._staging is None and self._pinned(source.memory, runs, to_device=to_device):
-                    continue
-                if self._staging is None:
-                    self._staging = Staging(self.runtime)
-                self._lane.copy_staged(runs, self._staging, source.memory.address, to_device=to_device)
+                    within.append(Part(runs, source.memory.address))
+                elif (part := self._pinned(source.memory, runs)) is not None:
+                    pinned.append(part)
+                else:
+                    if self._staging is None:
+                        self._staging = Staging(self.runtime)
+                    self._lane.copy_staged(runs, self._staging, source.memory.address, to_device=to_device)
+            if within:
+                self._lane.copy_together(within, to_device=to_device, within=True)
+            if pinned:
+                self._lane.copy_together(pinned, to_device=to_device)
 
-    def _pinned(self, memory: SharedMapping, runs: Runs, *, to_device: bool) -> bool:
+    def _pinned(self, memory: SharedMapping, runs: Runs) -> Part | None:
+        """Register what these copies need. Return None if that is or was refused."""
+        if self._staging is not None:
+            return None
         known = self._pins.get(memory.address)
         if known is None:
-            pinned = PinnedMemory(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
-            known = self._pins[memory.address] = memory, pinned
-        if self._lane.copy_pinned(runs, known[1], 0, to_device=to_device):
-            return True
-        refused = known[1].refused
-        if refused is not None:
+            made = PinnedMemory(self.runtime, memory.address, memory.nbytes, read_only=not memory.writable)
+            known = self._pins[memory.address] = memory, made
+        part = pinned_part(runs, known[1], 0)
+        if part is None and known[1].refused is not None:
             self.tell(
-                "the pool cannot be registered with the device, copies go through a staging buffer", refused
+                "the pool cannot be registered with the device, copies go through a staging buffer",
+                known[1].refused,
             )
-        return False
+        return part
 
     def record(self) -> DeviceEvent:
         """Return an event that is recorded after all enqueued copies. Raise DeviceError."""

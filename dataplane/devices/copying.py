@@ -7,6 +7,8 @@ The other side of a copy is host memory or another place on the device. Copies a
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from dataplane.devices.methods import Methods
 from dataplane.devices.paged import Runs, cut, joined, split
 from dataplane.devices.pinning import WINDOW_BYTES, PinnedMemory, Staging
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime
+from dataplane.devices.split_stream import SplitStream
 
 
 def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
@@ -29,14 +32,49 @@ def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
         return Methods(runtime, device)
 
 
+class Part(NamedTuple):
+    """Copies of one or more chunks that lie in one mapping or allocation."""
+
+    runs: Runs
+    base: int
+    """Address from which `runs.chunk` is counted."""
+    offset: int | None = None
+    """Bytes from the start of the registered mapping to `base`; None if no run crosses a registration."""
+
+    def split(self) -> Part:
+        """Return the same copies, cut at the borders of registrations."""
+        if self.offset is None or not len(self.runs):
+            return self
+        return Part(split(self.runs, WINDOW_BYTES, self.offset), self.base)
+
+
+def pinned_part(runs: Runs, memory: PinnedMemory, offset: int) -> Part | None:
+    """Register the memory of a chunk at `offset` of a mapping. Return None if that is refused."""
+    if len(runs):
+        begin, end = int(runs.chunk.min()), int((runs.chunk + runs.sizes).max())
+        if not memory.cover(offset + begin, offset + end):
+            return None
+    return Part(runs, memory.address + offset, offset)
+
+
+def _placed(parts: Sequence[Part]) -> Runs:
+    """Return the copies of all parts. `chunk` of the result has addresses."""
+    return Runs(
+        np.concatenate([part.runs.device for part in parts]),
+        np.concatenate([part.runs.chunk + part.base for part in parts]),
+        np.concatenate([part.runs.sizes for part in parts]),
+    )
+
+
 class CopyLane:
-    """One side stream of a device. Not thread-safe."""
+    """One side stream of a device, which shares its batches with others. Not thread-safe."""
 
     def __init__(self, runtime: DeviceRuntime, device: Device, methods: Methods) -> None:
         self._runtime = runtime
         self._device = device
         self._methods = methods
-        self.stream = runtime.stream(device)
+        self._split = SplitStream(runtime, device)
+        self.stream = self._split.main
 
     def copy(self, runs: Runs, base: int, *, to_device: bool, within: bool = False) -> None:
         """Enqueue copies between paged memory and a chunk at `base`.
@@ -44,38 +82,34 @@ class CopyLane:
         The chunk lies in registered host memory, where no run may cross a registration, or `within` the device, where
         no run may leave its allocation. `to_device`: copy from the chunk into paged memory.
         """
-        self._copy(runs, base, Direction.WITHIN if within else Direction.of(to_device=to_device), to_device)
+        self.copy_together([Part(runs, base)], to_device=to_device, within=within)
 
     def copy_pinned(self, runs: Runs, memory: PinnedMemory, offset: int, *, to_device: bool) -> bool:
         """Enqueue copies for a chunk at `offset` of a mapping. Return False if its registration is refused."""
-        if not len(runs):
-            return True
-        begin = offset + int(runs.chunk.min())
-        if not memory.cover(begin, offset + int((runs.chunk + runs.sizes).max())):
-            return False
-        self._copy(runs, memory.address + offset, Direction.of(to_device=to_device), to_device, offset)
-        return True
+        part = pinned_part(runs, memory, offset)
+        if part is not None:
+            self.copy_together([part], to_device=to_device)
+        return part is not None
 
-    def _copy(
-        self, runs: Runs, base: int, direction: Direction, to_device: bool, offset: int | None = None
-    ) -> None:
-        """Enqueue copies with the faster method. `offset` is that of the chunk in registered memory: the driver refuses
-        a copy from one window into the next, kernels do not."""
-        if not len(runs):
-            return
-        piece = self._methods.piece_for_kernel(runs, base, direction)
+    def copy_together(self, parts: Sequence[Part], *, to_device: bool, within: bool = False) -> None:
+        """Enqueue copies as `copy` does, those of all parts at once: a launch takes as long for one part as for many.
+
+        Batches are split at the borders of registrations, which the driver refuses to cross; kernels need not be.
+        """
+        direction = Direction.WITHIN if within else Direction.of(to_device=to_device)
+        piece = self._methods.piece_for_kernel(_placed(parts), direction)
         if piece:
-            runs = cut(runs, piece)
-        elif offset is not None:
-            runs = split(runs, WINDOW_BYTES, offset)
-        ends = runs.device, runs.chunk + base
+            runs = cut(_placed(parts), piece)
+        else:
+            runs = _placed([part.split() for part in parts])
+        ends = runs.device, runs.chunk
         targets, sources = ends if to_device else ends[::-1]
         if piece:
             self._methods.copy_pieces(self.stream, direction, targets, sources, piece)
         elif len(runs) == 1:
             self.stream.copy(int(targets[0]), int(sources[0]), int(runs.sizes[0]))
-        else:
-            self.stream.copy_batch(targets, sources, runs.sizes)
+        elif len(runs):
+            self._split.copy_batch(targets, sources, runs.sizes)
 
     def copy_staged(self, runs: Runs, staging: Staging, host: int, *, to_device: bool) -> None:
         """Copy with host memory of any kind at `host`, through a staging buffer. Wait until all copies are done."""
@@ -96,7 +130,7 @@ class CopyLane:
                         self._unload(parts[turn - 1], staging.half(turn - 1), host, events[(turn - 1) % 2])
                     if turn == len(parts) - 1:
                         self._unload(part, half, host, events[turn % 2])
-            self.stream.synchronize()
+            self._split.synchronize()
         finally:
             for event in events:
                 event.close()
@@ -113,10 +147,10 @@ class CopyLane:
 
     def synchronize(self) -> None:
         """Wait for all copies. Raise DeviceError."""
-        self.stream.synchronize()
+        self._split.synchronize()
 
     def close(self) -> None:
-        self.stream.close()
+        self._split.close()
 
 
 def _move(sources: I64, targets: I64, sizes: I64) -> None:

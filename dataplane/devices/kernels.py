@@ -1,8 +1,8 @@
 """Copies of many small pages by a kernel that accesses device memory and registered host memory directly.
 
-Only a few blocks of threads run, each copying one page after another: the link to the host is slow, and the rest of the
-device belongs to the engine. Reading from the host takes more of them than writing to it. Within a device more blocks
-run, because its memory is fast.
+To and from the host, only a few blocks of threads run, each with several teams that copy one page after another: the
+link to the host is slow, and the rest of the device belongs to the engine. Within a device, whose memory is fast, more
+blocks run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dataplane.devices.page_kernel import NAME, PTX, THREADS, WORD_BYTES
+from dataplane.devices.page_kernel import NAME, PTX, TEAM_THREADS, WORD_BYTES
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime, DeviceStream
 
 ADDRESS_BYTES = 8
@@ -42,7 +42,8 @@ class Direction(Enum):
         return cls.IN if to_device else cls.OUT
 
 
-BLOCKS = {Direction.OUT: 8, Direction.IN: 16, Direction.WITHIN: 128}
+SHAPES = {Direction.OUT: (2, 1024), Direction.IN: (4, 1024), Direction.WITHIN: (132, 1024)}
+"""Most blocks of a launch, and threads of each block."""
 
 
 class PageCopier(Protocol):
@@ -110,10 +111,13 @@ class PageKernel:
         with self._lock:
             for first in range(0, len(targets), MAX_PAGES):
                 some = slice(first, first + MAX_PAGES)
-                self._launch(stream, targets[some], sources[some], page_bytes, BLOCKS[direction])
+                self._launch(stream, targets[some], sources[some], page_bytes, direction)
 
-    def _launch(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, most: int) -> None:
+    def _launch(
+        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
+    ) -> None:
         pages = len(targets)
+        most, threads = SHAPES[direction]
         slot = self._turn = (self._turn + 1) % SLOTS
         self._used[slot].synchronize()
         self._written[slot, :pages] = sources
@@ -122,8 +126,8 @@ class PageKernel:
         stream.copy(addresses, self._host + slot * SLOT_BYTES, 2 * pages * ADDRESS_BYTES)
         self._kernel.launch(
             stream,
-            min(most, pages),
-            THREADS,
+            min(most, -(-pages * TEAM_THREADS // threads)),
+            threads,
             ctypes.c_uint64(addresses),
             ctypes.c_uint64(addresses + pages * ADDRESS_BYTES),
             ctypes.c_uint32(pages),

@@ -16,8 +16,9 @@ import numpy as np
 from dataplane.devices.kernels import Direction, PageCopier
 from dataplane.devices.paged import Runs
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceRuntime, DeviceStream
+from dataplane.devices.split_stream import SplitStream
 
-SIZES = (16 << 10, 64 << 10, 256 << 10, 1 << 20)
+SIZES = (4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10)
 """Sizes of pieces at which both methods are measured."""
 SCRATCH_BYTES = 32 << 20
 ROUNDS = 3
@@ -48,12 +49,12 @@ class Methods:
         self.rates: dict[tuple[int, Direction, Method], float] = {}
         """GB/s by size, direction and method, as measured. Empty for a direction in which only batches are used."""
 
-    def piece_for_kernel(self, runs: Runs, base: int, direction: Direction) -> int:
-        """Return the size in bytes of the pieces into which the kernel copies these runs, or 0 for a batch. The chunk
-        begins at `base`."""
+    def piece_for_kernel(self, runs: Runs, direction: Direction) -> int:
+        """Return the size in bytes of the pieces into which the kernel copies these runs, or 0 for a batch.
+        `runs.chunk` has addresses."""
         if self.pages is None or len(runs) < 2:
             return 0
-        piece = _piece_of(runs, base)
+        piece = _piece_of(runs)
         if not piece:
             return 0
         with self._lock:
@@ -81,10 +82,10 @@ class Methods:
                 else:
                     chunks = runtime.allocate_host(SCRATCH_BYTES)
                     stack.callback(runtime.free_host, chunks)
-                stream = runtime.stream(self._device)
-                stack.callback(stream.close)
+                split = SplitStream(runtime, self._device)
+                stack.callback(split.close)
                 return {
-                    (size, direction, method): self._rate(stream, method, scattered, chunks, size, direction)
+                    (size, direction, method): self._rate(split, method, scattered, chunks, size, direction)
                     for size in SIZES
                     for method in Method
                     if method is Method.BATCH or size <= MAX_PIECE_BYTES
@@ -96,7 +97,7 @@ class Methods:
 
     def _rate(
         self,
-        stream: DeviceStream,
+        split: SplitStream,
         method: Method,
         scattered: int,
         chunks: int,
@@ -115,13 +116,13 @@ class Methods:
         after = self._runtime.event(self._device, timed=True)
         best = 0.0
         for _ in range(ROUNDS):
-            stream.record(before)
+            split.main.record(before)
             if method is Method.KERNEL:
-                self.copy_pieces(stream, direction, targets, sources, size)
+                self.copy_pieces(split.main, direction, targets, sources, size)
             else:
-                stream.copy_batch(targets, sources, runs.sizes)
-            stream.record(after)
-            stream.synchronize()
+                split.copy_batch(targets, sources, runs.sizes)
+            split.main.record(after)
+            split.synchronize()
             best = max(best, SCRATCH_BYTES / 1e6 / max(after.elapsed_ms(before), 1e-6))
         before.close()
         after.close()
@@ -135,9 +136,9 @@ class Methods:
         self.pages.copy(stream, targets, sources, piece, direction)
 
 
-def _piece_of(runs: Runs, base: int) -> int:
+def _piece_of(runs: Runs) -> int:
     """Return the largest size that the kernel takes and into which all runs can be cut, or 0 if there is none."""
-    if bool((np.bitwise_or(runs.device, runs.chunk + base) & (ALIGNED_BYTES - 1)).any()):
+    if bool((np.bitwise_or(runs.device, runs.chunk) & (ALIGNED_BYTES - 1)).any()):
         return 0
     common = int(np.gcd.reduce(runs.sizes))
     for parts in range(-(-common // MAX_PIECE_BYTES), common // MIN_PIECE_BYTES + 1):

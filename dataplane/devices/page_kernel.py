@@ -5,13 +5,14 @@ It is this CUDA function, of which each thread reads four words before it writes
 
     struct __align__(16) Words { unsigned long long a, b; };
 
-    extern "C" __global__ void __launch_bounds__(256)
+    extern "C" __global__ void __launch_bounds__(1024)
     copy_pages(const Words *const *sources, Words *const *targets, unsigned pages, unsigned words)
     {
-        for (unsigned page = blockIdx.x; page < pages; page += gridDim.x) {
+        unsigned teams = blockDim.x / 256;
+        for (unsigned page = blockIdx.x * teams + threadIdx.x / 256; page < pages; page += gridDim.x * teams) {
             const Words *source = sources[page];
             Words *target = targets[page];
-            unsigned at = threadIdx.x;
+            unsigned at = threadIdx.x % 256;
             for (; at + 3 * 256 < words; at += 4 * 256) {
                 Words one = source[at], two = source[at + 256], three = source[at + 512], four = source[at + 768];
                 target[at] = one;
@@ -31,7 +32,7 @@ its instructions, so that older drivers take it.
 from __future__ import annotations
 
 NAME = "copy_pages"
-THREADS = 256
+TEAM_THREADS, MAX_THREADS = 256, 1024
 WORD_BYTES = 16
 PTX = """\
 .version 6.5
@@ -43,21 +44,27 @@ PTX = """\
     .param .u32 pages,
     .param .u32 words
 )
-.maxntid 256, 1, 1
+.maxntid 1024, 1, 1
 {
     .reg .pred %p<7>;
-    .reg .b32 %r<38>;
+    .reg .b32 %r<44>;
     .reg .b64 %rd<39>;
     ld.param.u64 %rd3, [source_list];
     ld.param.u64 %rd4, [target_list];
     ld.param.u32 %r13, [pages];
     ld.param.u32 %r14, [words];
-    mov.u32 %r34, %ctaid.x;
+    mov.u32 %r38, %tid.x;
+    mov.u32 %r39, %ntid.x;
+    shr.u32 %r40, %r39, 8;
+    shr.u32 %r41, %r38, 8;
+    mov.u32 %r42, %ctaid.x;
+    mad.lo.u32 %r34, %r42, %r40, %r41;
     setp.ge.u32 %p1, %r34, %r13;
     @%p1 bra L9;
-    mov.u32 %r2, %tid.x;
+    and.b32 %r2, %r38, 255;
     add.s32 %r3, %r2, 768;
-    mov.u32 %r4, %nctaid.x;
+    mov.u32 %r43, %nctaid.x;
+    mul.lo.u32 %r4, %r43, %r40;
     cvta.to.global.u64 %rd5, %rd3;
     cvta.to.global.u64 %rd9, %rd4;
 L2:

@@ -13,7 +13,7 @@ from dataplane.client.gpu import PagedCache
 from dataplane.devices import cuda_driver
 from dataplane.devices.cuda_driver import Driver, runtime_name
 from dataplane.devices.errors import ADVICE, LASTING, advice_for
-from dataplane.devices.page_kernel import NAME, PTX, THREADS
+from dataplane.devices.page_kernel import NAME, PTX, TEAM_THREADS
 from dataplane.devices.runtime import DeviceError
 
 STREAM = 0x77
@@ -149,7 +149,7 @@ def test_a_kernel_is_loaded_launched_and_unloaded(make_driver: Any) -> None:
     module, function = driver.load(PTX, NAME)
     assert (module, function) == (0x1000, 0x2000)
     given = [ctypes.c_uint64(1 << 40), ctypes.c_uint64(7), ctypes.c_uint32(3), ctypes.c_uint32(1 << 31)]
-    driver.launch(function, 8, THREADS, given, STREAM)
+    driver.launch(function, 8, TEAM_THREADS, given, STREAM)
     assert library.launched == [1 << 40, 7, 3, 1 << 31]
     driver.unload(module)
     assert library.calls == ["unload 0x1000"]

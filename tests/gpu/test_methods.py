@@ -151,7 +151,7 @@ def test_both_methods_are_measured_once_for_each_direction(emulated: Machine) ->
     kernel = Kernel()
     methods = Methods(emulated.runtime, emulated.device, kernel)
     for _ in range(2):
-        methods.piece_for_kernel(NEIGHBOURS, 0, Direction.IN)
+        methods.piece_for_kernel(NEIGHBOURS, Direction.IN)
         measured = len(kernel.copied)
     assert measured == len(kernel.copied)
     kernels = {size for size, _, method in methods.rates if method is Method.KERNEL}
@@ -163,5 +163,5 @@ def test_both_methods_are_measured_once_for_each_direction(emulated: Machine) ->
 def test_without_memory_for_the_measurement_batches_are_used(emulated: Machine) -> None:
     methods = Methods(emulated.runtime, emulated.device, Kernel())
     emulated.emulator.fail("allocate", "cudaErrorMemoryAllocation")
-    assert methods.piece_for_kernel(NEIGHBOURS, 0, Direction.OUT) == 0
+    assert methods.piece_for_kernel(NEIGHBOURS, Direction.OUT) == 0
     assert methods.rates == {}

@@ -1,0 +1,88 @@
+"""Batches that several streams share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dataplane.devices.runtime import DeviceError
+from dataplane.devices.split_stream import MIN_COPIES, STREAMS, SplitStream
+from tests.gpu.machines import Machine
+
+PAGE, PAGES = 4096, MIN_COPIES + 7
+
+
+@pytest.fixture
+def split(machine: Machine) -> Iterator[SplitStream]:
+    made = SplitStream(machine.runtime, machine.device)
+    yield made
+    made.close()
+
+
+def places(base: int, count: int = PAGES) -> np.ndarray:
+    return base + np.arange(count, dtype=np.int64) * PAGE
+
+
+@pytest.mark.parametrize("count", [1, MIN_COPIES - 1, PAGES])
+def test_a_batch_lies_between_the_work_before_it_and_after_it(
+    machine: Machine, split: SplitStream, count: int
+) -> None:
+    """Each page goes up, to another place, down again, and is overwritten at once, without a wait in between."""
+    content = np.random.default_rng(count).integers(0, 256, count * PAGE, np.uint8)
+    device = machine.runtime.allocate(machine.device, 2 * count * PAGE)
+    one, source = machine.host(count * PAGE)
+    two, target = machine.host(count * PAGE)
+    source[:] = content
+    order = np.random.default_rng(0).permutation(count)
+    sizes = np.full(count, PAGE, np.int64)
+    low, high = places(device, count), places(device + count * PAGE, count)
+    for _ in range(3):
+        target[:] = 0
+        split.copy_batch(low, places(one, count), sizes)
+        split.copy_batch(high[order], low, sizes)
+        split.copy_batch(places(two, count)[order], high[order], sizes)
+        split.main.clear(device, 2 * count * PAGE)
+        split.synchronize()
+        assert np.array_equal(target.reshape(count, PAGE)[order], content.reshape(count, PAGE))
+    assert not machine.download(device, 2 * count * PAGE).any()
+    machine.runtime.free(device)
+
+
+@pytest.mark.parametrize("stream", range(STREAMS))
+def test_what_fails_on_any_stream_is_told_once_all_have_ended(emulated: Machine, stream: int) -> None:
+    split = SplitStream(emulated.runtime, emulated.device)
+    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
+    host, _ = emulated.host(PAGES * PAGE)
+    batch = places(device), places(host), np.full(PAGES, PAGE, np.int64)
+    split.copy_batch(*batch)
+    split.synchronize()
+    emulated.emulator.fail("copy", after=stream)
+    with pytest.raises(DeviceError, match="cudaErrorInvalidValue"):
+        split.copy_batch(*batch)
+    split.synchronize()  # nothing reads or writes any more
+    emulated.emulator.fail("copying", after=stream)
+    split.copy_batch(*batch)
+    with pytest.raises(DeviceError, match="cudaErrorInvalidValue"):
+        split.synchronize()
+    split.copy_batch(*batch)
+    split.synchronize()
+    split.close()
+    emulated.runtime.free(device)
+
+
+def test_streams_that_cannot_be_made_are_made_by_the_next_batch(emulated: Machine) -> None:
+    split = SplitStream(emulated.runtime, emulated.device)
+    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
+    host, _ = emulated.host(PAGES * PAGE)
+    batch = places(device), places(host), np.full(PAGES, PAGE, np.int64)
+    emulated.emulator.fail("event", after=1)
+    streams = len(emulated.emulator._streams)
+    with pytest.raises(DeviceError):
+        split.copy_batch(*batch)
+    assert len(emulated.emulator._streams) == streams
+    split.copy_batch(*batch)
+    split.synchronize()
+    split.close()
+    emulated.runtime.free(device)
