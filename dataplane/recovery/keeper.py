@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from struct import Struct
 
@@ -344,6 +345,7 @@ def main(arguments: list[str]) -> int:
     try:
         keep = decode(_keep, connection.recv(MAX_DATAGRAM_BYTES))
         keeper = MemoryKeeper(keep, receive(connection), Path(arguments[1]).absolute())
+        signal.signal(signal.SIGTERM, partial(_stop, keeper))  # from now on, the memory is released first
         with suppress(OSError):  # the data plane was killed meanwhile, but the memory is here
             connection.send(encode(keeper.description), socket.MSG_NOSIGNAL)
     except (OSError, ProtocolError) as error:
@@ -353,15 +355,14 @@ def main(arguments: list[str]) -> int:
     finally:
         connection.close()
     os.chdir("/")
-
-    def stop(*_: object) -> None:
-        keeper.stop()
-        if keeper.is_over():
-            sys.exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
     keeper.run()
     return 0
+
+
+def _stop(keeper: MemoryKeeper, *_: object) -> None:
+    keeper.stop()
+    if keeper.is_over():
+        sys.exit(0)
 
 
 if __name__ == "__main__":
