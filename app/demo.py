@@ -370,6 +370,7 @@ class TierShares:
 
 def _scene(console: Console, children: ExitStack, api: httpx.Client, url: str, disk: Path) -> Scene:
     """Return a scene with a token for the actor. Raises DemoError."""
+    api.delete(f"/api/v1/tokens/{ACTOR}")  # that of an earlier run in the same state directory
     answer = api.post("/api/v1/tokens", json={"name": ACTOR, "role": "operator"})
     if not answer.is_success:
         raise DemoError(f"POST /api/v1/tokens: {answer.status_code} {answer.text[:500]}")

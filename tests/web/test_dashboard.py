@@ -339,6 +339,20 @@ def test_a_lost_node_makes_larder_not_ready(open_state: OpenState):
     expect(page.locator("link[rel=icon]")).to_have_attribute("href", "./favicon-bad.svg")
 
 
+def test_figures_are_not_known_while_no_node_reports(open_state: OpenState):
+    shown = open_state("lost", opened=False)
+    for node in shown.player.play.overview["nodes"]:
+        node.update(state="lost", stats=None)
+    page = shown.open()
+    for title in ("Pool", "Traffic"):
+        expect(panel(page, title)).to_contain_text("Not known")
+    expect(panel(page, "Pool")).not_to_contain_text("0 B")
+    expect(panel(page, "Traffic")).not_to_contain_text("0 blocks")
+    shown.player.play.overview["refused"] = {}
+    page.reload()
+    expect(panel(page, "Refused blocks")).to_contain_text("Not known: no node reports")
+
+
 def test_a_fresh_cache_says_how_to_attach(open_state: OpenState):
     page = open_state("fresh").page
     expect(verdict(page)).to_have_text("All is well")

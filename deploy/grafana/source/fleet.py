@@ -50,7 +50,7 @@ def fleet() -> Dashboard:
                 figure("Hit ratio", "Of all nodes.", ratio(total(hits), total(asked)), "percentunit"),
                 figure(
                     "Pools in use",
-                    "Bytes in use, as a share of all pools. A full pool is normal, because it evicts blocks.",
+                    "Bytes in use, as a share of all pools. A full pool is normal: the policy evicts blocks, unless it is noop.",
                     f"{total(used)} / {total(capacity)}",
                     "percentunit",
                 ),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.cli.commands.views import why
 from app.cli.commands.views.causes import Evidence, cause
 from dataplane.protocol.events import TierLost
 from dataplane.protocol.stats.tenants import TenantStats
@@ -42,6 +43,8 @@ NOOP = change(kind="policy", tenant="", at=T + 4, summary="policy default: lru �
 RESIZED = change(kind="node", tenant="", node="b", at=T + 2, summary="resize node b")
 TIER = {"kind": "tier", "name": "disk", "tenant": "", "summary": "tier disk: budget_bytes 1 GiB → 2 GiB"}
 DISK = {"name": "disk", "serves": False, "reason": "I/O error"}
+POOL = {"pinned_bytes": 60 << 20, "capacity_bytes": 64 << 20, "pin_budget_bytes": 60 << 20}
+PINS = [change(kind="pin", action="create", audit_id=n, at=T + n) for n in range(12, 0, -1)]
 CASES = {
     "limit": (
         Evidence("tenant", "acme", changes=[change()], events=[REFUSED]),
@@ -101,8 +104,26 @@ CASES = {
             changes=[NOOP, change(fields=[*change()["fields"], REJECTS])],
             events=[REFUSED],
         ),
-        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit "
-        "entry 7), and its blocks are refused (over_limit) on node a since 22:13:25Z, 5 s later.",
+        "limit_bytes was lowered from 8 GiB to 1 GiB and on_exceed was changed from evict_self to reject in the quota "
+        "of tenant acme by alice at 22:13:20Z (audit entry 7), and its blocks are refused (over_limit) on node a since "
+        "22:13:25Z, 5 s later.",
+    ),
+    "a tenant that is to reject": (
+        Evidence("tenant", "acme", changes=[change(fields=[REJECTS])], events=[{**REFUSED, "at": T}]),
+        "on_exceed was changed from evict_self to reject in the quota of tenant acme by alice at 22:13:20Z (audit "
+        "entry 7), and its blocks are refused (over_limit) on node a since 22:13:20Z, less than a second later.",
+    ),
+    "a policy that evicts nothing, and several tenants": (
+        Evidence(
+            "node", "a", nodes=[node()],
+            changes=[change(
+                kind="policy", name="default", tenant="", summary="create policy default: …",
+                fields=[{"name": "algorithm", "before": None, "after": "noop"}],
+            )],
+            events=[event("refusals.started", T + 5, "a", tenant=name, reason="pool_full") for name in ("b", "a", "b")],
+        ),
+        "The algorithm of policy default was set to noop, which evicts nothing, by alice at 22:13:20Z (audit entry 7), "
+        "and blocks of 2 tenants (a, b) are refused (pool_full) on node a since 22:13:25Z, 5 s later.",
     ),
     "stopped, and a limit before": (
         Evidence(
@@ -110,7 +131,7 @@ CASES = {
             events=[event("node.lost", T + 9, "a"), event("node.stopped", T + 6, "a"), REFUSED],
         ),
         "Node a is lost since 22:13:29Z: its data plane was stopped at 22:13:26Z and has not started again; "
-        "no change preceded it.",
+        "no change to the node preceded it.",
     ),
     "crashes of a tenant at its limit": (
         Evidence(
@@ -118,15 +139,16 @@ CASES = {
             changes=[change()],
             events=[event("dataplane.exited", T + 60, "a", code=1), event("dataplane.exited", T, "a", code=1)],
         ),
-        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); no change preceded it.",
+        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); "
+        "no change to the node preceded it.",
     ),
     "crashes": (
         Evidence(
             "node", "a", nodes=[node()],
             events=[event("dataplane.exited", T + 60, "a", code=-9), event("dataplane.exited", T, "a", code=-9)],
         ),
-        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (killed by signal 9); no change preceded "
-        "it.",
+        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (killed by signal 9); "
+        "no change to the node preceded it.",
     ),
     "crashes, and lost": (
         Evidence(
@@ -137,14 +159,15 @@ CASES = {
                 event("dataplane.exited", T, "a", code=1),
             ],
         ),
-        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); no change preceded it. "
+        "The data plane of node a exited 2 times from 22:13:20Z to 22:14:20Z (exit code 1); "
+        "no change to the node preceded it. "
         "Node a is lost since 22:14:50Z: it neither receives snapshots nor reports. Its process or the network failed; "
-        "no change preceded it.",
+        "no change to the node preceded it.",
     ),
     "lost": (
         Evidence("tenant", "acme", nodes=[node(), node("b", state="lost")], events=[event("node.lost", T, "b")]),
         "Node b is lost since 22:13:20Z: it neither receives snapshots nor reports. Its process or the network failed; "
-        "no change preceded it.",
+        "no change to the node preceded it.",
     ),
     "crashes of a node that has no supervisor here": (
         Evidence(
@@ -169,7 +192,7 @@ CASES = {
             events=[event("node.joined", T, "b", epoch="2"), event("node.joined", T - 60, "b", epoch="1")],
         ),
         "The data plane of node b exited once, at 22:13:20Z (without notice: killed, or the machine failed); no change "
-        "preceded it.",
+        "to the node preceded it.",
     ),
     "planned restart": (
         Evidence(
@@ -209,7 +232,8 @@ CASES = {
                 event("tier.lost", T, "b", tier="disk", reason="I/O error"),
             ],
         ),
-        "Tier disk of node b was out of service from 22:13:20Z to 22:14:20Z: I/O error; no change preceded it.",
+        "Tier disk of node b was out of service from 22:13:20Z to 22:14:20Z: I/O error; "
+        "no change to the node preceded it.",
     ),
     "drained": (
         Evidence("node", "a", nodes=[node(draining=True)], changes=[change(action="drain", kind="node", node="a")]),
@@ -218,11 +242,19 @@ CASES = {
     "pins": (
         Evidence(
             "node", "a",
-            nodes=[node(stats={"pool": {"pinned_bytes": 60 << 20, "capacity_bytes": 64 << 20}})],
-            changes=[change(kind="pin", action="create", audit_id=n, at=T + n) for n in range(12, 0, -1)],
+            nodes=[node(stats={"pool": POOL})],
+            changes=PINS,
         ),
         "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12; pins keep "
-        "60 MiB of 64 MiB.",
+        "60 MiB of 64 MiB, with a budget of 60 MiB.",
+    ),
+    "pins of another tenant": (Evidence("tenant", "b", nodes=[node()], changes=PINS), ""),
+    "pins of another tenant, which leave no room": (
+        Evidence(
+            "tenant", "b", nodes=[node()], changes=PINS,
+            events=[event("refusals.started", T + 20, "a", tenant="b", reason="pool_full")],
+        ),
+        "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12.",
     ),
     "policy": (
         Evidence(
@@ -265,6 +297,23 @@ def test_a_policy_after_which_the_hit_ratio_fell_is_named() -> None:
     )
 
 
+def test_events_that_differ_in_counts_alone_are_shown_at_their_ends() -> None:
+    refused = [
+        {**event("blocks.refused", T + n, "a", tenant="acme", reason="over_limit", blocks=n), "id": n}
+        for n in range(9, 0, -1)
+    ]
+    other = {**event("blocks.refused", T, "a", tenant="acme", reason="pool_full"), "id": 5}
+    assert [each["id"] for each in why._distinct([*refused, other])] == [9, 5, 1]
+
+
+def test_what_a_tenant_uses_is_not_known_while_no_node_reports() -> None:
+    evidence = Evidence("tenant", "acme", {"limit_bytes": 1 << 30, "bytes": 0}, nodes=[node(state="lost")])
+    assert why._tenant(evidence) == [
+        "limit 1 GiB; what it uses is not known, because no node reports",
+        "nodes: a lost",
+    ]
+
+
 async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     await plane.events_flow()
@@ -288,7 +337,7 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     assert code == 0, err
     text = " ".join(out.split())
     assert "Alerts (1)" in text
-    assert "LarderTenantRefused (warning) since" in text
+    assert "LarderTenantRefused (warning) fired at" in text
     assert "used 1 GiB of limit 1 GiB" in text
     assert "refused blocks by reason: over_limit 5" in text
     assert "quota acme: limit_bytes 8 GiB → 1 GiB by local (audit entry" in text

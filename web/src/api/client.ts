@@ -124,8 +124,11 @@ async function decoded<T>(
   decode: (text: string) => T,
 ): Promise<T> {
   const response = await ask(method, path, headers, body);
+  const text = await response.text().catch((error: unknown) => {
+    throw new ApiError(unreachable(error));
+  });
   try {
-    return decode(await response.text());
+    return decode(text);
   } catch {
     throw new ApiError({
       type: 'about:blank',

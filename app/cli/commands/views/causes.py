@@ -67,7 +67,7 @@ def who(change: Json, *, timed: bool = True) -> str:
 
 
 def _later(seconds: float) -> str:
-    return f"{seconds:.0f} s later" if seconds >= 1 else "at once"
+    return f"{seconds:.0f} s later" if seconds >= 1 else "less than a second later"
 
 
 def _lowered(e: Evidence) -> str:
@@ -136,10 +136,16 @@ def _tightened(change: Json) -> str:
             if before is None and change["action"] == "create":
                 return f"{each['name']} was set to {show.size(after)} for the quota"
             was = "none" if before is None else show.size(before)
-            return f"{each['name']} was lowered from {was} to {show.size(after)} in the quota"
+            return f"{each['name']} was lowered from {was} to {show.size(after)}{_rejecting(change)} in the quota"
+    rejecting = _rejecting(change)
+    return f"{rejecting.removeprefix(' and ')} in the quota" if rejecting else ""
+
+
+def _rejecting(change: Json) -> str:
+    """Return that a tenant's own blocks no longer make room at its limit; empty if the change does not say so."""
     for each in change["fields"]:
         if (each["name"], each["after"]) == ("on_exceed", "reject") and change["action"] == "update":
-            return f"on_exceed was changed from {each['before']} to reject in the quota"
+            return f" and on_exceed was changed from {each['before']} to reject"
     return ""
 
 
@@ -219,7 +225,7 @@ def _before(e: Evidence, node: str, when: float, tier: str = "") -> str:
         if tier and change["kind"] == "tier" and change["name"] != tier:
             continue
         return f"; the latest change before: {change['summary']} {who(change)}"
-    return "; no change preceded it"
+    return "; no change to the node preceded it"
 
 
 def _node_lost(e: Evidence) -> str:
@@ -310,20 +316,36 @@ def _flooded(e: Evidence) -> str:
     if count < FLOOD:
         return ""
     mine = [each for each in made if each["actor"] == actor]
+    if e.kind == "tenant" and e.name not in {each["tenant"] for each in mine} and not _refused(e):
+        return ""
     tenants = ", ".join(name for name, _ in Counter(each["tenant"] for each in mine).most_common(3))
     pools = [node["stats"]["pool"] for node in e.nodes if node.get("stats")]
     kept = ""
     if pools:
-        pinned = sum(pool["pinned_bytes"] for pool in pools)
-        kept = (
-            f"; pins keep {show.size(pinned)} of {show.size(sum(pool['capacity_bytes'] for pool in pools))}"
+        pinned, capacity, budget = (
+            sum(pool.get(name, 0) for pool in pools)
+            for name in ("pinned_bytes", "capacity_bytes", "pin_budget_bytes")
         )
+        kept = f"; pins keep {show.size(pinned)} of {show.size(capacity)}"
+        if budget:
+            kept += f", with a budget of {show.size(budget)}"
     entries = [each["audit_id"] for each in mine if each["audit_id"] is not None]
     where = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
     return (
         f"{actor or 'An unknown actor'} created or changed {count} pins for {tenants} from {at(mine[-1]['at'])} to "
         f"{at(mine[0]['at'])}"
         f"{where}{kept}."
+    )
+
+
+def _refused(e: Evidence) -> bool:
+    """Return whether blocks of the tenant are refused for lack of room."""
+    return any(
+        event["name"] == "refusals.started"
+        and event["fields"].get("tenant") == e.name
+        and event["fields"].get("reason") not in BY_QUOTA
+        for event in e.events
+        if event["at"] >= e.since
     )
 
 
@@ -342,18 +364,30 @@ def _mischosen(e: Evidence) -> str:
         if runs:
             first = min(runs, key=lambda event: event["at"])
             return (
-                f"{change['summary'].capitalize()} {who(change)}, and blocks of tenant {first['fields'].get('tenant')} "
-                f"are refused ({first['fields'].get('reason')}) on node {first['node']} since {at(first['at'])}, "
+                f"{_chosen(change)} {who(change)}, and blocks of {_tenants(runs)} are refused "
+                f"({first['fields'].get('reason')}) on node {first['node']} since {at(first['at'])}, "
                 f"{_later(first['at'] - change['at'])}."
             )
         before = _ratio(e.series, change["at"] - BEFORE_S, change["at"])
         after = _ratio(e.series, change["at"] + SLACK_S, float("inf"))
         if before is not None and after is not None and before - after >= FELL:
-            return (
-                f"{change['summary'].capitalize()} {who(change)}, and the hit ratio fell from {before:.0%} to "
-                f"{after:.0%} since."
-            )
+            return f"{_chosen(change)} {who(change)}, and the hit ratio fell from {before:.0%} to {after:.0%} since."
     return ""
+
+
+def _chosen(change: Json) -> str:
+    """Return what a change of a policy did. A policy that evicts nothing is the usual mistake, and says so."""
+    algorithm = next((each for each in change["fields"] if each["name"] == "algorithm"), None)
+    if algorithm is None or algorithm["after"] != "noop":
+        return str(change["summary"]).capitalize()
+    return f"The algorithm of policy {change['name']} was set to noop, which evicts nothing,"
+
+
+def _tenants(runs: Sequence[Json]) -> str:
+    names = sorted({str(event["fields"].get("tenant")) for event in runs})
+    if len(names) == 1:
+        return f"tenant {names[0]}"
+    return f"{len(names)} tenants ({', '.join(names[:5])}{', …' if len(names) > 5 else ''})"
 
 
 def _ratio(series: Json, start: float, end: float) -> float | None:

@@ -77,7 +77,8 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
         gate = ", admission gate closed" if policy["gate_closed"] else ""
         say(f"policy of {node['name']}: {policy['algorithm']}{gate}")
     if overview["nodes"] and not reporting and not is_limited:
-        say("pool: no node has reported its statistics yet")
+        lost = all(node["state"] == "lost" for node in overview["nodes"])
+        say(f"pool: not known, because {'all nodes are lost' if lost else 'no node has reported yet'}")
         return
     whose = "your tenants: " if is_limited else ""
     ratio = "hit ratio (last minute)", rates["hit_ratio"]

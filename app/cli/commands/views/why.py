@@ -55,9 +55,10 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
     alerts = [
         alert
         for alert in every(url, "/api/v1/alerts", {"state": "firing"}, MAX_ALERTS)["items"]
-        if alert[kind] == name or not (alert["tenant"] or alert["node"])
+        if alert[kind] == name or (not alert["tenant"] and (kind == "tenant" or not alert["node"]))
     ]
     changes = _changes(url, started)
+    own = [change for change in changes if _concerns(change, kind, name)]
     events = _events(url, started, None if node is None else name)
     evidence = Evidence(
         kind=kind,
@@ -78,12 +79,24 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "kind": kind,
         "alerts": alerts,
         "figures": tenant if node is None else node,
-        "changes": [change for change in changes if _concerns(change, kind, name)][:SHOWN],
-        "events": [each for each in events if each["at"] >= started and concerns(each, kind, name)][:SHOWN],
+        "changes": own[:SHOWN],
+        "events": _distinct(each for each in events if each["at"] >= started and concerns(each, kind, name))[
+            :SHOWN
+        ],
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
-        _show(found, evidence, output)
+        _show(found, evidence, len(own) - len(found["changes"]), output)
+
+
+def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the newest and the oldest of those events that differ in time and counts alone, newest first."""
+    alike: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for event in events:
+        about = (event["fields"].get(name) for name in ("tenant", "reason", "pin", "tier", "alertname"))
+        alike.setdefault((event["name"], event["node"], event["actor"], *about), []).append(event)
+    ends = [each for same in alike.values() for each in (same[:1] if len(same) == 1 else (same[0], same[-1]))]
+    return sorted(ends, key=lambda event: event["id"], reverse=True)
 
 
 def _changes(url: str | None, started: float) -> list[dict[str, Any]]:
@@ -135,14 +148,15 @@ def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mappi
     return f"{what}; there are {names}" if named else what
 
 
-def _show(found: Mapping[str, Any], evidence: Evidence, output: Output) -> None:
+def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Output) -> None:
+    """`more`: number of changes that are not shown."""
     say(f"{found['kind']} {found['name']}")
     say()
     alerts = found["alerts"]
     say(f"Alerts ({len(alerts)})" if alerts else "Alerts: none firing")
     for alert in alerts[:SHOWN]:
         severity = f" ({alert['severity']})" if alert["severity"] else ""
-        wrapped(f"  {alert['alertname']}{severity} since {at(alert['starts_at'])}: {alert['summary']}")
+        wrapped(f"  {alert['alertname']}{severity} fired at {at(alert['starts_at'])}: {alert['summary']}")
         if alert["runbook_url"]:
             wrapped(f"  {alert['runbook_url']}")
     say()
@@ -154,6 +168,8 @@ def _show(found: Mapping[str, Any], evidence: Evidence, output: Output) -> None:
     say("Preceding changes, newest first" if changes else "Preceding changes: none")
     for change in changes:
         wrapped(f"  {at(change['at'])}  {change['summary']} {who(change, timed=False)}")
+    if more:
+        say(f"  and {more} earlier ones")
     if found["events"]:
         say()
         table("Events", EVENT_COLUMNS, found["events"], wide=output.wide)
@@ -168,14 +184,20 @@ def _show(found: Mapping[str, Any], evidence: Evidence, output: Output) -> None:
 def _tenant(evidence: Evidence) -> list[str]:
     tenant = evidence.tenant
     assert tenant is not None
-    refused = ", ".join(f"{code} {count:,}" for code, count in sorted(tenant["refused"].items())) or "none"
     states = [f"{node['name']} {node['state']}" for node in evidence.nodes]
+    if evidence.nodes and not any(node["stats"] for node in evidence.nodes):
+        return [
+            f"limit {show.size(tenant['limit_bytes'])}; what it uses is not known, because no node reports",
+            f"nodes: {', '.join(states[:10])}",
+        ]
+    refused = ", ".join(f"{code} {count:,}" for code, count in sorted(tenant["refused"].items())) or "none"
     return [
         f"used {show.size(tenant['bytes'])} of limit {show.size(tenant['limit_bytes'])}, floor "
         f"{show.floor(tenant['floor_bytes'], tenant['effective_floor_bytes'])}, pinned "
         f"{show.size(tenant['pinned_bytes'])}",
         f"refused blocks by reason: {refused}; evicted {tenant['evicted_blocks']:,}",
-        f"hit ratio {show.percent(tenant['hit_ratio'])} of {tenant['requested_blocks']:,} requested blocks",
+        f"hit ratio since the nodes' start {show.percent(tenant['hit_ratio'])} of {tenant['requested_blocks']:,} "
+        "requested blocks",
         f"nodes: {', '.join(states[:10]) or 'none'}",
     ]
 
@@ -191,7 +213,7 @@ def _node(node: Mapping[str, Any]) -> list[str]:
     ]
     stats = node["stats"]
     if stats is None:
-        return [*lines, "no statistics: it has not reported yet, or it is lost"]
+        return [*lines, "no statistics: it is lost" if node["state"] == "lost" else "no statistics yet"]
     pool, totals = stats["pool"], stats["totals"]
     requested = totals["requested_blocks"]
     refused = ", ".join(f"{code} {count:,}" for code, count in sorted(stats["refused"].items())) or "none"
@@ -200,7 +222,7 @@ def _node(node: Mapping[str, Any]) -> list[str]:
         f"pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}, pinned "
         f"{show.size(pool['pinned_bytes'])}; policy {stats['policy']['algorithm']}",
         f"refused blocks by reason: {refused}; evicted {totals['evicted_blocks']:,}",
-        f"hit ratio {show.percent(totals['hit_blocks'] / requested if requested else None)} of {requested:,} requested "
-        "blocks",
+        f"hit ratio since its start {show.percent(totals['hit_blocks'] / requested if requested else None)} of "
+        f"{requested:,} requested blocks",
         *([f"cache start: {stats['start']['kind']}"] if stats.get("start") else []),
     ]
