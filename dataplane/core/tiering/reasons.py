@@ -34,7 +34,7 @@ NOT_MOVED = {
     "evicted": "the tier evicted the copy before the block was removed from where it was",
     "budget": "the tier's budget, or 80 % of the pool, has no room, or none without evicting a block that the same "
     "move has copied",
-    "detached": "no engine has attached the block's space since the node started",
+    "detached": "no engine is attached to the block's space, and no block of it is in memory",
     "missing": "no tier has the block, or a block before it in its chain",
     "late": "the deadline passed, or a call did not end in time",
     "hung": "a call of one of the two tiers did not return within 40 s; its tier is out of service",

@@ -249,16 +249,17 @@ async def test_a_real_node_moves_a_tenant_to_disk_and_back(
         await plane.until(
             lambda: any(t.serves for each in plane.app.parts.fleet.stats() for t in each.tiers), 60.0
         )
-        await asyncio.to_thread(store)
-        there = await move(plane, tenant="_default", tier="fast", release=True)
-        (item,) = there["items"]
-        assert (item["move"]["moved_blocks"], item["move"]["released_blocks"]) == (
-            chains.BLOCKS,
-            chains.BLOCKS,
-        )
-        assert await asyncio.to_thread(ready) == 0
-        back = await move(plane, tenant="_default", tier="memory")
-        (item,) = back["items"]
-        assert item["error"] is None
-        assert (item["move"]["moved_blocks"], item["move"]["refused"]) == (chains.BLOCKS, {})
-        assert await asyncio.to_thread(ready) == chains.BLOCKS
+        with chains.connect(data_plane):  # a space without engines and blocks in memory is forgotten
+            await asyncio.to_thread(store)
+            there = await move(plane, tenant="_default", tier="fast", release=True)
+            (item,) = there["items"]
+            assert (item["move"]["moved_blocks"], item["move"]["released_blocks"]) == (
+                chains.BLOCKS,
+                chains.BLOCKS,
+            )
+            assert await asyncio.to_thread(ready) == 0
+            back = await move(plane, tenant="_default", tier="memory")
+            (item,) = back["items"]
+            assert item["error"] is None
+            assert (item["move"]["moved_blocks"], item["move"]["refused"]) == (chains.BLOCKS, {})
+            assert await asyncio.to_thread(ready) == chains.BLOCKS
