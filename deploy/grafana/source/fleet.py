@@ -38,7 +38,7 @@ def fleet() -> Dashboard:
                 figure(
                     "Nodes lost, behind or nacked",
                     "Nodes that have not applied the newest state.",
-                    'sum(max by (state) (larder_nodes{state=~"lost|behind|nacked"})) or vector(0)',
+                    'sum(max by (state) (larder_nodes{state=~"lost|behind|nacked"})) or 0 * max(larder_build_info)',
                     thresholds=[(None, "green"), (1, "red")],
                 ),
                 figure(
@@ -50,7 +50,7 @@ def fleet() -> Dashboard:
                 figure("Hit ratio", "Of all nodes.", ratio(total(hits), total(asked)), "percentunit"),
                 figure(
                     "Pools in use",
-                    "Bytes in use, as a share of all pools. A full pool is normal: the policy evicts blocks, unless it is noop.",
+                    "Bytes in use, as a share of all pools. A full pool is normal, unless the policy is noop.",
                     f"{total(used)} / {total(capacity)}",
                     "percentunit",
                 ),

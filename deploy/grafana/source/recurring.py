@@ -82,7 +82,7 @@ def restarts(only: str, legend: str) -> Panel:
 
 ALERTS = timeline(
     "Alerts",
-    "Start of each firing alert, with its node and tenant.",
+    "Start of each firing alert, with its node and tenant. What it tells of began some minutes earlier.",
     'max by (alertname, node, tenant) (ALERTS{alertstate="firing", alertname=~"Larder.*"})',
     "{{alertname}} {{tenant}} {{node}}",
     {"1": ("fires", "red")},
