@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from dataplane.client.client import Client
@@ -63,8 +64,6 @@ class PagedMemory:
         self.device = device
         self._client = client
         self._bases = list(bases)
-        self._methods = methods_for(runtime, device)
-        self._lane = CopyLane(runtime, device, self._methods)
         self._pins: dict[int, tuple[SharedMapping, PinnedMemory]] = {}
         """Registered mappings by address. Each mapping is kept as long as it is registered."""
         self._staging: Staging | None = None
@@ -72,9 +71,16 @@ class PagedMemory:
         self._closed = False
         self._lock = threading.RLock()
         self._gpu_copies: GpuCopies | None = None
-        if gpu_copies:
-            self._gpu_copies = client.gpu_copies(runtime, device)
-            self._gpu_copies.enter()
+        with ExitStack() as opening:
+            self._methods = methods_for(runtime, device)
+            if self._methods.pages is not None:
+                opening.callback(self._methods.pages.close)
+            self._lane = CopyLane(runtime, device, self._methods)
+            opening.callback(self._lane.close)
+            if gpu_copies:
+                self._gpu_copies = client.gpu_copies(runtime, device)
+                self._gpu_copies.enter()
+            opening.pop_all()
 
     @property
     def layers(self) -> int:
@@ -205,10 +211,9 @@ class PagedMemory:
                 self._gpu_copies.leave()
             for address in list(self._pins):
                 self._unpin(address)
-            try:
-                if self._staging is not None:
-                    self._staging.close()
-                if self._methods.pages is not None:
-                    self._methods.pages.close()
-            except DeviceError as error:
-                self.tell("the staging buffer could not be freed", error)
+            for what, memory in (("the staging buffer", self._staging), ("the kernel", self._methods.pages)):
+                try:
+                    if memory is not None:
+                        memory.close()
+                except DeviceError as error:
+                    self.tell(f"{what} could not be freed", error)

@@ -24,7 +24,7 @@ from dataplane.memory.shared_file import SharedFile
 from dataplane.protocol.mappings import map_shared, unmap
 
 MAX_USERS = 512
-"""Each user has a stream, and usually a thread."""
+"""Each user has up to four streams, and usually a thread."""
 NAMED = -1
 """Key of the named segment among segment numbers."""
 

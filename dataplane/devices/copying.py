@@ -7,7 +7,9 @@ The other side of a copy is host memory or another place on the device. Copies a
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,8 @@ from dataplane.devices.pinning import WINDOW_BYTES, PinnedMemory, Staging
 from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, DeviceRuntime
 from dataplane.devices.split_stream import SplitStream
 
+_log = logging.getLogger("larder.client")
+
 
 def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
     """Return the copy methods of a device, with the kernel if it is available."""
@@ -29,6 +33,7 @@ def methods_for(runtime: DeviceRuntime, device: Device) -> Methods:
     except DeviceError as error:
         if error.lasting:
             raise
+        _log.warning("larder.gpu small pages are copied slowly, because there is no kernel: %s", error)
         return Methods(runtime, device)
 
 
@@ -131,6 +136,10 @@ class CopyLane:
                     if turn == len(parts) - 1:
                         self._unload(part, half, host, events[turn % 2])
             self._split.synchronize()
+        except BaseException:
+            with suppress(DeviceError):  # the next copy writes to the same halves
+                self._split.synchronize()
+            raise
         finally:
             for event in events:
                 event.close()

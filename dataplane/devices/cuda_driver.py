@@ -141,7 +141,17 @@ def _address(array: npt.NDArray[np.int64]) -> int:
     return int(array.ctypes.data)
 
 
+_OTHERWISE = {
+    "CUDA_ERROR_LAUNCH_FAILED": "cudaErrorLaunchFailure",
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "cudaErrorECCUncorrectable",
+    "CUDA_ERROR_OUT_OF_MEMORY": "cudaErrorMemoryAllocation",
+}
+"""Errors that the runtime names in other words."""
+
+
 def runtime_name(name: str) -> str:
     """Return the runtime's name of a driver error: cudaErrorInvalidValue for CUDA_ERROR_INVALID_VALUE."""
+    if name in _OTHERWISE:
+        return _OTHERWISE[name]
     words = name.removeprefix("CUDA_ERROR_").split("_")
     return "cudaError" + "".join(word.capitalize() for word in words) if name else ""

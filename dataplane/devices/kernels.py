@@ -43,7 +43,7 @@ class Direction(Enum):
 
 
 SHAPES = {Direction.OUT: (2, 1024), Direction.IN: (4, 1024), Direction.WITHIN: (132, 1024)}
-"""Most blocks of a launch, and threads of each block."""
+"""Most blocks of a launch, and threads of each block. A copy within a device takes all of it, for a short time."""
 
 
 class PageCopier(Protocol):
@@ -137,7 +137,9 @@ class PageKernel:
 
     def close(self) -> None:
         """Wait for all launches, and free their memory and the kernel. A second call does nothing."""
-        for event in self._used:
-            event.synchronize()
-        self._used = []
-        self._opened.close()
+        used, self._used = self._used, []
+        try:
+            for event in used:
+                event.synchronize()
+        finally:
+            self._opened.close()

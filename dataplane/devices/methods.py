@@ -27,7 +27,7 @@ MIN_TIMES = 1.5
 """The kernel has to be so many times as fast as a batch: it takes processors of the device from the engine, which copy
 engines do not."""
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 2 << 10, 64 << 10
-"""Pieces that the kernel copies. Larger pages are cut, so that all of its programs have work."""
+"""Pieces that the kernel copies. Larger pages are cut, so that all of its blocks have work."""
 
 
 class Method(Enum):

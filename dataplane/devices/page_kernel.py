@@ -25,14 +25,14 @@ It is this CUDA function, of which each thread reads four words before it writes
         }
     }
 
-`nvcc -ptx -arch=compute_75` of CUDA 13.0 made it; names are shorter, and the version is the oldest one that has all of
-its instructions, so that older drivers take it.
+`nvcc -ptx -arch=compute_75` of CUDA 13.0 made it, but for the division into teams. Names are shorter, and the version
+is the oldest one that has all of its instructions, so that older drivers take it.
 """
 
 from __future__ import annotations
 
 NAME = "copy_pages"
-TEAM_THREADS, MAX_THREADS = 256, 1024
+TEAM_THREADS = 256
 WORD_BYTES = 16
 PTX = """\
 .version 6.5

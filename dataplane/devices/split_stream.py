@@ -31,19 +31,25 @@ class SplitStream:
         self._opened = ExitStack()
 
     def copy_batch(self, targets: I64, sources: I64, sizes: I64) -> None:
-        """Enqueue copies, in any order among each other. Raise DeviceError; some may be under way then."""
+        """Enqueue copies, in any order among each other. Raise DeviceError; some may be under way then, and later work
+        still waits for them."""
         if len(sizes) < MIN_COPIES:
             self.main.copy_batch(targets, sources, sizes)
             return
         if self._begun is None:
             self._begun = self._open()
         self.main.record(self._begun)
-        for at, (stream, ended) in enumerate(self._others, 1):
-            stream.wait(self._begun)
-            stream.copy_batch(targets[at::STREAMS], sources[at::STREAMS], sizes[at::STREAMS])
-            stream.record(ended)
-            self.main.wait(ended)
-        self.main.copy_batch(targets[::STREAMS], sources[::STREAMS], sizes[::STREAMS])
+        with ExitStack() as joining:
+            for at, (stream, ended) in enumerate(self._others, 1):
+                stream.wait(self._begun)
+                joining.callback(self._join, stream, ended)
+                stream.copy_batch(targets[at::STREAMS], sources[at::STREAMS], sizes[at::STREAMS])
+            self.main.copy_batch(targets[::STREAMS], sources[::STREAMS], sizes[::STREAMS])
+
+    def _join(self, stream: DeviceStream, ended: DeviceEvent) -> None:
+        """Let later work wait for what another stream has begun."""
+        stream.record(ended)
+        self.main.wait(ended)
 
     def _open(self) -> DeviceEvent:
         """Make the other streams, and return the event that begins their parts of a batch. Raise DeviceError."""

@@ -141,7 +141,9 @@ def test_the_driver_s_errors_have_the_runtime_s_names(make_driver: Any) -> None:
     with pytest.raises(DeviceError, match="restart the process") as broken:
         driver.copy(0, 0, 0, 1)
     assert broken.value.lasting
-    assert runtime_name("CUDA_ERROR_OUT_OF_MEMORY") == "cudaErrorOutOfMemory"
+    assert runtime_name("CUDA_ERROR_OUT_OF_MEMORY") == "cudaErrorMemoryAllocation"
+    for name in ("CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_MISALIGNED_ADDRESS"):
+        assert runtime_name(name) in LASTING
 
 
 def test_a_kernel_is_loaded_launched_and_unloaded(make_driver: Any) -> None:

@@ -72,6 +72,29 @@ def test_what_fails_on_any_stream_is_told_once_all_have_ended(emulated: Machine,
     emulated.runtime.free(device)
 
 
+def test_work_after_a_failed_batch_waits_for_what_the_batch_began(emulated: Machine) -> None:
+    split = SplitStream(emulated.runtime, emulated.device)
+    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
+    host, _ = emulated.host(PAGES * PAGE)
+    batch = places(device), places(host), np.full(PAGES, PAGE, np.int64)
+    split.copy_batch(*batch)
+    split.synchronize()
+    stopped = emulated.emulator.pace.stop_after(0)
+    emulated.emulator.fail("copy", after=STREAMS - 2)
+    with pytest.raises(DeviceError):
+        split.copy_batch(*batch)
+    after = emulated.runtime.event(emulated.device)
+    split.main.record(after)
+    assert stopped.wait(60)
+    assert not after.query()
+    emulated.emulator.pace.resume()
+    split.main.synchronize()
+    assert after.query()
+    after.close()
+    split.close()
+    emulated.runtime.free(device)
+
+
 def test_streams_that_cannot_be_made_are_made_by_the_next_batch(emulated: Machine) -> None:
     split = SplitStream(emulated.runtime, emulated.device)
     device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
