@@ -58,7 +58,7 @@ async def test_unreported_numbers_are_not_shown_as_zero(
     overview = await plane.get("/api/v1/overview")
     silent = [{**node, "stats": None} for node in overview["nodes"]]
     head({**overview, "nodes": silent}, "", is_limited=False)
-    assert "pool: no node has reported its statistics yet" in capsys.readouterr().out
+    assert "pool: not known, because no node has reported yet" in capsys.readouterr().out
 
 
 def test_an_answer_of_a_release_without_tiers_is_of_the_host_and_has_no_gpus(

@@ -86,7 +86,7 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
-        _show(found, evidence, len(own) - len(found["changes"]), output)
+        _show(found, evidence, max(0, len(own) - SHOWN), output)
 
 
 def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
