@@ -16,8 +16,9 @@ from tests.forked import Forked
 CAUSES = {
     "noisy-tenant": (
         "scanner",
-        r"limit_bytes was lowered from 48 MiB to 4 MiB in the quota of tenant scanner by bob at \S+Z \(audit entry "
-        r"\d+\), and its blocks are refused \(\w+\) on node shown since \S+Z, (\d+ s later|at once)\.",
+        r"limit_bytes was lowered from 48 MiB to 4 MiB and on_exceed was changed from evict_self to reject in the "
+        r"quota of tenant scanner by bob at \S+Z \(audit entry "
+        r"\d+\), and its blocks are refused \(\w+\) on node shown since \S+Z, (\d+ s|less than a second) later\.",
     ),
     "pin-flood": (
         "shown",
@@ -26,8 +27,8 @@ CAUSES = {
     "partition": ("shown", r"Node shown is lost since \S+Z: .+"),
     "bad-policy": (
         "chat",
-        r"(Create )?[Pp]olicy default: .*noop.* by bob at \S+Z \(audit entry \d+\), and "
-        r"(blocks of tenant chat are refused \(\w+\) on node shown since|the hit ratio fell from) .+",
+        r"The algorithm of policy default was set to noop, which evicts nothing, by bob at \S+Z \(audit entry "
+        r"\d+\), and (blocks of tenant chat are refused \(\w+\) on node shown since|the hit ratio fell from) .+",
     ),
     "crash-loop": (
         "shown",
