@@ -102,9 +102,10 @@ class CopyLane:
         Batches are split at the borders of registrations, which the driver refuses to cross; kernels need not be.
         """
         direction = Direction.WITHIN if within else Direction.of(to_device=to_device)
-        piece = self._methods.piece_for_kernel(_placed(parts), direction)
+        runs = _placed(parts)
+        piece = self._methods.piece_for_kernel(runs, direction)
         if piece:
-            runs = cut(_placed(parts), piece)
+            runs = cut(runs, piece)
         else:
             runs = _placed([part.split() for part in parts])
         ends = runs.device, runs.chunk

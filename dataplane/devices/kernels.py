@@ -1,8 +1,8 @@
 """Copies of many small pages by a kernel that accesses device memory and registered host memory directly.
 
 To and from the host, only a few blocks of threads run, each with several teams that copy one page after another: the
-link to the host is slow, and the rest of the device belongs to the engine. Within a device, whose memory is fast, more
-blocks run.
+link to the host is slow, and the engine needs the rest of the device. Within a device more blocks run, because its
+memory is fast.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataplane.devices.runtime import I64, Device, DeviceError, DeviceEvent, Dev
 
 ADDRESS_BYTES = 8
 SLOTS, MAX_PAGES = 128, 1 << 12
-"""Number of launches whose addresses are stored, and of pages per launch. A launch reuses the addresses of the launch
-`SLOTS` before it, and waits until that one has ended: with fewer slots than layers, the engine's forward pass would
-wait."""
+"""Number of launches whose addresses are stored, and largest number of pages of a launch. A launch overwrites the
+addresses of the launch `SLOTS` before it, and first waits until that one has ended. With fewer slots than an engine has
+layers, the thread that enqueues a load would wait for copies."""
 SLOT_BYTES = 2 * MAX_PAGES * ADDRESS_BYTES
 
 
@@ -68,7 +68,7 @@ class Kernel(Protocol):
 
 @runtime_checkable
 class KernelRuntime(DeviceRuntime, Protocol):
-    """A runtime whose devices run kernels."""
+    """A runtime that can load and launch kernels."""
 
     def kernels_reach_host(self, device: Device) -> bool:
         """Return whether kernels can use registered host memory at its address in this process."""

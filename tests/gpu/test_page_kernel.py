@@ -1,4 +1,5 @@
-"""What the kernel is launched with: on the emulated device, with a kernel of the same interface."""
+"""Launches of the kernel, their arguments and their memory. A Python function takes the kernel's place on the emulated
+device."""
 
 from __future__ import annotations
 

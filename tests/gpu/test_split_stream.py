@@ -12,6 +12,8 @@ from dataplane.devices.split_stream import MIN_COPIES, STREAMS, SplitStream
 from tests.gpu.machines import Machine
 
 PAGE, PAGES = 4096, MIN_COPIES + 7
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Targets, sources and sizes."""
 
 
 @pytest.fixture
@@ -23,6 +25,23 @@ def split(machine: Machine) -> Iterator[SplitStream]:
 
 def places(base: int, count: int = PAGES) -> np.ndarray:
     return base + np.arange(count, dtype=np.int64) * PAGE
+
+
+@pytest.fixture
+def shared(emulated: Machine) -> Iterator[SplitStream]:
+    """On the emulated device, whose failures the test provokes."""
+    made = SplitStream(emulated.runtime, emulated.device)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def batch(emulated: Machine) -> Iterator[Batch]:
+    """Copies from host memory to the device, enough to be shared."""
+    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
+    host, _ = emulated.host(PAGES * PAGE)
+    yield places(device), places(host), np.full(PAGES, PAGE, np.int64)
+    emulated.runtime.free(device)
 
 
 @pytest.mark.parametrize("count", [1, MIN_COPIES - 1, PAGES])
@@ -51,61 +70,49 @@ def test_a_batch_lies_between_the_work_before_it_and_after_it(
 
 
 @pytest.mark.parametrize("stream", range(STREAMS))
-def test_what_fails_on_any_stream_is_told_once_all_have_ended(emulated: Machine, stream: int) -> None:
-    split = SplitStream(emulated.runtime, emulated.device)
-    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
-    host, _ = emulated.host(PAGES * PAGE)
-    batch = places(device), places(host), np.full(PAGES, PAGE, np.int64)
-    split.copy_batch(*batch)
-    split.synchronize()
+def test_what_fails_on_any_stream_is_told_once_all_have_ended(
+    emulated: Machine, batch: Batch, shared: SplitStream, stream: int
+) -> None:
+    shared.copy_batch(*batch)
+    shared.synchronize()
     emulated.emulator.fail("copy", after=stream)
     with pytest.raises(DeviceError, match="cudaErrorInvalidValue"):
-        split.copy_batch(*batch)
-    split.synchronize()  # nothing reads or writes any more
+        shared.copy_batch(*batch)
+    shared.synchronize()  # nothing reads or writes any more
     emulated.emulator.fail("copying", after=stream)
-    split.copy_batch(*batch)
+    shared.copy_batch(*batch)
     with pytest.raises(DeviceError, match="cudaErrorInvalidValue"):
-        split.synchronize()
-    split.copy_batch(*batch)
-    split.synchronize()
-    split.close()
-    emulated.runtime.free(device)
+        shared.synchronize()
+    shared.copy_batch(*batch)
+    shared.synchronize()
 
 
-def test_work_after_a_failed_batch_waits_for_what_the_batch_began(emulated: Machine) -> None:
-    split = SplitStream(emulated.runtime, emulated.device)
-    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
-    host, _ = emulated.host(PAGES * PAGE)
-    batch = places(device), places(host), np.full(PAGES, PAGE, np.int64)
-    split.copy_batch(*batch)
-    split.synchronize()
+def test_work_after_a_failed_batch_waits_for_what_the_batch_began(
+    emulated: Machine, batch: Batch, shared: SplitStream
+) -> None:
+    shared.copy_batch(*batch)
+    shared.synchronize()
     stopped = emulated.emulator.pace.stop_after(0)
     emulated.emulator.fail("copy", after=STREAMS - 2)
     with pytest.raises(DeviceError):
-        split.copy_batch(*batch)
+        shared.copy_batch(*batch)
     after = emulated.runtime.event(emulated.device)
-    split.main.record(after)
+    shared.main.record(after)
     assert stopped.wait(60)
     assert not after.query()
     emulated.emulator.pace.resume()
-    split.main.synchronize()
+    shared.main.synchronize()
     assert after.query()
     after.close()
-    split.close()
-    emulated.runtime.free(device)
 
 
-def test_streams_that_cannot_be_made_are_made_by_the_next_batch(emulated: Machine) -> None:
-    split = SplitStream(emulated.runtime, emulated.device)
-    device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
-    host, _ = emulated.host(PAGES * PAGE)
-    batch = places(device), places(host), np.full(PAGES, PAGE, np.int64)
+def test_streams_that_cannot_be_made_are_made_by_the_next_batch(
+    emulated: Machine, batch: Batch, shared: SplitStream
+) -> None:
     emulated.emulator.fail("event", after=1)
     streams = len(emulated.emulator._streams)
     with pytest.raises(DeviceError):
-        split.copy_batch(*batch)
+        shared.copy_batch(*batch)
     assert len(emulated.emulator._streams) == streams
-    split.copy_batch(*batch)
-    split.synchronize()
-    split.close()
-    emulated.runtime.free(device)
+    shared.copy_batch(*batch)
+    shared.synchronize()

@@ -248,13 +248,22 @@ CASES = {
         "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12; pins keep "
         "60 MiB of 64 MiB, with a budget of 60 MiB.",
     ),
-    "pins of another tenant": (Evidence("tenant", "b", nodes=[node()], changes=PINS), ""),
+    "pins of another tenant": (
+        Evidence("tenant", "b", nodes=[node(stats={"pool": {**POOL, "pinned_bytes": 1 << 20}})], changes=PINS),
+        "",
+    ),
+    "pins of another tenant, which keep most of the pool": (
+        Evidence("tenant", "b", nodes=[node(stats={"pool": POOL})], changes=PINS),
+        "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12; pins keep "
+        "60 MiB of 64 MiB, with a budget of 60 MiB.",
+    ),
     "pins of another tenant, which leave no room": (
         Evidence(
-            "tenant", "b", nodes=[node()], changes=PINS,
+            "tenant", "b", nodes=[node(stats={"pool": {**POOL, "pinned_bytes": 1 << 20}})], changes=PINS,
             events=[event("refusals.started", T + 20, "a", tenant="b", reason="pool_full")],
         ),
-        "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12.",
+        "alice created or changed 12 pins for acme from 22:13:21Z to 22:13:32Z, audit entries 1 to 12; pins keep "
+        "1 MiB of 64 MiB, with a budget of 60 MiB.",
     ),
     "policy": (
         Evidence(

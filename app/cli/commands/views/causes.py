@@ -18,6 +18,8 @@ FLOOD = 10
 CRASHES = 2
 FELL = 0.15
 """Smallest drop of a hit ratio that counts."""
+CROWDED = 0.5
+"""Smallest share of the pool that pins must keep to leave other tenants too little room."""
 BEFORE_S = 300.0
 SLACK_S = 2.0
 """Seconds by which an effect may be recorded before its cause, because two processes have two clocks."""
@@ -316,16 +318,17 @@ def _flooded(e: Evidence) -> str:
     if count < FLOOD:
         return ""
     mine = [each for each in made if each["actor"] == actor]
-    if e.kind == "tenant" and e.name not in {each["tenant"] for each in mine} and not _refused(e):
-        return ""
     tenants = ", ".join(name for name, _ in Counter(each["tenant"] for each in mine).most_common(3))
     pools = [node["stats"]["pool"] for node in e.nodes if node.get("stats")]
+    pinned, capacity, budget = (
+        sum(pool.get(name, 0) for pool in pools)
+        for name in ("pinned_bytes", "capacity_bytes", "pin_budget_bytes")
+    )
+    is_concerned = e.kind == "node" or e.name in {each["tenant"] for each in mine}
+    if not is_concerned and pinned < CROWDED * capacity and not _refused(e):
+        return ""
     kept = ""
     if pools:
-        pinned, capacity, budget = (
-            sum(pool.get(name, 0) for pool in pools)
-            for name in ("pinned_bytes", "capacity_bytes", "pin_budget_bytes")
-        )
         kept = f"; pins keep {show.size(pinned)} of {show.size(capacity)}"
         if budget:
             kept += f", with a budget of {show.size(budget)}"
