@@ -38,7 +38,10 @@ class History:
         self._sums = dict.fromkeys(_COUNTERS, 0)
 
     def sample(self, at: float, stats: Iterable[NodeStats]) -> None:
-        """Add a point from the nodes' latest stats."""
+        """Add a point from the nodes' latest stats. Without stats there is no point: a chart has a gap, no zeros."""
+        stats = list(stats)
+        if not stats:
+            return
         used = capacity = 0
         for node in stats:
             used += node.pool.used_bytes

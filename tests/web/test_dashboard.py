@@ -346,8 +346,13 @@ def test_figures_are_not_known_while_no_node_reports(open_state: OpenState):
     page = shown.open()
     for title in ("Pool", "Traffic"):
         expect(panel(page, title)).to_contain_text("Not known")
-    expect(panel(page, "Pool")).not_to_contain_text("0 B")
+    for title in ("Pool", "Tenants", "Pins"):
+        expect(panel(page, title)).not_to_contain_text("0 B")
     expect(panel(page, "Traffic")).not_to_contain_text("0 blocks")
+    expect(panel(page, "Tenants").locator("td.bytes").first).to_contain_text("Not known, limit")
+    expect(panel(page, "Tenants").locator("td.hits").first).to_have_text("–")
+    expect(panel(page, "Pins").get_by_text("not known", exact=True).first).to_be_visible()
+    expect(panel(page, "Pins")).not_to_contain_text("resident")
     shown.player.play.overview["refused"] = {}
     page.reload()
     expect(panel(page, "Refused blocks")).to_contain_text("Not known: no node reports")

@@ -315,6 +315,12 @@ def test_events_that_differ_in_counts_alone_are_shown_at_their_ends() -> None:
     assert [each["id"] for each in why._distinct([*refused, other])] == [9, 5, 1]
 
 
+def test_a_lost_node_is_an_event_of_every_tenant_and_of_no_other_node() -> None:
+    lost = event("node.lost", T, "a")
+    assert why._about(lost, "tenant", "acme")
+    assert [why._about(lost, "node", name) for name in ("a", "b")] == [True, False]
+
+
 def test_what_a_tenant_uses_is_not_known_while_no_node_reports() -> None:
     evidence = Evidence("tenant", "acme", {"limit_bytes": 1 << 30, "bytes": 0}, nodes=[node(state="lost")])
     assert why._tenant(evidence) == [

@@ -199,6 +199,14 @@ def test_a_ratio_of_nothing_is_null() -> None:
     assert series(history.thinned(60, 900)).hit_ratio == [None, None]
 
 
+def test_no_point_is_kept_while_no_node_reports() -> None:
+    history = History()
+    history.sample(0, [stats()])
+    history.sample(1, [])
+    history.sample(2, [stats()])
+    assert series(history.thinned(60, 900)).at == [0, 2]
+
+
 def test_a_series_is_thinned_and_keeps_the_newest_point() -> None:
     history = History()
     for second in range(3600):

@@ -23,6 +23,11 @@ export function applied(node: Node): Applied[] {
   });
 }
 
+/** No node sends statistics now, so sums over nodes are not known. False without nodes: nothing is stored then. */
+export function noNodeReports(nodes: Node[]): boolean {
+  return nodes.length > 0 && nodes.every((node) => node.stats === null);
+}
+
 const ORDER = ['lost', 'nacked', 'behind', 'joining', 'in_sync'];
 
 /** Sort by severity, then by name. */

@@ -8,6 +8,7 @@ import { Stream, type StreamHandlers } from '../api/stream';
 import type { EventList, LarderEvent, History, Overview, Problem } from '../api/types';
 import { MAX_EVENTS, kept, merged } from '../model/events';
 import { HISTORY_S, NO_HISTORY, continued } from '../model/history';
+import { noNodeReports } from '../model/nodes';
 import { RefusalWindow } from '../model/refusals';
 
 export type Connection = 'connecting' | 'live' | 'reconnecting';
@@ -190,6 +191,7 @@ export class Live {
   }
 
   #chart(overview: Overview): void {
+    if (this.#withHistory && noNodeReports(overview.nodes)) return;
     const history = continued(this.history, this.#charted, overview, this.receivedAt);
     if (!history) return;
     this.history = history;

@@ -53,6 +53,20 @@ beforeEach(() => {
   getEvents.mockResolvedValue(EVENTS);
 });
 
+it('charts nothing while no node reports', async () => {
+  const live = make();
+  live.start();
+  await settled();
+  const points = live.history.at.length;
+  const silent = { ...at(30), nodes: recorded.nodes.map((node) => ({ ...node, stats: null })) };
+  pass(live, 30);
+  handlers.overview(silent);
+  expect([live.overview?.at, live.history.at.length]).toEqual([silent.at, points]);
+  pass(live, 30);
+  handlers.overview(at(60));
+  expect(live.history.at.at(-1)).toBeCloseTo(recorded.at + 60);
+});
+
 describe('starting', () => {
   it('shows the loaded overview before the stream says anything', async () => {
     const live = make();

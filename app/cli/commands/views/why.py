@@ -24,6 +24,8 @@ MAX_CHANGES = 1000
 MAX_EVENTS = 1000
 SHOWN = 8
 """Maximum number of alerts, of changes and of events that are shown."""
+OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
+"""Events of a node that every tenant notices."""
 
 
 @click.command()
@@ -80,13 +82,17 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "alerts": alerts,
         "figures": tenant if node is None else node,
         "changes": own[:SHOWN],
-        "events": _distinct(each for each in events if each["at"] >= started and concerns(each, kind, name))[
+        "events": _distinct(each for each in events if each["at"] >= started and _about(each, kind, name))[
             :SHOWN
         ],
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
         _show(found, evidence, max(0, len(own) - SHOWN), output)
+
+
+def _about(event: Mapping[str, Any], kind: str, name: str) -> bool:
+    return concerns(event, kind, name) or (kind == "tenant" and event["name"] in OF_ALL_TENANTS)
 
 
 def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
