@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 START_S = 60.0
@@ -38,6 +39,9 @@ PRELOADED = {
 """What the fork server of a module imports before it forks. Modules without one of their own share that of the app or
 of the data plane."""
 MAX_PASSED = 200
+"""Descriptors of a process beside its streams."""
+MAX_REQUEST = 1 << 17
+"""Bytes of its arguments and environment."""
 _SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -91,30 +95,26 @@ def _group(module: str) -> str:
 class _Server:
     """The other end of a fork server, which ends with this process."""
 
-    def __init__(self, module: str) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forked", module, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-        )
-        theirs.close()
-        ours.settimeout(START_S)
-        self._socket = ours
+    def __init__(self, group: str) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(START_S)
         self._turn = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forked", group, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=Path(__file__).parents[1],
+            )
 
     def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """The PID of a new child of this process, with these descriptors as its `numbers`."""
-        body = os.memfd_create("request")
-        os.pwrite(body, json.dumps(request).encode(), 0)
         with self._turn:
             # The process that forks it ends at once: as an orphan it is given to the nearest subreaper, which we are.
             _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(self._socket, [b"fork"], [body, *fds])
+                socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
                 answer = self._socket.recv(16)
             finally:
-                os.close(body)
                 _libc.prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         assert answer, "the fork server ended"
         return int(answer)
@@ -122,22 +122,18 @@ class _Server:
     def end(self) -> None:
         """Close the connection, which ends the process."""
         self._socket.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(60)
+        self._process.wait(START_S)
 
 
 _servers: dict[str, _Server] = {}
 _starting = threading.Lock()
 
 
-def _server(module: str) -> _Server:
+def _server(group: str) -> _Server:
     with _starting:
-        if module not in _servers:
-            _servers[module] = _Server(module)
-        return _servers[module]
+        if group not in _servers:
+            _servers[group] = _Server(group)
+        return _servers[group]
 
 
 def end_servers() -> None:
@@ -148,37 +144,26 @@ def end_servers() -> None:
 
 
 def _serve(requests: socket.socket) -> dict[str, Any]:
-    """Fork until the tests end; returns in each forked process."""
+    """Fork at each request until the tests end; returns the request in the forked process, an orphan."""
     while True:
-        header, (*received,), _, _ = socket.recv_fds(requests, 4, 4 + MAX_PASSED)
-        if not header:
+        body, fds, _, _ = socket.recv_fds(requests, MAX_REQUEST, 3 + MAX_PASSED)
+        if not body:
             os._exit(0)
-        notified, tell = os.pipe()
-        middle = os.fork()
-        if not middle:
-            _leave_orphan(tell)
-            requests.close()
-            os.close(notified)
-            body, *fds = received
-            request = dict(json.loads(os.pread(body, os.fstat(body).st_size, 0)))
-            os.close(body)
-            _renumber(fds, request["numbers"])
-            return request
-        os.waitpid(middle, 0)
-        requests.send(os.read(notified, 16))
-        for fd in (notified, tell, *received):
-            os.close(fd)
-
-
-def _leave_orphan(tell: int) -> None:
-    """Fork once more and end; returns in the second child, when its parent has ended."""
-    middle = os.getpid()
-    if pid := os.fork():
-        os.write(tell, str(pid).encode())
-        os._exit(0)
-    os.close(tell)
-    while os.getppid() == middle:
-        time.sleep(0.0005)
+        if middle := os.fork():
+            os.waitpid(middle, 0)
+            for fd in fds:
+                os.close(fd)
+            continue
+        middle = os.getpid()
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == middle:
+            time.sleep(0.0005)
+        requests.send(str(os.getpid()).encode())
+        requests.close()
+        request = dict(json.loads(body))
+        _renumber(fds, request["numbers"])
+        return request
 
 
 def _renumber(fds: Sequence[int], numbers: Sequence[int]) -> None:

@@ -1,8 +1,5 @@
-"""List and remove the processes and files that a test run leaves behind. They fail a full run (`make full`).
-
-What belongs to the run is found by its mark (`tests.run_marks`) in the environment of processes and in the names of
-files, so that other programs and other runs on this machine do not matter.
-"""
+"""List and remove the processes and files with the mark of a test run (`tests.run_marks`) that it leaves behind. They
+fail a full run (`make full`)."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from tests.sizes import FULL
 
 ENDS_S = float(os.environ.get("PYTEST_RUN_ENDS_S", 60))
 """Time in which processes end that the last tests asked to end."""
-OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+OF_PYTHON = re.compile(r"multiprocessing\.(resource_tracker|forkserver)")
 """Processes that an interpreter starts for itself and ends at its exit."""
 _left = pytest.StashKey[list[str]]()
 
@@ -69,24 +66,18 @@ def processes_of(run: str) -> dict[int, str]:
         with suppress(OSError):
             environ = Path(f"/proc/{pid}/environ").read_bytes()  # empty for a zombie
             if pid not in (os.getpid(), os.getppid()) and belongs.search(environ):
-                command = (
-                    Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                )
+                command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
                 test = re.search(rb"\0PYTEST_CURRENT_TEST=([^\0]*)", b"\0" + environ)
-                found[pid] = f"{command[:300].strip()} ({test[1].decode() if test else 'of an unknown test'})"
+                if not OF_PYTHON.search(command):
+                    found[pid] = (
+                        f"{command[:300].strip()} ({test[1].decode() if test else 'of an unknown test'})"
+                    )
     return found
 
 
 def _processes() -> list[str]:
     end = time.monotonic() + ENDS_S
-    while True:
-        left = {
-            pid: text
-            for pid, text in processes_of(run_id()).items()
-            if not any(name in text for name in OF_PYTHON)
-        }
-        if not left or time.monotonic() > end:
-            break
+    while (left := processes_of(run_id())) and time.monotonic() < end:
         time.sleep(0.1)
     for pid in left:
         with suppress(ProcessLookupError, PermissionError):
@@ -98,9 +89,7 @@ def _files() -> list[str]:
     left: list[Path] = [each for each in SHARED_MEMORY.iterdir() if f"larder-{run_id()}" in each.name]
     left += run_folder().iterdir()
     for each in left:
-        if each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each, ignore_errors=True)
-        else:
+        if each.parent == SHARED_MEMORY:
             each.unlink(missing_ok=True)
     shutil.rmtree(run_folder(), ignore_errors=True)
     return sorted(str(each) for each in left)

@@ -1,9 +1,9 @@
-"""A process of a fork server is like one of `Popen([sys.executable, "-m", …])`: a child with its own streams and
-end."""
+"""A process of a fork server is like one of `Popen([sys.executable, "-m", …])`."""
 
 import os
 import signal
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,18 +12,6 @@ from tests.dataplane.plane import engine_process, line
 from tests.forked import MAX_PASSED, Forked
 
 PIPE = subprocess.PIPE
-
-
-def test_a_forked_command_has_its_streams_environment_folder_and_exit_code(tmp_path: Path):
-    (tmp_path / "larder.toml").write_text('[dataplane]\nmax_clients = "many"\n')
-    with Forked("dataplane", "--print-config", env={}, cwd=tmp_path, stdout=PIPE, stderr=PIPE) as refused:
-        assert refused.communicate(timeout=60)[1].startswith(b"larder data plane: ")
-    assert refused.returncode == 2
-    environ = {"LARDER_STATE_DIR": str(tmp_path)}
-    with Forked("dataplane", "--print-config", env=environ, stdout=PIPE, stderr=PIPE) as printed:
-        out, errors = printed.communicate(timeout=60)
-    assert (printed.returncode, errors) == (0, b"")
-    assert str(tmp_path).encode() in out
 
 
 def test_a_forked_process_is_our_child_and_its_signal_is_its_exit_code(socket_dir: Path):
@@ -40,28 +28,18 @@ def test_a_forked_process_is_our_child_and_its_signal_is_its_exit_code(socket_di
 
 @pytest.mark.parametrize("count", [1, 3, MAX_PASSED - 1])
 def test_a_forked_process_has_the_descriptors_that_it_was_passed_under_their_numbers(count: int):
-    """Each of `count` pipes is read where the test has it, also if the fork server received another one there."""
-    pipes = [os.pipe() for _ in range(count)]
+    """Each of `count` files is read where the test has it, also if the fork server received another one there."""
     code = "for number in sys.argv[1:]: print(number, os.read(int(number), 9).decode())"
-    passed = [reader for reader, _ in pipes]
-    try:
-        for at, (_, writer) in enumerate(pipes):
-            os.write(writer, b"%d" % at)
+    with ExitStack() as opened:
+        files = [opened.enter_context(os.fdopen(os.memfd_create(str(at)), "r+b")) for at in range(count)]
+        for at, file in enumerate(files):
+            os.pwrite(file.fileno(), b"%d" % at, 0)
+        passed = [file.fileno() for file in files]
+        module = "tests.dataplane.engine_code"
         with Forked(
-            "tests.dataplane.engine_code",
-            code,
-            *map(str, passed),
-            env={},
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
-            stdout=PIPE,
-            text=True,
+            module, code, *map(str, passed), env={}, pass_fds=passed, stdout=PIPE, text=True
         ) as process:
             out, _ = process.communicate(timeout=60)
-    finally:
-        for pair in pipes:
-            os.close(pair[0])
-            os.close(pair[1])
     assert process.returncode == 0
     assert out.split("\n") == [*(f"{number} {at}" for at, number in enumerate(passed)), ""]
 

@@ -67,6 +67,7 @@ def test_a_run_without_a_test_or_with_an_error_in_a_module_fails_the_gate(tmp_pa
 
 
 def test_processes_and_files_are_listed_and_removed_and_fail_a_full_run(tmp_path: Path) -> None:
+    """Those of the run alone: another run's live on."""
     text = (
         "import os, subprocess, tempfile\nfrom pathlib import Path\nfrom tests.run_marks import *\n"
         "def test_a():\n"
@@ -74,33 +75,23 @@ def test_processes_and_files_are_listed_and_removed_and_fail_a_full_run(tmp_path
         "def test_b(tmp_path):\n  (SHARED_MEMORY / f'pool_{shm_name(1)}').touch()\n"
         "def test_c():\n  Path(tempfile.mkdtemp(prefix='forgotten-'), 'file').touch()\n"
     )
-    ran = run("pytest", tmp_path, text, LARDER_TEST_FULL="1", PYTEST_RUN_ENDS_S="1")
-    assert ran.returncode == 1
-    assert "3 passed" in ran.stdout
-    listed = ran.stdout.partition("left behind by this run, and removed")[2]
-    assert "time.sleep(97) (test_small.py::test_a (call))" in listed
-    files = [Path(line) for line in listed.splitlines() if line.startswith("/")]
-    assert len(files) == 2
-    assert files[0].parent == SHARED_MEMORY
-    assert str(files[1].parent).startswith(f"{run_folder()}.")
-    assert not any(each.exists() for each in files)
-    assert not re.findall(r"time\.sleep\(97\)", " ".join(processes_of(run_id()).values()))
-
-
-def test_what_other_runs_make_meanwhile_does_not_matter(tmp_path: Path) -> None:
     other = SHARED_MEMORY / f"pool_{shm_name(tmp_path)}"
     other.touch()
     with subprocess.Popen(SLEEPS) as child:
         try:
-            ran = run(
-                "pytest", tmp_path, "def test_it(): pass\n", LARDER_TEST_FULL="1", PYTEST_RUN_ENDS_S="1"
-            )
-            assert (ran.returncode, "left behind" in ran.stdout) == (0, False), ran.stdout
-            assert child.poll() is None
-            assert other.exists()
+            ran = run("pytest", tmp_path, text, LARDER_TEST_FULL="1", PYTEST_RUN_ENDS_S="1")
+            assert (child.poll(), other.exists()) == (None, True)
+            assert len(re.findall(r"time\.sleep\(97\)", " ".join(processes_of(run_id()).values()))) == 1
         finally:
             other.unlink()
             child.kill()
+    assert (ran.returncode, "3 passed" in ran.stdout) == (1, True)
+    listed = ran.stdout.partition("left behind by this run, and removed")[2]
+    assert listed.count("time.sleep(97) (test_small.py::test_a (call))") == 1
+    files = [Path(line) for line in listed.splitlines() if line.startswith("/")]
+    assert [file.parent for file in files] == [SHARED_MEMORY, files[1].parent]
+    assert str(files[1].parent).startswith(f"{run_folder()}.")
+    assert not any(each.exists() for each in files)
 
 
 def test_a_process_that_only_names_the_folder_of_a_run_belongs_to_it() -> None:
