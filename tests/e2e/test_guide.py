@@ -29,6 +29,8 @@ PAGES = sorted(
 RUN = ("console", "sh", "bash", "shell", "python")
 INSTALLED = "README.md"
 """The page that runs the installed command; the others run a command without its imports."""
+FIRST = (INSTALLED, "docs/start/ten-minutes.md")
+"""The pages that a newcomer follows: each page costs two seconds."""
 END = "=end-of-a-command="
 STATUS = "=answered="
 CODE = "=exit-code="
@@ -118,7 +120,14 @@ def test_the_guides_have_commands() -> None:
     assert sum(bool(page.commands) for page in READ.values()) >= 10
 
 
-@pytest.mark.parametrize("name", [name for name, page in READ.items() if page.commands])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in FIRST else pytest.mark.full)
+        for name, page in READ.items()
+        if page.commands
+    ],
+)
 def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Path, name: str) -> None:
     commands = READ[name].commands
     with larder.engine() as engine:

@@ -137,6 +137,7 @@ def test_a_gateway_that_cannot_listen_is_refused_before_anything_is_stopped(
     assert larder.pid() == pid, "nothing was stopped"
 
 
+@pytest.mark.full
 def test_settings_that_fail_only_in_the_new_process_bring_the_old_one_back_with_its_memory(
     larder: Restarted, client: Client
 ) -> None:

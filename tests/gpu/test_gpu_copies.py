@@ -216,7 +216,9 @@ def with_gpu_copies(
 # ---- what is read
 
 
-@pytest.mark.parametrize("page_bytes", [16 << 10, pytest.param(32 << 10, marks=pytest.mark.full), 64 << 10])
+@pytest.mark.parametrize(
+    "page_bytes", [16 << 10, *(pytest.param(size, marks=pytest.mark.full) for size in (32 << 10, 64 << 10))]
+)
 @pytest.mark.parametrize("dtype", ITEM_BYTES)
 def test_chunks_come_out_of_gpu_copies_in_every_layout(
     machine: Machine,

@@ -53,6 +53,7 @@ def test_a_data_plane_hits_what_the_policy_alone_hits(trace, trace_path, name):
     assert result["accounting"]["pool_bytes_equal"]
 
 
+@pytest.mark.full
 def test_ages_are_those_of_the_clock_and_not_of_the_trace(trace, trace_path):
     done = _replay(trace_path, "--pool-blocks", 60, "--policy", "age_class", "--speed", 2)
     assert done.returncode == 0, done.stderr
@@ -65,6 +66,7 @@ def test_ages_are_those_of_the_clock_and_not_of_the_trace(trace, trace_path):
     assert hits != lru.hits
 
 
+@pytest.mark.full
 def test_under_pressure_only_second_sightings_are_stored(trace, trace_path):
     arguments = (trace_path, "--pool-blocks", 30, "--speed", 2)
     always = json.loads(_replay(*arguments).stdout)

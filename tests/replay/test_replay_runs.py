@@ -95,6 +95,7 @@ def test_one_engine_hits_exactly_what_an_exact_lru_hits(trace, trace_path, pool_
     assert result["accounting"]["used_bytes"] <= pool_blocks * BLOCK_BYTES
 
 
+@pytest.mark.full
 def test_four_engines_share_one_pool_and_its_books_add_up(trace_path):
     result = _result(_replay(trace_path, "--engines", 4, "--pool-blocks", 150, "--json"))
     assert result["engines"] == 4
@@ -107,6 +108,7 @@ def test_four_engines_share_one_pool_and_its_books_add_up(trace_path):
     assert books["reserved_bytes"] == books["quarantined_bytes"] == 0
 
 
+@pytest.mark.full
 def test_larger_blocks_are_exact_too(trace, trace_path):
     reference = ExactLru(100)
     for ids in trace[:150]:
@@ -118,6 +120,7 @@ def test_larger_blocks_are_exact_too(trace, trace_path):
     _assert_bytes_are_right(result)
 
 
+@pytest.mark.full
 def test_tenants_share_no_blocks(trace, trace_path):
     alone = _result(_replay(trace_path, "--pool", "64MiB", "--json"))
     shared = _result(

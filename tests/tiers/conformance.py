@@ -21,6 +21,7 @@ from dataplane.tiers.tier import (
     Tier,
     TierError,
 )
+from tests.sizes import size
 from tests.threads import join
 from tests.tiers import blocks
 from tests.tiers.blocks import (
@@ -42,7 +43,7 @@ from tests.tiers.blocks import (
 KIB = 1 << 10
 LENGTHS = (1, 4095, 4096, 4097, 64 * KIB, 64 * KIB + 1, 2 << 20)
 THREADS = 8
-STEPS = 60
+STEPS = size(60, 25)
 SHARED_BYTES = 20_001
 
 

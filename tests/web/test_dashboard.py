@@ -106,7 +106,7 @@ POOR = """() => {
 """Texts whose contrast is below 4.5."""
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", ["busy", "nacked", "over-limit"])
 def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
     """Contrast of at least 4.5 (WCAG AA) for every piece of text against what is painted behind it."""
@@ -572,7 +572,7 @@ def test_charts_follow_the_colour_scheme(open_state: OpenState):
     assert painted(dark) != light
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.full)])
 def test_nodes_show_their_labels_how_they_joined_and_what_is_not_as_usual(
     open_state: OpenState, width: int
 ) -> None:
@@ -696,7 +696,7 @@ def test_the_audit_says_who_did_what_and_who_was_refused_it(open_state: OpenStat
         audit.get_by_label("Decision").select_option("denied")
 
 
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("width", [390, pytest.param(1440, marks=pytest.mark.full)])
 @pytest.mark.parametrize("where", ["usage", "audit"])
 def test_the_other_pages_fit_the_screen_and_scroll_their_tables_alone(
     open_state: OpenState, where: str, width: int
@@ -733,7 +733,7 @@ def firing(at: float, **fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), pytest.param(1440, False, marks=pytest.mark.full)])
 def test_firing_alerts_are_shown_beside_the_change_before(open_state: OpenState, width: int, dark: bool):
     one = open_state("busy", width, dark=dark, opened=False)
     at = one.play.overview["at"]
@@ -811,7 +811,7 @@ def tier_record(name: str = "nvme", **fields: Any) -> dict[str, Any]:
     return {**msgspec.to_builtins(answer), **fields}
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), pytest.param(1440, False, marks=pytest.mark.full)])
 def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenState, width: int, dark: bool):
     one = open_state("busy", width, dark=dark, opened=False)
     hostile = tier_record("<b>" + "x" * 60, status={"accepted": True, "applied": True, "nodes": {}, "conditions": []},

@@ -60,6 +60,7 @@ def test_settings_are_read_in_a_folder_that_this_user_cannot_search(
         home.chmod(0o700)
 
 
+@pytest.mark.full
 def test_a_larder_that_starts_restarts_and_stops_runs_no_code_from_the_current_folder(
     tmp_path: Path, socket_dir: Path
 ) -> None:

@@ -72,7 +72,11 @@ def test_a_limit_holds_on_the_disk_and_after_a_kill(plane: Plane) -> None:
             store(client, make.keys(CHAIN, ("rival", number)), "rival")
             copied(plane)
         assert (held(plane, "acme"), held(plane, "rival")) == (8, 4 * CHAIN)
+    snapshot = plane.folder / "quotas.snapshot"
+    wait_for(snapshot.exists, "the first is saved")
+    before = snapshot.read_bytes()
     limit(plane, 3, 2)
+    wait_for(lambda: snapshot.read_bytes() != before, "the snapshot is saved, in the background")
     wait_for(lambda: held(plane, "acme") == 3, "the lowered limit has taken effect")
     plane.kill()
     plane.start()
