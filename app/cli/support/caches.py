@@ -158,7 +158,8 @@ def pin_state(pin: Mapping[str, Any]) -> str:
         return f"{count:,} only in tiers: {why.get(pin['not_loaded'], 'loading')}"
     if tiers := pin.get("unlisted_tiers"):
         return f"unknown until {' and '.join(tiers)} {'is' if len(tiers) == 1 else 'are'} listed"
-    return show.applied(dict(pin))
+    state = show.applied(dict(pin))
+    return "degraded: beyond the pin budget" if state == "applied" and pin.get("degraded") else state
 
 
 def lines(overview: Mapping[str, Any]) -> list[str]:

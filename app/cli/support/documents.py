@@ -104,9 +104,9 @@ def _lines(records: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]
         for name, change in record["fields"].items():
             before, after = change["before"], change["after"]
             if record["action"] == "update":
-                yield f"      {name}: {_value(name, before)} -> {_value(name, after)}", {}
+                yield f"      {name}: {value_text(name, before)} -> {value_text(name, after)}", {}
             elif record["action"] == "create" and after not in (None, "", {}) and name != "managed_by":
-                yield f"      {name}: {_value(name, after)}", {}
+                yield f"      {name}: {value_text(name, after)}", {}
 
 
 def counted(answer: dict[str, Any]) -> str:
@@ -126,7 +126,8 @@ def is_drift(answer: dict[str, Any]) -> bool:
     return bool(answer["created"] or answer["updated"] or answer["deleted"])
 
 
-def _value(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
+    """Return the value of a record's field as a document shows it."""
     if value is None:
         return "none"
     if name.endswith("_bytes") and isinstance(value, int):

@@ -100,6 +100,8 @@ async def test_the_status_shows_the_degraded_blocks_of_a_pin(plane: Plane, node:
     await plane.until(lambda: any(stats.pins for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "status")
     assert "guaranteed (1 degraded)" in out
+    await plane.until_state("in_sync")
+    assert "degraded: beyond the pin budget" in (await larder(plane, "pins", "list"))[1]
 
 
 async def test_a_pool_is_resized(plane: Plane, node: FakeNode) -> None:

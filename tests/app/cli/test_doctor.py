@@ -126,6 +126,14 @@ def test_a_setting_that_cannot_be_fails(folder: Path, monkeypatch: pytest.Monkey
     assert list(found) == ["settings"]
 
 
+def test_a_server_that_is_not_this_machines_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LARDER_URL", "https://larder.example:8470/")
+    message = "other commands ask https://larder.example:8470, which is not checked here: larder status"
+    assert examined()[1]["server"]["message"] == message
+    monkeypatch.setenv("LARDER_URL", "larder.example")
+    assert examined()[1]["server"]["state"] == "failure"
+
+
 def test_a_port_that_another_program_has_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:  # bound, but not listening, so that doctor does not wait for an answer
         taken.bind(("127.0.0.1", 0))

@@ -36,6 +36,9 @@ async def test_a_list_is_whole_and_says_what_a_limit_left_out(
     assert [item["tenant"] for item in items] == [f"t{at}" for at in range(5)]
     _, out, _ = await larder(plane, "audit", "list", "--limit", "2")
     assert out.startswith("Audit (2 of ")
+    await plane.put_quota("t4", "2GiB")
+    await plane.put_quota("t4", "1GiB")
+    assert "limit_bytes 2 GiB -> 1 GiB" in (await larder(plane, "audit", "list", "-o", "wide"))[1]
     for kind in ("pins", "policies", "ceilings", "tenants", "tokens", "rates"):
         code, _, err = await larder(plane, kind, "list")
         assert (code, err) == (0, "")

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from app.cli.support.client import call, every, stream, url_option
+from app.cli.support.documents import value_text
 from app.cli.support.keys import seconds
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
@@ -40,6 +41,22 @@ def _decision(entry: Mapping[str, Any]) -> str:
     return decision if decision == "allowed" else f"{decision}: {entry['reason']}"
 
 
+def _changed(entry: Mapping[str, Any]) -> str:
+    """Return the fields that an update changed, such as `limit_bytes 8GiB -> 1GiB`. A tampered database may contain
+    anything."""
+    before, after = entry["before"], entry["after"]
+    if entry["action"] != "update" or not isinstance(before, dict) or not isinstance(after, dict):
+        return ""
+    try:
+        return ", ".join(
+            f"{name} {value_text(name, before.get(name))} -> {value_text(name, value)}"
+            for name, value in after.items()
+            if value != before.get(name)
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return "cannot be read"
+
+
 _COLUMNS = (
     Column("id", lambda entry: str(entry["id"]), right=True),
     Column("at", _at, drop=2),
@@ -48,6 +65,7 @@ _COLUMNS = (
     Column("action", lambda entry: f"{entry['action']} {entry['kind']}".strip() or "-"),
     Column("name", lambda entry: entry["name"], drop=1),
     Column("decision", _decision, text=True),
+    Column("changed", _changed, text=True, wraps=True),
 )
 
 

@@ -11,12 +11,12 @@ import msgspec
 
 from app.cli.support import caches, checkup, gpus, show
 from app.cli.support.checkup import CheckResult
-from app.cli.support.client import call, default_url
+from app.cli.support.client import base_url, call, default_url
 from app.cli.support.output import Output, output_option
 from app.cli.support.table import Column, table
 from app.settings import Settings, load
 from dataplane.base.child_command import module_command
-from dataplane.base.settings import SettingsError, without_password
+from dataplane.base.settings import URL_VARIABLE, SettingsError, without_password
 from dataplane.base.units import format_size
 
 if TYPE_CHECKING:  # the real import takes as long as all the checks
@@ -90,7 +90,18 @@ def _look(config: str | None) -> list[CheckResult]:
     tried = gpus.look(checked)
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
     cached = _cache(settings) if runs else _kept_memory(settings)
-    return [found, *checked, *tried, *on_gpus, *_database(settings), *cached]
+    return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached]
+
+
+def _other_server() -> list[CheckResult]:
+    """Report where the other commands look if that is not the Larder of this machine."""
+    try:
+        base = base_url(None)
+    except click.ClickException as error:
+        return [CheckResult("server", "failure", error.message, f"change {URL_VARIABLE} or the context")]
+    if base == default_url():
+        return []
+    return [CheckResult("server", "ok", f"other commands ask {base}, which is not checked here: larder status")]
 
 
 def _running_node(settings: Settings) -> dict[str, Any] | None:
