@@ -11,6 +11,7 @@ from app.http.middleware.turns import LARGE_READS
 from app.ingest.cache_watch import CacheWatch
 from app.ingest.fleet import Fleet
 from app.ingest.history import History
+from app.ingest.node_conditions import NodeConditions
 from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.rollup import Rollup
 from app.ingest.subscriber import IngestCounts
@@ -150,7 +151,8 @@ class Parts:
             join_addresses(app),
             lambda: next_key(key_file, self.keys().public),
         )
-        self.nodes = Nodes(self.progress, fleet)
+        self.node_conditions = NodeConditions(bus, app.condition_kept_s)
+        self.nodes = Nodes(self.progress, fleet, self.node_conditions)
         self.node_intent = NodeIntent(changes, fleet, bus)
         self.pushes = Pushes(database)
         self.resizing = PoolResize(database, self.operations, changes, fleet)
@@ -204,6 +206,9 @@ class Parts:
         bus.keep = lambda event: (
             self.events.offer(event) if not event.node or leader_election.latest else None
         )
+        bus.watch = lambda event: self.node_conditions.on_event(
+            event.name, event.node, event.at, event.fields
+        )
         self.scrapes = Scrapes(self._metric_sources())
 
     def _metric_sources(self) -> MetricSources:
@@ -211,6 +216,7 @@ class Parts:
         return MetricSources(
             stats=fleet.stats,
             cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
+            conditions=self.node_conditions.lasting,
             empty_pins=fleet.empty_pins,
             alerts=self.alerts.firing,
             nodes_up=lambda: {node.name: not node.lost for node in fleet.nodes.values()},
@@ -249,10 +255,13 @@ def _supervisor(settings: Settings, fleet: Fleet, bus: EventBus) -> Supervisor:
         if code != HANDED_OVER_EXIT_CODE:  # a planned restart, which the audit log records
             bus.publish(DataplaneExited(code, restart_in_s), node=node)
 
+    def on_start(pid: int) -> None:
+        bus.publish(DataplaneStarted(pid), node=fleet.name_at(settings.common.control_url))
+
     return Supervisor(
         environ_of(os.environ, settings.common),
         on_exit,
-        on_start=lambda pid: bus.publish(DataplaneStarted(pid)),
+        on_start=on_start,
         engine_socket=settings.common.engine_socket,
         state_dir=settings.state_dir,
         survives=settings.app.data_plane_survives,

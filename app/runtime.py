@@ -15,6 +15,7 @@ from app.compose import Parts
 from app.errors import StoreUnavailable
 from app.ingest.subscriber import Resync, Secure, Subscriber
 from app.observe.catalogue.fleet import NodeLost
+from app.observe.catalogue.service import DataplaneStopped
 from app.push.joining import EnrolmentServer, not_bound
 from app.push.ledger import Ledger
 from app.push.link import NodeLink
@@ -70,6 +71,7 @@ class BackgroundTasks:
         await parts.desired.refresh()
         await self._ledger.load(parts.fleet, time.monotonic())
         await parts.cache_watch.load()
+        await parts.node_conditions.load(parts.database)
         with suppress(StoreUnavailable):  # the task tries again
             await parts.managers.notify()
         await parts.leader_election.step()
@@ -102,6 +104,9 @@ class BackgroundTasks:
         """Stop everything in reverse order; safe after a start that failed half way. A database that hangs delays it by
         LAST_WRITE_S, a node that hangs by LAST_READ_S."""
         parts = self.parts
+        node = parts.fleet.name_at(parts.settings.common.control_url)
+        if parts.supervisor is not None and node and not parts.restarts.is_replacing:
+            parts.bus.publish(DataplaneStopped(), node=node)
         parts.bus.close()
         parts.process.stop()
         await _end(self._tasks)
@@ -248,6 +253,7 @@ class BackgroundTasks:
                 stats = parts.fleet.stats()
                 parts.history.sample(time.time(), stats)
                 parts.refusal_runs.look(stats)
+                parts.node_conditions.look(stats)
             slept = time.monotonic()
             await asyncio.sleep(SWEEP_S)
             parts.process.loop_lag.observe(time.monotonic() - slept - SWEEP_S)

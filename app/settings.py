@@ -82,6 +82,8 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Seconds within which a node must answer a snapshot."""
     node_lost_s: float = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
+    condition_kept_s: float = 600.0
+    """Seconds for which a crash loop or thrashing of a node stays visible after it ended."""
     shutdown_grace_s: float = 2.0
     """Seconds that open requests, and then the data plane, get to finish before they are cut off. With the default,
     `larder up` exits within 5 s, also with open event streams and while neither the database nor the collector of
@@ -145,6 +147,7 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.pins_per_tenant", app.pins_per_tenant, 0, 100_000),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
+        ("app.condition_kept_s", app.condition_kept_s, 0, 31 * 86_400),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),
         ("app.usage_poll_interval_s", app.usage_poll_interval_s, 0.1, 3600),
         ("app.usage_write_interval_s", app.usage_write_interval_s, 0.1, 3600),

@@ -131,6 +131,11 @@ class Fleet:
     def at(self, address: Address) -> FleetNode | None:
         return next((node for node in self.nodes.values() if node.address == address), None)
 
+    def name_at(self, control_url: str) -> str:
+        """Return the name of the node at a socket of this machine; empty if it is not known."""
+        node = self.at((control_url, ""))
+        return "" if node is None else node.name
+
     def living(self) -> list[FleetNode]:
         return [node for node in self.nodes.values() if not node.lost]
 

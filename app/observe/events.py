@@ -120,6 +120,8 @@ class EventBus:
         """Random id of this process, because sequence numbers are valid only within one process."""
         self.keep: Callable[[LarderEvent], None] = lambda event: None
         """Callback that stores each event of this process; it must not block or raise."""
+        self.watch: Callable[[LarderEvent], None] = lambda event: None
+        """Callback that reads each event; it must not block or raise."""
 
     def publish(
         self, event: PlaneEvent | Event, *, node: str = "", actor: str = "", at: float | None = None
@@ -138,6 +140,7 @@ class EventBus:
         event = LarderEvent(name, time.time() if at is None else at, self._seq, node, fields, actor)
         self.recent.append(event)
         self.ring.append(event)
+        self.watch(event)
         self._offer(event)
         return event
 

@@ -124,6 +124,12 @@ RESTARTS = MetricDeclaration(
 MANAGER_PUSHING = MetricDeclaration(
     "larder_manager_pushing", G, "1 while this manager is the leader, which pushes to nodes, else 0."
 )
+CONDITION = MetricDeclaration(
+    "larder_node_condition",
+    G,
+    "1 for each condition of a node that lasts: crash_loop or thrashing.",
+    ("node", "type"),
+)
 DATABASE_UP = MetricDeclaration(
     "larder_database_up", G, "1 while the database responds and accepts changes, else 0."
 )
@@ -136,6 +142,8 @@ def add(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> No
         page.add(UP, is_up, name)
     for name, cold in sources.cold().items():
         page.add(COLD, cold, name)
+    for name, kind in sources.conditions():
+        page.add(CONDITION, 1, name, kind)
     _empty_pins(page, sources.empty_pins())
     _alerts(page, sources.alerts())
     for state, count in sources.node_states().items():

@@ -32,6 +32,8 @@ class MetricSources:
     connections_ended: Mapping[str, int]
     cold: Callable[[], Mapping[str, bool]]
     """Whether the cache is cold, by node."""
+    conditions: Callable[[], Iterable[tuple[str, str]]]
+    """Nodes and the types of their conditions that last."""
     empty_pins: Callable[[], Sequence[str]]
     """Sorted names of pins that should keep their blocks and hold none."""
     events_dropped: Mapping[str, int]

@@ -58,7 +58,6 @@ NACKED = labelled("larder_node_nacked", **PUSHED, **MANAGER)
 OTHER_NACKED = labelled("larder_node_nacked", node="gpu-2", type="quotas", **MANAGER)
 NODE_UP = labelled("larder_node_up", **NODE, **MANAGER)
 OTHER_NODE_UP = labelled("larder_node_up", **NODE, instance="other:8470")
-RESTARTS = labelled("larder_data_plane_restarts_total", **MANAGER)
 
 
 def compared(name: str, than: str, labels: dict[str, str], fires: int, below: int, limit: int) -> Case:
@@ -79,6 +78,15 @@ def gauge(name: str, labels: dict[str, str], minutes: int, fires: int = 1, below
         {series: f"{below}x40"},
         also_below=[{series: f"{below}x{30 - minutes} {fires}x{minutes + 5}"}] if minutes else [],
     )
+
+
+def condition(kind: str, minutes: int) -> Case:
+    """Return a condition of a node that lasts for some minutes; without it, there is no series."""
+    series, other = (
+        labelled("larder_node_condition", type=each, **NODE, **MANAGER) for each in (kind, "other")
+    )
+    short = [{series: f"_x{30 - minutes} 1x{minutes + 5}"}] if minutes else []
+    return Case(NODE, {series: f"_x{29 - minutes} 1x{minutes + 5}"}, {other: "1x40"}, also_below=short)
 
 
 def grew(name: str, labels: dict[str, str]) -> Case:
@@ -147,14 +155,8 @@ CASES = {
         ],
     ),
     "LarderNodeDrifted": gauge("larder_node_drifted", PUSHED, 2),
-    "LarderDataPlaneRestarts": Case(
-        MANAGER,
-        {RESTARTS: "0x20 1x2 2x2 3x20"},
-        {RESTARTS: "0x20 1x2 2x20"},
-        also_below=[
-            {labelled("larder_process_cpu_seconds_total", plane="data", **NODE): "0+1x20 0+1x5 0+1x20"}
-        ],
-    ),
+    "LarderDataPlaneRestarts": condition("crash_loop", 0),
+    "LarderNodeThrashing": condition("thrashing", 5),
     "LarderTenantOverLimit": compared(
         "larder_tenant_bytes", "larder_tenant_limit_bytes", TENANT, 1001, 1000, 1000
     ),
@@ -188,6 +190,28 @@ CASES = {
     "LarderIdJournalFills": compared(
         "larder_id_journal_bytes", "larder_id_journal_capacity_bytes", NODE, 801, 800, 1000
     ),
+    "LarderEventsDropped": Case(
+        {"plane": "data", "event": "blocks.refused", **NODE},
+        {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+61x40"},
+        {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+59x40"},
+    ),
+    "LarderTokenExpires": Case(
+        {"token": "prometheus"},
+        {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{8 * 86400}x144"},
+        {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{9 * 86400}x144"},
+        at=5 * DAY + 60,
+        step=60,
+        also_below=[
+            {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"_x48 {8 * 86400}x96"}
+        ],
+    ),
+    "LarderGpuCopiesFail": gauge("larder_gpu_copy_pool_problem", GPU, 5),
+    "LarderTierOutOfService": gauge("larder_tier_serves", TIER, 2, fires=0, below=1),
+    "LarderGatewayUnreachable": gauge("larder_gateway_problem", GATEWAY, 1),
+    "LarderGatewayNameRemoved": grew("larder_gateway_name_restored_total", GATEWAY),
+    "LarderGatewayMemoryShort": gauge("larder_gateway_memory_short", GATEWAY, 5),
+}
+FURTHER = {
     "LarderEventsDropped": Case(
         {"plane": "data", "event": "blocks.refused", **NODE},
         {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+61x40"},

@@ -45,7 +45,7 @@ def trouble(overview: Mapping[str, Any]) -> str:
     """Return what is wrong with caches, tiers and pins, as the end of a sentence; empty when all is well."""
     nodes, pins = cold(overview["nodes"]), empty(overview["pins"])
     full = full_of_pins(overview["nodes"])
-    parts = []
+    parts = conditions(overview["nodes"], lasting=True)[:1]
     if nodes:
         parts.append(
             f"the cache of {nodes[0]} is cold" if len(nodes) == 1 else f"{len(nodes)} caches are cold"
@@ -70,6 +70,23 @@ def trouble(overview: Mapping[str, Any]) -> str:
         one = f"tier {away[0][0]} of {away[0][1]} is out of service"
         parts.append(one if len(away) == 1 else f"{len(away)} tiers are out of service")
     return " and ".join(parts)
+
+
+def conditions(nodes: Sequence[Mapping[str, Any]], *, lasting: bool = False) -> list[str]:
+    """Return a text for each condition of a node, such as a crash loop. `lasting`: without those that have ended, and
+    short."""
+    words = {"crash_loop": "in a crash loop", "thrashing": "thrashing"}
+    found = []
+    for node in nodes:
+        for each in node.get("conditions", ()):  # an older server does not report them
+            what = words.get(each["type"], each["type"])
+            if each["ended_at"] is None:
+                since = "" if lasting else f" since {_clock(each['since'])}: {each['message']}"
+                found.append(f"node {node['name']} is {what}{since}")
+            elif not lasting:
+                ended = f"until {show.ago(each['ended_at'])}"
+                found.append(f"node {node['name']} was {what} {ended}: {each['message']}")
+    return found
 
 
 def began(node: dict[str, Any]) -> str:
@@ -165,7 +182,8 @@ def pin_state(pin: Mapping[str, Any]) -> str:
 def lines(overview: Mapping[str, Any]) -> list[str]:
     """Return a line for each cache and pin that needs a mention."""
     pins = empty(overview["pins"])
-    found = [line for node in overview["nodes"] if (line := began(node))]
+    found = conditions(overview["nodes"])
+    found += [line for node in overview["nodes"] if (line := began(node))]
     found += [f"pin {pin['name']} ({pin['tenant']}): {holds_nothing(pin)}" for pin in pins[:MAX_PINS]]
     if len(pins) > MAX_PINS:
         found.append(f"{len(pins) - MAX_PINS} more pins hold nothing: larder pins list")

@@ -44,6 +44,26 @@ class NodeLost(PlaneEvent, tag="node.lost"):
     severity = "error"
 
 
+class NodeConditionStarted(PlaneEvent, tag="node.condition_started"):
+    """A node crashes again and again, or evicts blocks before they are read again."""
+
+    severity = "error"
+
+    type: str
+    """`crash_loop` or `thrashing`."""
+    message: str
+    """What was found."""
+
+
+class NodeConditionEnded(PlaneEvent, tag="node.condition_ended"):
+    """A condition of a node has not been found for a minute."""
+
+    type: str
+    """`crash_loop` or `thrashing`."""
+    seconds: float
+    """How long it lasted."""
+
+
 class NodeDrifted(PlaneEvent, tag="node.drifted"):
     """A node reports a different snapshot from the one that it acknowledged; Larder pushes again."""
 

@@ -76,6 +76,10 @@ class DataplaneExited(PlaneEvent, tag="dataplane.exited"):
     """Seconds until the data plane is started again."""
 
 
+class DataplaneStopped(PlaneEvent, tag="dataplane.stopped"):
+    """The management plane stops, and with it its embedded data plane."""
+
+
 class ApplyFileApplied(PlaneEvent, tag="apply_file.applied"):
     """The file of `apply_file` was applied."""
 

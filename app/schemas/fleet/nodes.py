@@ -1,6 +1,6 @@
 """Nodes: data planes, their desired and observed state, and their statistics."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,22 @@ class NodeFault(msgspec.Struct, frozen=True):
     path: str
     code: str
     message: str
+
+
+ConditionType = Literal["crash_loop", "thrashing"]
+
+
+class NodeCondition(msgspec.Struct, frozen=True):
+    """A condition of a node that the manager found from events and reports of the last minutes."""
+
+    type: ConditionType
+    """`crash_loop`: its data plane ended unexpectedly three times in 10 min. `thrashing`: its pool is full, and blocks
+    are evicted before they are read again."""
+    message: str
+    since: float
+    """Unix seconds."""
+    ended_at: float | None
+    """Unix seconds; null while it lasts. Conditions that ended are shown for `app.condition_kept_s`."""
 
 
 class NodeGateway(msgspec.Struct, frozen=True):
@@ -146,6 +162,7 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     observed: dict[str, ObservedState]
     faults: list[NodeFault]
     """Faults of refusals that still apply."""
+    conditions: list[NodeCondition]
     stats: NodeNumbers | None
     """Null if the node is lost or has not reported yet."""
 

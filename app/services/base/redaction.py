@@ -74,7 +74,7 @@ def name_of(node: NodeAnswer) -> NodeAnswer:
         **dict.fromkeys(("epoch", "release", "engine_socket", "control_url", "events_url"), ""),
         **dict.fromkeys(("public_key", "joined_by"), ""),
         **{name: {} for name in ("labels", "reported_labels", "own_labels", "desired", "observed")},
-        **{name: [] for name in ("admitted_managers", "faults")},
+        **{name: [] for name in ("admitted_managers", "faults", "conditions")},
     }
     return msgspec.structs.replace(node, pid=0, clock_offset_s=0.0, stats=None, **nothing)
 

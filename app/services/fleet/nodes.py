@@ -3,6 +3,7 @@
 import msgspec
 
 from app.ingest.fleet import Fleet, FleetNode
+from app.ingest.node_conditions import NodeConditions
 from app.schemas.fleet.ipc import NodeIpc, NodeIpcList
 from app.schemas.fleet.nodes import NodeAnswer, NodeFault, NodeGateway, NodeList, NodeNumbers, ObservedState
 from app.services.base import redaction
@@ -21,8 +22,9 @@ MAX_IPC = 16
 
 
 class Nodes:
-    def __init__(self, progress: RecordProgress, fleet: Fleet) -> None:
+    def __init__(self, progress: RecordProgress, fleet: Fleet, conditions: NodeConditions) -> None:
         self._progress = progress
+        self._conditions = conditions
         self._fleet = fleet
 
     def get(self, name: str, by: Principal = PLANE) -> NodeAnswer:
@@ -81,6 +83,7 @@ class Nodes:
                 for kind, refusal in node.refused.items()
                 for fault in refusal.faults
             ],
+            conditions=self._conditions.of(node.name),
             stats=None if node.live_stats is None else _numbers(node.live_stats),
         )
 

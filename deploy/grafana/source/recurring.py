@@ -74,8 +74,8 @@ def tiers_in_service(legend: str) -> Panel:
 def restarts(only: str, legend: str) -> Panel:
     return Panel(
         "Starts of data planes",
-        "Starts of another process, planned ones included. The alert LarderDataPlaneRestarts fires at three within 15 "
-        "minutes.",
+        "Starts of another process, planned ones included. The alert LarderDataPlaneRestarts fires at three "
+        "unplanned ones within 10 minutes.",
         rows((f"max by (node) (resets(larder_process_cpu_seconds_total{{{only}}}[15m]))", legend)),
     )
 

@@ -194,6 +194,17 @@ CASES = {
         "The data plane of node b exited once, at 22:13:20Z (without notice: killed, or the machine failed); no change "
         "to the node preceded it.",
     ),
+    "planned stop of everything": (
+        Evidence(
+            "node", "b", nodes=[node("b")],
+            events=[
+                event("node.joined", T, "b", epoch="2"),
+                event("dataplane.stopped", T - 1, "b"),
+                event("node.joined", T - 60, "b", epoch="1"),
+            ],
+        ),
+        "",
+    ),
     "planned restart": (
         Evidence(
             "node", "b", nodes=[node("b")],
@@ -313,6 +324,13 @@ def test_events_that_differ_in_counts_alone_are_shown_at_their_ends() -> None:
     ]
     other = {**event("blocks.refused", T, "a", tenant="acme", reason="pool_full"), "id": 5}
     assert [each["id"] for each in why._distinct([*refused, other])] == [9, 5, 1]
+
+
+def test_events_of_normal_operation_give_way_to_others() -> None:
+    exits = [{**event("dataplane.exited", T, "a", code=-9), "id": n} for n in range(3)]
+    routine = [{**event("engine.attached", T, "a", client=n), "id": n} for n in range(3, 20)]
+    shown = why._telling([*reversed(routine), *reversed(exits)])
+    assert [each["id"] for each in shown] == [19, 18, 17, 16, 15, 2, 1, 0]
 
 
 def test_a_lost_node_is_an_event_of_every_tenant_and_of_no_other_node() -> None:

@@ -2382,6 +2382,7 @@ export interface components {
             admitted_managers: string[];
             capacity_bytes: number;
             clock_offset_s: number;
+            conditions: components["schemas"]["NodeCondition"][];
             control_url: string;
             desired: {
                 [key: string]: number;
@@ -2412,6 +2413,14 @@ export interface components {
             /** @enum {string} */
             state: "joining" | "in_sync" | "behind" | "nacked" | "lost";
             stats: components["schemas"]["NodeNumbers"] | null;
+        };
+        /** NodeCondition */
+        NodeCondition: {
+            ended_at: number | null;
+            message: string;
+            since: number;
+            /** @enum {string} */
+            type: "crash_loop" | "thrashing";
         };
         /** NodeError */
         NodeError: {

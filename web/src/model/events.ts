@@ -32,6 +32,7 @@ const TONE: Record<string, EventTone> = {
   'node.joined': 'good',
   'node.lost': 'bad',
   'dataplane.started': 'good',
+  'dataplane.stopped': 'warn',
   'dataplane.exited': 'bad',
   'node.drifted': 'warn',
   'node.clock_skewed': 'warn',

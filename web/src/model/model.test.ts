@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { AlertList, LarderEvent, Overview } from '../api/types';
+import type { AlertList, Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { changes } from './audit';
 import { pinPrefix } from './commands';
@@ -115,12 +115,13 @@ describe('the verdict', () => {
     expect(judge({ ...busy, recent }, { over_limit: 12 }, busy.at).findings[0]?.detail).toBe('12 over limit; lately of acme: larder why acme');
   });
 
-  it('tells of a data plane that exits again and again, although its node is in sync', () => {
-    const exit = (at: number) => ({ name: 'dataplane.exited', at: busy.at - at, seq: at, node: '', actor: '', fields: { code: -9 } });
-    const found = (...events: LarderEvent[]) => judge(busy, {}, busy.at, null, events).findings.map((finding) => finding.title);
-    expect(found(exit(3), exit(60))).toEqual(['The data plane exited 2 times in 10 min']);
-    expect(found(exit(3))).toEqual([]);
-    expect(found(exit(3), exit(900))).toEqual([]);
+  it('tells of conditions of nodes, and for a while of those that have ended', () => {
+    const [node, ...others] = busy.nodes;
+    const found = (type: 'crash_loop' | 'thrashing', ended_at: number | null) =>
+      judged({ ...busy, nodes: [{ ...node!, conditions: [{ type, message: 'it is so', since: busy.at - 120, ended_at }] }, ...others] }).findings.map(({ level, title, detail }) => [level, title, detail]);
+    expect(found('crash_loop', null)).toEqual([['bad', `Node ${node!.name} is in a crash loop`, 'For 2 min: it is so.']]);
+    expect(found('thrashing', null)[0]?.[0]).toBe('warn');
+    expect(found('thrashing', busy.at - 60)).toEqual([['note', `Node ${node!.name} was thrashing`, 'Until 1 min ago: it is so.']]);
   });
 
   it('says that quotas are not enforced, and what is missing altogether', () => {

@@ -1,11 +1,10 @@
 /** Health of the cache: findings for the operator, worst first. */
 
-import type { AlertList, LarderEvent, Node, Overview, Pin } from '../api/types';
+import type { AlertList, Node, Overview, Pin } from '../api/types';
 import { ago, bytes, duration, named, plural, share, whole } from '../format';
 import { severityTone } from './alerts';
 import { applied, lostAtStart } from './nodes';
 import { onlyInTiers, pinState, unlisted } from './pins';
-import { eventSentence } from './events';
 import { codeWords } from './refusals';
 import { gpuCopyState, troubled } from './gpu_copies';
 import { outOfService } from './tiers';
@@ -30,22 +29,20 @@ export interface Verdict {
 const QUARANTINE_SHARE = 0.02;
 /** Share of a node's pin budget from which it counts as full, as in the alert LarderPoolFullOfPins. */
 const FULL_BUDGET_SHARE = 0.95;
-/** Exits of the data plane are told for this long. */
-const EXITS_S = 600;
 const RANK: Level[] = ['bad', 'warn', 'note', 'good'];
 
 /** Return the verdict. Firing alerts have their own panel and are not findings, but they raise the level. */
-export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number, alerts: AlertList | null = null, events: LarderEvent[] = []): Verdict {
+export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number, alerts: AlertList | null = null): Verdict {
   const findings = [
     ...readiness(overview),
     ...overview.nodes.flatMap((node) => [
       ...nodeFindings(node, now),
+      ...conditions(node, now),
       ...coldCache(node, now),
       ...gpuFindings(node),
       ...tierFindings(node),
       ...gatewayFindings(node),
     ]),
-    ...exits(events, now),
     ...refusals(refusedLastMinute, overview),
     ...overLimit(overview),
     ...emptyPins(overview),
@@ -237,19 +234,18 @@ function gatewayFindings(node: Node): Finding[] {
   return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, panel: 'nodes' }];
 }
 
-/** Data planes that exit again and again are mostly in sync when one looks. */
-function exits(events: LarderEvent[], now: number): Finding[] {
-  const recent = events.filter((event) => event.name === 'dataplane.exited' && event.fields.code !== 0 && event.at > now - EXITS_S);
-  const [last] = recent;
-  if (!last || recent.length < 2) return [];
-  return [
-    {
-      level: 'bad',
-      title: `The data plane exited ${plural(recent.length, 'time')} in ${duration(EXITS_S)}`,
-      detail: `Last ${ago(now - last.at)}: ${eventSentence(last)}.`,
+/** A node that crashes again and again is mostly in sync when one looks, and one that thrashes looks busy. */
+function conditions(node: Node, now: number): Finding[] {
+  return node.conditions.map((each) => {
+    const what = each.type === 'crash_loop' ? 'in a crash loop' : 'thrashing';
+    const lasts = each.ended_at === null;
+    return {
+      level: !lasts ? 'note' : each.type === 'crash_loop' ? 'bad' : 'warn',
+      title: `Node ${node.name} ${lasts ? 'is' : 'was'} ${what}`,
+      detail: `${lasts ? `For ${duration(now - each.since)}` : `Until ${ago(now - each.ended_at!)}`}: ${each.message}.`,
       panel: 'nodes',
-    },
-  ];
+    };
+  });
 }
 
 function refusals(lastMinute: Record<string, number>, overview: Overview): Finding[] {

@@ -101,7 +101,9 @@ def _other_server() -> list[CheckResult]:
         return [CheckResult("server", "failure", error.message, f"change {URL_VARIABLE} or the context")]
     if base == default_url():
         return []
-    return [CheckResult("server", "ok", f"other commands ask {base}, which is not checked here: larder status")]
+    return [
+        CheckResult("server", "ok", f"other commands ask {base}, which is not checked here: larder status")
+    ]
 
 
 def _running_node(settings: Settings) -> dict[str, Any] | None:
@@ -189,7 +191,8 @@ def _cache(settings: Settings) -> list[CheckResult]:
     try:
         overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
         reporting = [node for node in overview["nodes"] if node["stats"] is not None]
-        found = [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
+        found = _conditions(overview["nodes"])
+        found += [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
         found += [each for node in reporting for each in _tiers(node)]
         return found or [
             CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")
@@ -198,6 +201,15 @@ def _cache(settings: Settings) -> list[CheckResult]:
         return [CheckResult("cache", "ok", f"not checked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
         return [CheckResult("cache", "ok", f"not checked: the server at {default_url()} is not a Larder")]
+
+
+def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
+    fix = "larder why NODE; see docs/operate/runbook.md"
+    last = set(caches.conditions(nodes, lasting=True))
+    return [
+        CheckResult("node", "failure" if any(map(line.startswith, last)) else "warning", line, fix)
+        for line in caches.conditions(nodes)
+    ]
 
 
 def _node_cache(node: dict[str, Any]) -> CheckResult:

@@ -25,7 +25,8 @@ SLACK_S = 2.0
 """Seconds by which an effect may be recorded before its cause, because two processes have two clocks."""
 BY_QUOTA = ("over_limit", "rate_limited")
 """Reasons of refusals that a quota can cause."""
-_RUNS = ("node.stopped", "node.started", "node.joined")
+_STOPS = ("node.stopped", "dataplane.stopped")
+_RUNS = (*_STOPS, "node.started", "node.joined")
 _SIZES = ("limit_bytes", "store_rate_bytes", "pin_budget_bytes")
 
 
@@ -172,7 +173,7 @@ def _ends(e: Evidence, node: str) -> list[_End]:
             announced, code = True, event["fields"].get("code")
             if code != 0:
                 ends.append(_End(event["at"], _exit(code)))
-        elif event["name"] == "node.stopped":
+        elif event["name"] in _STOPS:
             announced = True
         elif event["name"] == "node.lost":
             lost_at = event["at"]
@@ -245,7 +246,7 @@ def _lost(e: Evidence) -> str:
             since = f" since {at(seen[0]['at'])}" if seen else ""
             before = _before(e, name, seen[0]["at"]) if seen else ""
             last = next((each for each in e.events if each["node"] == name and each["name"] in _RUNS), None)
-            if last is not None and last["name"] == "node.stopped":
+            if last is not None and last["name"] in _STOPS:
                 return (
                     f"Node {name} is lost{since}: its data plane was stopped at {at(last['at'])} and has not started "
                     f"again{before}."

@@ -24,6 +24,8 @@ MAX_CHANGES = 1000
 MAX_EVENTS = 1000
 SHOWN = 8
 """Maximum number of alerts, of changes and of events that are shown."""
+ROUTINE = ("engine.", "session.", "memory.", "node.started", "node.joined", "dataplane.started")
+"""Beginnings of the names of events that say the least about a problem."""
 OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
 """Events of a node that every tenant notices."""
 
@@ -82,9 +84,9 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "alerts": alerts,
         "figures": tenant if node is None else node,
         "changes": own[:SHOWN],
-        "events": _distinct(each for each in events if each["at"] >= started and _about(each, kind, name))[
-            :SHOWN
-        ],
+        "events": _telling(
+            _distinct(each for each in events if each["at"] >= started and _about(each, kind, name))
+        ),
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
@@ -103,6 +105,12 @@ def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         alike.setdefault((event["name"], event["node"], event["actor"], *about), []).append(event)
     ends = [each for same in alike.values() for each in (same[:1] if len(same) == 1 else (same[0], same[-1]))]
     return sorted(ends, key=lambda event: event["id"], reverse=True)
+
+
+def _telling(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events to show, newest first: those of normal operation only where there is room."""
+    ranked = sorted(events, key=lambda event: event["name"].startswith(ROUTINE))
+    return sorted(ranked[:SHOWN], key=lambda event: event["id"], reverse=True)
 
 
 def _changes(url: str | None, started: float) -> list[dict[str, Any]]:

@@ -1,0 +1,205 @@
+"""Conditions of nodes that no single report shows: a crash loop, and thrashing.
+
+A node that crashes again and again is mostly in sync when one looks, and a pool that evicts blocks before they are read
+again looks busy. Both are found from events and from reports of the last minutes. A condition stays visible for a while
+after it ended.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from app.observe.catalogue.fleet import NodeConditionEnded, NodeConditionStarted
+from app.observe.events import EventBus
+from app.schemas.base.listing import PageRequest
+from app.schemas.fleet.nodes import ConditionType, NodeCondition
+from app.schemas.views.events import EventFilters
+from app.store.base.database import Database
+from app.store.views import events
+from app.store.views.events import EventRow
+from dataplane.protocol.stats.node import NodeStats
+
+CRASHES, CRASHES_S = 3, 600.0
+"""A crash loop: at least this many unexpected ends of a node's process within this many seconds."""
+WINDOW_S, SAMPLE_S = 120.0, 5.0
+FULL, EVICTED, HITS = 0.9, 0.5, 0.05
+"""Thrashing: within `WINDOW_S`, the pool is at least this full, this share of the stored blocks was evicted, and a
+smaller share of the requested blocks was hit."""
+MIN_EVICTED = 100
+"""Smallest number of evicted blocks that counts as thrashing."""
+QUIET_S = 60.0
+"""Seconds without a condition after which it has ended."""
+STOPS = ("node.stopped", "dataplane.stopped")
+EVENTS = frozenset((*STOPS, "node.joined", "node.lost", "node.forgotten", "dataplane.exited"))
+"""Names of the events that `on_event` reads."""
+MAX_EPOCHS = 8
+MAX_EVENTS = 1000
+
+
+class _Sample(NamedTuple):
+    at: float
+    epoch: str
+    stored: int
+    evicted: int
+    requested: int
+    hit: int
+
+
+@dataclass
+class _Condition:
+    since: float
+    last: float
+    """Time at which it was last found."""
+    message: str
+    ended_at: float | None = None
+
+
+@dataclass
+class _Watched:
+    """What is known about one node."""
+
+    epochs: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_EPOCHS))
+    """Epochs of its last processes."""
+    is_explained: bool = False
+    """Whether the end of the current process was announced, or is already among `ends`."""
+    lost_at: float | None = None
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
+    """Times of unexpected ends, oldest first."""
+    samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=int(WINDOW_S / SAMPLE_S) + 1))
+    conditions: dict[ConditionType, _Condition] = field(default_factory=dict)
+
+
+class NodeConditions:
+    """Publishes when a condition starts and ends. Call `on_event` for each event, and `look` about once a second."""
+
+    def __init__(self, bus: EventBus, kept_s: float, clock: Callable[[], float] = time.time) -> None:
+        """`kept_s`: seconds for which a condition stays visible after it ended."""
+        self._bus = bus
+        self._kept_s = kept_s
+        self._clock = clock
+        self._nodes: dict[str, _Watched] = {}
+
+    async def load(self, database: Database) -> None:
+        """Read the events of the last minutes that an earlier manager stored. Raises StoreUnavailable."""
+        since = self._clock() - CRASHES_S
+        rows: list[EventRow] = []
+        async with database.read() as session:
+            for names in ("node.*", "dataplane.*"):
+                page = await events.page(session, PageRequest(MAX_EVENTS), EventFilters(names, since=since))
+                rows += page.rows
+        for row in sorted(rows, key=lambda row: row.id):
+            self.on_event(row.name, row.node, row.at, row.fields)
+
+    def on_event(self, name: str, node: str, at: float, fields: Mapping[str, Any]) -> None:
+        """Read an event of a node's process; events must come in order."""
+        if name not in EVENTS or not node:
+            return
+        if name == "node.forgotten":
+            self._nodes.pop(node, None)
+            return
+        watched = self._nodes.setdefault(node, _Watched())
+        if name == "dataplane.exited":
+            watched.is_explained = True
+            if fields.get("code") != 0:
+                watched.ends.append(at)
+        elif name in STOPS:
+            watched.is_explained = True
+        elif name == "node.lost":
+            watched.lost_at = at
+        else:
+            epoch = str(fields.get("epoch"))
+            if epoch not in watched.epochs:
+                if watched.epochs and not watched.is_explained:
+                    watched.ends.append(watched.lost_at or at)
+                watched.epochs.append(epoch)
+                watched.is_explained = False
+            watched.lost_at = None
+
+    def look(self, stats: Iterable[NodeStats]) -> None:
+        """Compare the latest reports with earlier ones."""
+        now = self._clock()
+        for each in stats:
+            watched = self._nodes.setdefault(each.node, _Watched())
+            if not watched.samples or now - watched.samples[-1].at >= SAMPLE_S:
+                totals = each.totals
+                watched.samples.append(
+                    _Sample(
+                        now,
+                        each.epoch,
+                        totals.stored_blocks,
+                        totals.evicted_blocks,
+                        totals.requested_blocks,
+                        totals.hit_blocks,
+                    )
+                )
+                if message := _thrashes(watched.samples, each):
+                    self._found(each.node, watched, "thrashing", now - WINDOW_S, message, now)
+        for name, watched in self._nodes.items():
+            while watched.ends and watched.ends[0] < now - CRASHES_S:
+                watched.ends.popleft()
+            if len(watched.ends) >= CRASHES:
+                message = (
+                    f"its data plane ended unexpectedly {len(watched.ends)} times in {CRASHES_S / 60:.0f} min"
+                )
+                self._found(name, watched, "crash_loop", watched.ends[0], message, now)
+            self._end(name, watched, now)
+
+    def _found(
+        self, node: str, watched: _Watched, kind: ConditionType, since: float, message: str, now: float
+    ) -> None:
+        known = watched.conditions.get(kind)
+        if known is None or known.ended_at is not None:
+            known = watched.conditions[kind] = _Condition(since, now, message)
+            self._bus.publish(NodeConditionStarted(kind, message), node=node)
+        known.last, known.message = now, message
+
+    def _end(self, node: str, watched: _Watched, now: float) -> None:
+        for kind, condition in list(watched.conditions.items()):
+            if condition.ended_at is not None:
+                if now - condition.ended_at > self._kept_s:
+                    del watched.conditions[kind]
+            elif now - condition.last > QUIET_S:
+                condition.ended_at = now
+                self._bus.publish(NodeConditionEnded(kind, now - condition.since), node=node)
+
+    def of(self, node: str) -> list[NodeCondition]:
+        """Return the conditions of a node, also those that ended not long ago."""
+        watched = self._nodes.get(node)
+        return (
+            []
+            if watched is None
+            else [
+                NodeCondition(kind, each.message, each.since, each.ended_at)
+                for kind, each in watched.conditions.items()
+            ]
+        )
+
+    def lasting(self) -> Iterator[tuple[str, ConditionType]]:
+        """Yield the node and the type of each condition that has not ended."""
+        for name, watched in self._nodes.items():
+            for kind, condition in watched.conditions.items():
+                if condition.ended_at is None:
+                    yield name, kind
+
+
+def _thrashes(samples: deque[_Sample], stats: NodeStats) -> str:
+    """Return how a node thrashes; empty if it does not, or was not watched for long enough."""
+    first, last = samples[0], samples[-1]
+    if last.at - first.at < WINDOW_S - SAMPLE_S or any(each.epoch != last.epoch for each in samples):
+        return ""
+    stored, evicted = last.stored - first.stored, last.evicted - first.evicted
+    requested, hit = last.requested - first.requested, last.hit - first.hit
+    is_full = stats.pool.used_bytes >= FULL * stats.pool.capacity_bytes
+    if (
+        not is_full
+        or evicted < max(MIN_EVICTED, EVICTED * stored)
+        or not requested
+        or hit >= HITS * requested
+    ):
+        return ""
+    return (
+        f"its pool is full, and in {WINDOW_S / 60:.0f} min {stored:,} blocks were stored, {evicted:,} evicted, and "
+        f"{hit:,} of {requested:,} requested blocks hit"
+    )
