@@ -85,8 +85,8 @@ def condition(kind: str, minutes: int) -> Case:
     series, other = (
         labelled("larder_node_condition", type=each, **NODE, **MANAGER) for each in (kind, "other")
     )
-    short = [{series: f"_x{30 - minutes} 1x{minutes + 5}"}] if minutes else []
-    return Case(NODE, {series: f"_x{29 - minutes} 1x{minutes + 5}"}, {other: "1x40"}, also_below=short)
+    short = [{series: f"_x{31 - minutes} 1x{minutes + 5}"}] if minutes else []
+    return Case(NODE, {series: f"_x{30 - minutes} 1x{minutes + 5}"}, {other: "1x40"}, also_below=short)
 
 
 def grew(name: str, labels: dict[str, str]) -> Case:
@@ -212,33 +212,6 @@ CASES = {
     "LarderGatewayMemoryShort": gauge("larder_gateway_memory_short", GATEWAY, 5),
 }
 FURTHER = {
-    "LarderEventsDropped": Case(
-        {"plane": "data", "event": "blocks.refused", **NODE},
-        {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+61x40"},
-        {labelled("larder_events_dropped_total", plane="data", event="blocks.refused", **NODE): "0+59x40"},
-    ),
-    "LarderTokenExpires": Case(
-        {"token": "prometheus"},
-        {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{8 * 86400}x144"},
-        {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{9 * 86400}x144"},
-        at=5 * DAY + 60,
-        step=60,
-        also_below=[
-            {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"_x48 {8 * 86400}x96"}
-        ],
-    ),
-    "LarderGpuCopiesFail": gauge("larder_gpu_copy_pool_problem", GPU, 5),
-    "LarderTierOutOfService": gauge("larder_tier_serves", TIER, 2, fires=0, below=1),
-    "LarderGatewayUnreachable": gauge("larder_gateway_problem", GATEWAY, 1),
-    "LarderGatewayNameRemoved": grew("larder_gateway_name_restored_total", GATEWAY),
-    "LarderGatewayMemoryShort": gauge("larder_gateway_memory_short", GATEWAY, 5),
-}
-FURTHER = {
-    "LarderDataPlaneRestarts": Case(
-        NODE,
-        {labelled("larder_process_cpu_seconds_total", plane="data", **NODE): "0+1x18 0+1x3 0+1x3 0+1x20"},
-        {labelled("larder_process_cpu_seconds_total", plane="management"): "0+1x18 0+1x3 0+1x3 0+1x20"},
-    ),
     "LarderEventsDropped": Case(
         {"plane": "management", "event": "quota.changed"},
         {labelled("larder_events_dropped_total", plane="management", event="quota.changed"): "0+61x40"},
