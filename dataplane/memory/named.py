@@ -23,6 +23,7 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ _MAGIC = b"LARDERSH"
 _HEADER = Struct("<8sIIQQQH")
 _VERSION = 1
 _TRIES = 3
+LOOKED_AT_S = 0.005
 
 Inode = tuple[int, int]
 """Device and inode."""
@@ -362,6 +364,20 @@ def free_bytes(folder: Path = FOLDER, inherited: Iterable[Inode] = ()) -> int:
     return space.f_bavail * space.f_frsize + sum(coming.values()) - PAGE_BYTES
 
 
+def left_behind(folder: Path = FOLDER, *, remove: bool = False) -> dict[Path, int]:
+    """Return the allocated bytes of the files of dead owners by their names, 0 for the second name of a file. `remove`
+    removes the names, and so gives the memory back to the machine. Raises CannotName."""
+    found: dict[Path, int] = {}
+    seen: set[Inode] = set()
+    for path in sorted(_files(folder)):
+        with suppress(OSError):  # another user's, or just removed
+            status = os.stat(path, follow_symlinks=False)
+            if not _reclaim(path, remove=remove):
+                found[path] = 0 if _inode(status) in seen else status.st_blocks * 512
+                seen.add(_inode(status))
+    return found
+
+
 def discard(file: SharedFile, folder: Path = FOLDER) -> None:
     """Remove the name of a predecessor's file that is no longer needed, and close the file."""
     header = Header.read(file.fd)
@@ -417,8 +433,22 @@ def _make_way(path: Path, inherited: Collection[Inode]) -> None:
             raise CannotName(f"{path} {fault}")
 
 
-def _reclaim(path: Path) -> str:
-    """Remove a file if its owner is dead; otherwise return what the file is. Raises OSError."""
+def _locked(fd: int) -> bool:
+    """Lock a file. Return False if its owner lives. Another process that looks whose it is holds the lock for less than
+    a millisecond."""
+    for pause_s in (LOOKED_AT_S, 0.0):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(pause_s)
+        else:
+            return True
+    return False
+
+
+def _reclaim(path: Path, *, remove: bool = True) -> str:
+    """Remove a file if its owner is dead; otherwise return what the file is. Without `remove`, the file stays. Raises
+    OSError."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
@@ -428,14 +458,12 @@ def _reclaim(path: Path) -> str:
                 "is not Larder's: another cache server may use it. Stop that server, remove the file when there is "
                 "none, or choose another name with dataplane.lmcache_shm_name"
             )
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(fd):
             return (
                 f"belongs to another data plane or its supervisor (created by process {header.pid}). Stop it, or "
                 "choose another name with dataplane.lmcache_shm_name"
             )
-        if os.path.samestat(found, os.stat(path, follow_symlinks=False)):
+        if remove and os.path.samestat(found, os.stat(path, follow_symlinks=False)):
             os.unlink(path)
         return ""
     finally:

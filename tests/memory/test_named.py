@@ -14,7 +14,16 @@ import pytest
 
 from dataplane.io.peers import maps_device, may_pin
 from dataplane.memory.memory import NodeMemory
-from dataplane.memory.named import PREFIX, SPARE_PREFIX, CannotName, Header, NamedFile, discard, free_bytes
+from dataplane.memory.named import (
+    PREFIX,
+    SPARE_PREFIX,
+    CannotName,
+    Header,
+    NamedFile,
+    discard,
+    free_bytes,
+    left_behind,
+)
 from dataplane.memory.prefault import Prefault
 from dataplane.protocol.checksums import checksum
 from tests.dataplane import factories as make
@@ -116,6 +125,19 @@ def test_names_of_other_dead_owners_are_removed_too(name: str) -> None:
     assert path_of(name).exists()
     free_bytes()
     assert not path_of(name).exists()
+
+
+def test_what_is_left_behind_is_listed_with_its_bytes_and_removed_if_asked(name: str) -> None:
+    paths = {path_of(name), spare_of(name)}
+    with owner(name) as process:
+        assert not paths & left_behind(remove=True).keys()
+        process.kill()
+    left = left_behind()
+    assert paths <= left.keys()
+    assert sum(left[path] for path in paths) >= 4096, "at least the header; once, not for each name"
+    assert [left[path] for path in paths].count(0) == 1
+    assert paths <= left_behind(remove=True).keys()
+    assert not any(path.exists() for path in paths)
 
 
 def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from app.cli.support.left_memory import left_memory
 from app.settings import Settings
 from dataplane.base.units import format_size
 from dataplane.protocol import barrier
@@ -66,6 +67,7 @@ def checks(
         _gateway_bytes(settings, table, pool_bytes), configured=bool(table.get("lmcache_pool_bytes"))
     )
     yield from _gateway_memory(settings, str(table.get("lmcache_shm_name") or ""), runs=runs)
+    yield from _left_behind()
     yield _huge_pages(pool_bytes, wanted=bool(table.get("huge_pages")), runs=runs)
     yield _locked_memory(pool_bytes, wanted=bool(table.get("mlock")))
     yield _port(settings, runs=runs)
@@ -73,6 +75,14 @@ def checks(
     yield from _fleet(settings.state_dir)
     yield _clock()
     yield _gpu()
+
+
+def _left_behind() -> Iterator[CheckResult]:
+    """Report shared memory of this user's data planes that ended without removing it."""
+    if left := left_memory(SHARED_MEMORY):
+        names = " ".join(map(str, left))
+        message = f"dead data planes left {format_size(sum(left.values()))} in {SHARED_MEMORY}"
+        yield CheckResult("memory left behind", "warning", message, f"rm {names}")
 
 
 def runs_here(state_dir: Path) -> bool:

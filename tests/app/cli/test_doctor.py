@@ -23,6 +23,7 @@ from app.cli.commands.machine.up import up
 from app.cli.support import checkup, gpus
 from app.settings import AppSettings, Settings, without_secrets
 from dataplane.base.settings import Common, with_defaults, without_password
+from dataplane.memory.named import NamedFile
 from docs.settings_table import SECRETS, TABLES, texts
 from tests.app.doctor import examined
 
@@ -73,6 +74,23 @@ def test_a_name_of_the_gateways_memory_that_is_gone_or_taken_fails(
     with (folder / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert f"{path} does not exist" in examined()[1]["LMCache memory"]["message"]
+
+
+def test_memory_that_dead_data_planes_left_is_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = folder.parent / "shm"
+    shared.mkdir()
+    monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
+    living = NamedFile.create("living", 1 << 20, os.getpid(), 1, folder=shared)
+    assert "memory left behind" not in examined()[1]
+    NamedFile.create("dead", 1 << 20, os.getpid(), 1, folder=shared).close()
+    found = examined()[1]["memory left behind"]
+    spare, path = sorted(each for each in shared.iterdir() if "dead" in each.name)
+    assert (found["state"], found["fix"]) == ("warning", f"rm {spare} {path}")
+    assert path.exists(), "it changes nothing"
+    living.remove()
+    living.close()
 
 
 def test_a_user_whose_logout_removes_the_gateways_memory_is_warned(

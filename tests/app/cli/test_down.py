@@ -1,9 +1,22 @@
 """`larder down` says what it stopped, and what it did not and why."""
 
 import fcntl
+import os
 from pathlib import Path
 
+from dataplane.memory.named import NamedFile
+from tests.app.command import run
 from tests.app.up import Up
+from tests.run_marks import shm_name
+
+
+def test_what_dead_data_planes_left_in_shared_memory_is_removed(socket_dir: Path) -> None:
+    left = NamedFile.create(shm_name("left"), 1 << 20, os.getpid(), 1)
+    left.close()
+    done = run("down", env={"LARDER_STATE_DIR": str(socket_dir)})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "and no memory is kept\nremoved what dead data planes left: " in done.stdout
+    assert all(str(path) in done.stdout and not path.exists() for path in left.paths)
 
 
 def test_a_data_plane_that_cannot_be_reached_is_named_after_larder_up_was_stopped(socket_dir: Path) -> None:

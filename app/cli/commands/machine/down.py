@@ -12,6 +12,7 @@ from struct import calcsize, unpack
 import click
 
 from app.cli.support.exit_watchdog import BEYOND_GRACE_S
+from app.cli.support.left_memory import left_memory
 from app.cli.support.output import Output, output_option
 from app.cli.support.terminal import say
 from app.settings import Settings, load
@@ -30,7 +31,8 @@ _CREDENTIALS = "iII"
 )
 @output_option
 def down(config: str | None, output: Output) -> None:
-    """Stop the Larder of this state directory and release its cache.
+    """Stop the Larder of this state directory and release its cache, and the shared memory that data planes of this
+    user left when they were killed.
 
     Ctrl-C and SIGTERM keep the cache in memory for dataplane.keep_memory_s; this command does not.
     """
@@ -47,14 +49,21 @@ def down(config: str | None, output: Output) -> None:
                 f"stopped `larder up`, but its cache is not released: {error}"
             ) from None
         raise
+    left = left_memory(remove=True)
     blocks, nbytes = held or (0, 0)
-    if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes}):
+    if output.data(
+        {"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(left.values())}
+    ):
         return
     if not stopped and held is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
-        return
-    what = "no blocks were cached" if held is None else f"released {_amount(*held)}"
-    say(f"{'stopped; ' if stopped else ''}{what}")
+    else:
+        what = "no blocks were cached" if held is None else f"released {_amount(*held)}"
+        say(f"{'stopped; ' if stopped else ''}{what}")
+    if left:
+        say(
+            f"removed what dead data planes left: {format_size(sum(left.values()))}, {', '.join(map(str, left))}"
+        )
 
 
 def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> tuple[int, int] | None:
