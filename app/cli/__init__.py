@@ -96,6 +96,20 @@ _COMMANDS = {
 }
 
 
+SECTIONS = {
+    "Run": ("up", "down", "restart", "demo", "dataplane", "install"),
+    "Look": ("status", "why", "top", "events", "usage", "doctor", "version"),
+    "Records": ("quotas", "tenants", "pins", "policies", "tiers", "ceilings", "rates", "tokenizers"),
+    "Documents": ("export", "diff", "apply"),
+    "Cached blocks": (
+        *("prefixes", "blocks", "lookup", "locate", "verify"),
+        *("invalidate", "demote", "move", "compress", "clear"),
+    ),
+    "Fleet": ("nodes", "engines", "pushes", "managers", "manager-key"),
+    "Access": ("login", "logout", "whoami", "context", "tokens", "audit"),
+    "Tools": ("db", "ipc", "trace", "replay", "openapi", "completion"),
+}
+"""Names of the commands as `--help` lists them."""
 _ALIASES = {
     "quota": "quotas",
     "pin": "pins",
@@ -120,6 +134,10 @@ _ALIASES = {
 
 class LazyGroup(click.Group):
     """A group that knows the name and the help of each command, and imports a command when it is called."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; `larder help NOUN` is `larder NOUN --help`."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -153,8 +171,10 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+        width = max(map(len, _COMMANDS))
+        for section, names in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), _COMMANDS[name][1]) for name in names])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):

@@ -1,5 +1,6 @@
 """Documents for `diff` and `apply`: read them, send them, and print the answer."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -15,7 +16,25 @@ from dataplane.base.units import format_exact_size
 from dataplane.base.visible import is_plain
 
 MAX_FAULTS = 50
+_SUFFIXES = (".yaml", ".yml", ".json")
 _SIGNS = {"create": ("+", "green"), "update": ("~", "yellow"), "delete": ("-", "red"), "ended": ("=", "cyan")}
+
+
+def _of_folders(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names with each folder replaced by its documents, sorted by name. Raises ClickException."""
+    return tuple(name for each in given for name in (_documents_in(each) if os.path.isdir(each) else [each]))
+
+
+def _documents_in(folder: str) -> list[str]:
+    try:
+        found = [
+            os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)
+        ]
+    except OSError as error:
+        raise click.ClickException(f"{folder}: {error.strerror}") from None
+    if not found:
+        raise click.ClickException(f"{folder}: expected files that end in {', '.join(_SUFFIXES)}")
+    return found
 
 
 def document_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -27,8 +46,8 @@ def document_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--managed-by", metavar="NAME", default="", help="Owner, if the document names none."),
         click.option("--prune", is_flag=True, help="Delete the owner's records that are not in the files."),
         click.option(
-            "-f", "--file", "files", metavar="FILE", multiple=True, required=True,
-            help="Document in YAML or JSON; - is standard input. May be repeated.",
+            "-f", "--file", "files", metavar="FILE", multiple=True, required=True, callback=_of_folders,
+            help="Document in YAML or JSON, or a folder of them; - is standard input. May be repeated.",
         ),
     ):  # fmt: skip
         function = option(function)

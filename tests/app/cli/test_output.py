@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from app.cli import SECTIONS
 from app.cli import larder as root
 from app.cli.support import table as tables
 from app.cli.support import watch
@@ -53,6 +54,13 @@ async def recorded(plane: Plane, name: str) -> None:
     async with asyncio.timeout(60):
         while not (await plane.get(f"/api/v1/events/history?name={name}"))["items"]:
             await asyncio.sleep(0.01)
+
+
+def test_every_command_is_in_one_section_of_the_help_and_help_is_a_command() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(root.list_commands(click.Context(root)))
+    assert run("help").output == run("--help").output
+    assert run("help", "quotas", "set").output == run("quotas", "set", "--help").output
 
 
 def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, str]]:

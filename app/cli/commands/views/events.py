@@ -69,6 +69,8 @@ def list_events(
     if output.format in ("table", "wide"):
         for line in _not_kept(answer["not_kept"]):
             say(line)
+        if name in answer["not_kept"]["names"]:
+            say(f"Events of this name are never stored: larder events --follow --name {name}")
 
 
 def _follow(url: str | None, query: dict[str, str | None], limit: int, output: Output) -> None:

@@ -110,7 +110,7 @@ def _distinct(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _telling(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the events to show, newest first: those of normal operation only where there is room."""
     ranked = sorted(events, key=lambda event: event["name"].startswith(ROUTINE))
-    return sorted(ranked[:SHOWN], key=lambda event: event["id"], reverse=True)
+    return sorted(ranked[:SHOWN], key=lambda event: (event["at"], event["id"]), reverse=True)
 
 
 def _changes(url: str | None, started: float) -> list[dict[str, Any]]:
