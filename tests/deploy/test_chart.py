@@ -131,6 +131,38 @@ def test_kubernetes_accepts_the_manifests(helm: Any, values: dict[str, Any], ver
             kubernetes.validate(manifest, version, strict=True)
 
 
+def test_large_numbers_stay_whole(helm: Any) -> None:
+    """Such as the uids of OpenShift. Helm reads each number of a values file as a float."""
+    large = {
+        "poolBytes": 68719476736,
+        "uid": 1000650000,
+        "gid": 1000650001,
+        "allowedUids": [1000660000, 2000000],
+        "env": {"LARDER_DATAPLANE__MAX_BLOCKS": 4000000, "LARDER_DATAPLANE__PIN_BUDGET_RATIO": 0.25},
+    }
+    env = {"LARDER_APP__MAX_KEPT_PUSHES": 5000000}
+    values = {
+        "dataplane": large,
+        "manager": {"env": env},
+    }
+    found = manifests(helm, values)
+    assert not [name for name, each in found.items() if re.search(r"\de\+\d", json.dumps(each))]
+    daemons = found["DaemonSet/larder-dataplane"]
+    context = pod(daemons)["securityContext"]
+    assert [context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")] == [
+        1000650000,
+        *[1000650001] * 2,
+    ]
+    (chown,) = [each for each in pod(daemons)["initContainers"] if "chown" in json.dumps(each)]
+    assert "chown 1000650000:1000650001 " in json.dumps(chown)
+    environ = environment_of(daemons)
+    assert environ["LARDER_POOL_BYTES"] == "68719476736"
+    assert environ["LARDER_DATAPLANE__ALLOWED_UIDS"] == "1000660000,2000000"
+    assert environ["LARDER_DATAPLANE__MAX_BLOCKS"] == "4000000"
+    assert environ["LARDER_DATAPLANE__PIN_BUDGET_RATIO"] == "0.25"
+    assert environment_of(found["Deployment/larder-manager"])["LARDER_APP__MAX_KEPT_PUSHES"] == "5000000"
+
+
 def test_what_is_optional_is_left_out(helm: Any) -> None:
     assert set(manifests(helm, {})) == {
         "Deployment/larder-manager",

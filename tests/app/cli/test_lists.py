@@ -40,9 +40,10 @@ async def test_a_list_is_whole_and_says_what_a_limit_left_out(
     await plane.put_quota("t4", "1GiB")
     assert "limit_bytes 2 GiB -> 1 GiB" in (await larder(plane, "audit", "list", "-o", "wide"))[1]
     name = (await plane.get("/api/v1/events/history"))["not_kept"]["names"][0]
-    assert f"never stored: larder events --follow --name {name}" in (
-        await larder(plane, "events", "--name", name)
-    )[1]
+    assert (
+        f"never stored: larder events --follow --name {name}"
+        in (await larder(plane, "events", "--name", name))[1]
+    )
     for kind in ("pins", "policies", "ceilings", "tenants", "tokens", "rates"):
         code, _, err = await larder(plane, kind, "list")
         assert (code, err) == (0, "")

@@ -38,10 +38,20 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
+{{/* A value as text. Helm reads each number of a values file as a float, which from a million on prints as 1e+06. */}}
+{{- define "larder.text" -}}
+{{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}{{ else }}{{ toString . }}{{ end -}}
+{{- end -}}
+
+{{/* Whole numbers with commas between them. */}}
+{{- define "larder.whole" -}}
+{{- range $at, $number := . }}{{ if $at }},{{ end }}{{ int64 $number }}{{ end -}}
+{{- end -}}
+
 {{- define "larder.env" -}}
 {{- range $name, $value := . }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ include "larder.text" $value | quote }}
 {{- end }}
 {{- end -}}
 
