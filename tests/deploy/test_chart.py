@@ -40,6 +40,7 @@ EVERYTHING: dict[str, Any] = {
         "tolerations": [{"operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
         "podAnnotations": {"a": "b"},
+        "priorityClassName": "system-cluster-critical",
     },
     "dataplane": {
         "sharedMemory": "hostPath",
@@ -50,12 +51,20 @@ EVERYTHING: dict[str, Any] = {
         "tolerations": [{"operator": "Exists"}],
         "affinity": {"nodeAffinity": {}},
         "podAnnotations": {"a": "b"},
+        "priorityClassName": "system-cluster-critical",
         "tiers": {
             "hostPaths": ["/mnt/nvme0/larder", "/mnt/nvme1/larder"],
             "claims": [{"claimName": "larder-tiers", "mountPath": "/mnt/shared"}],
             "secretFiles": ["larder-redis"],
             "secretEnv": {"TIER_S3_KEY": {"name": "larder-s3", "key": "access_key_id"}},
         },
+    },
+    "ingress": {
+        "enabled": True,
+        "className": "nginx",
+        "host": "cache.example",
+        "annotations": {"a": "b"},
+        "tlsSecret": "larder-tls",
     },
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "metrics": {
@@ -163,16 +172,41 @@ def test_large_numbers_stay_whole(helm: Any) -> None:
     assert environment_of(found["Deployment/larder-manager"])["LARDER_APP__MAX_KEPT_PUSHES"] == "5000000"
 
 
+def test_managers_are_spread_and_their_ingress_is_an_allowed_host(helm: Any) -> None:
+    found = manifests(helm, EVERYTHING)
+    (spread,) = pod(found["Deployment/larder-manager"])["topologySpreadConstraints"]
+    labels = found["Deployment/larder-manager"]["spec"]["selector"]["matchLabels"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+    assert found["PodDisruptionBudget/larder-manager"]["spec"] == {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": labels},
+    }
+    ingress = found["Ingress/larder"]["spec"]
+    assert ingress["ingressClassName"] == "nginx"
+    assert ingress["tls"] == [{"hosts": ["cache.example"], "secretName": "larder-tls"}]
+    (rule,) = ingress["rules"]
+    assert rule["host"] == "cache.example"
+    assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "larder", "port": {"name": "http"}}
+    hosts = environment_of(found["Deployment/larder-manager"])["LARDER_APP__ALLOWED_HOSTS"].split(",")
+    assert {"cache.example", "larder.example"} <= set(hosts)
+    for name in ("Deployment/larder-manager", "DaemonSet/larder-dataplane"):
+        assert pod(found[name])["priorityClassName"] == "system-cluster-critical"
+
+
 def test_what_is_optional_is_left_out(helm: Any) -> None:
     assert set(manifests(helm, {})) == {
         "Deployment/larder-manager",
+        "PodDisruptionBudget/larder-manager",
         "DaemonSet/larder-dataplane",
         "Service/larder",
         "Service/larder-gateway",
         "NetworkPolicy/larder-dataplane",
     }
-    little = manifests(helm, {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}})
-    assert {"Service/larder-gateway", "NetworkPolicy/larder-dataplane"}.isdisjoint(little)
+    little = manifests(
+        helm,
+        {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}, "manager": {"replicas": 1}},
+    )
+    assert set(little) == {"Deployment/larder-manager", "DaemonSet/larder-dataplane", "Service/larder"}
     found = manifests(helm, EVERYTHING)
     assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(found)
     assert pod(found["Deployment/larder-vllm"])["containers"][0]["env"] == [
@@ -219,6 +253,7 @@ def test_alerts_lead_to_the_runbook_that_the_service_serves_unless_told_otherwis
         ({"secrets": {"join": {"name": ""}}}, "name"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "viewer's token"),
         ({"vllm": {"enabled": True}, "dataplane": {"gatewayPort": 0}}, "needs the gateway"),
+        ({"ingress": {"enabled": True}}, "ingress: needs a host"),
     ],
 )
 def test_wrong_values_are_refused(helm: Any, values: dict[str, Any], fault: str) -> None:

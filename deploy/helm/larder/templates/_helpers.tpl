@@ -58,7 +58,9 @@ imagePullSecrets:
 {{- define "larder.hosts" -}}
 {{- $name := include "larder.fullname" . -}}
 {{- $own := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) -}}
-{{- join "," (concat $own .Values.manager.allowedHosts) -}}
+{{- $hosts := concat $own .Values.manager.allowedHosts -}}
+{{- if .Values.ingress.enabled }}{{ $hosts = append $hosts .Values.ingress.host }}{{ end -}}
+{{- join "," $hosts -}}
 {{- end -}}
 
 {{- define "larder.nodeName" -}}
