@@ -17,6 +17,7 @@ from dataplane.base import allowed_secrets
 from dataplane.base import labels as label_rules
 from dataplane.base import settings as shared
 from dataplane.base.settings import MAX_SOCKET_PATH_BYTES, Common, SettingsError
+from dataplane.base.units import format_size
 from dataplane.memory.named import MAX_NAME_CHARACTERS
 from dataplane.memory.pages import (
     HUGE_BYTES,
@@ -25,6 +26,7 @@ from dataplane.memory.pages import (
     huge_bytes_available,
     huge_pages_reserved,
     lock_limit_bytes,
+    total_bytes,
 )
 from dataplane.protocol.join import JOINED_FILE, host_of, is_loopback, port_of, url_fault
 from dataplane.protocol.spaces import MAX_BLOCK_TOKENS
@@ -221,6 +223,11 @@ def load(config: str | None = None, environ: Mapping[str, str] | None = None) ->
         common = msgspec.structs.replace(common, pool_bytes=default)
     settings = DataPlaneSettings(common, table)
     _check(settings)
+    if settings.pool_bytes > (has := total_bytes()):
+        raise SettingsError(
+            f"pool_bytes: expected at most the memory of this machine or container, {format_size(has)}, got "
+            f"{format_size(settings.pool_bytes)}; {format_size(available_bytes())} are free now"
+        )
     return settings
 
 

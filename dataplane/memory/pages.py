@@ -50,11 +50,21 @@ def write_zeros(fd: int, offset: int, nbytes: int) -> None:
 
 def available_bytes() -> int:
     """Return the bytes that this machine, and the memory cgroup of this process, could still provide."""
-    found = [_machine_bytes()]
+    return max(0, min(_meminfo("MemAvailable:"), *(left for _, left in _cgroups())))
+
+
+def total_bytes() -> int:
+    """Return the bytes that this machine, and the memory cgroup of this process, have in total."""
+    return min(_meminfo("MemTotal:"), *(most for most, _ in _cgroups()))
+
+
+def _cgroups() -> list[tuple[int, int]]:
+    """Return the limit, and what it still allows, of each memory cgroup of this process; at least one pair."""
+    found = [(1 << 60, 1 << 60)]
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return found[0]
+        return found
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -65,20 +75,20 @@ def available_bytes() -> int:
         else:
             continue
         found += _cgroup_bytes(Path(root), path, limit, used, reclaimable)
-    return max(0, min(found))
+    return found
 
 
-def _machine_bytes() -> int:
+def _meminfo(name: str) -> int:
     with open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
-            if line.startswith("MemAvailable:"):
+            if line.startswith(name):
                 return int(line.split()[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cgroup_bytes(root: Path, path: str, limit: str, used: str, reclaimable: str) -> list[int]:
-    """Return what each cgroup, from this process's up to the root, still allows. In a container the process's cgroup
-    may be mounted as the root."""
+def _cgroup_bytes(root: Path, path: str, limit: str, used: str, reclaimable: str) -> list[tuple[int, int]]:
+    """Return the limit of each cgroup, from this process's up to the root, and what it still allows. In a container the
+    process's cgroup may be mounted as the root."""
     folder = root / path.lstrip("/")
     if not folder.is_dir():
         folder = root
@@ -91,7 +101,7 @@ def _cgroup_bytes(root: Path, path: str, limit: str, used: str, reclaimable: str
                     line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines()
                 )
                 taken = int((folder / used).read_text(encoding="ascii")) - int(stat.get(reclaimable, 0))
-                found.append(int(most) - taken)
+                found.append((int(most), int(most) - taken))
         except (OSError, ValueError):
             pass
         if folder == root:

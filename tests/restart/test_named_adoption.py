@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from dataplane.client import attach
-from dataplane.memory.named import FOLDER, PREFIX, SPARE_PREFIX
+from dataplane.memory.named import FOLDER, PREFIX, SPARE_PREFIX, CannotName
+from dataplane.recovery import named_segment
+from dataplane.settings import load
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
 from tests.forked import run
@@ -233,10 +236,21 @@ def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
 ) -> None:
     small = make_plane().start()
     assert said(small)["nbytes"] == 16 * make.MIB
-    large = make_plane(pool_bytes="512TiB").start()
-    assert large.wait_logged("lmcache.pool_smaller")
-    assert said(large)["nbytes"] == large.logged("lmcache.pool_smaller")[-1]["bytes"] // 4096 * 4096
-    assert said(large)["stored"] == len(CHAIN)
+    settings = load(environ={"LARDER_POOL_BYTES": "64MiB"})
+    assert named_segment._size(settings, 256 * make.MIB) == 64 * make.MIB
+    assert named_segment._size(settings, 32 * make.MIB) == 32 * make.MIB
+    with pytest.raises(CannotName, match="it needs 16 MiB"):
+        named_segment._size(settings, 8 * make.MIB)
+
+
+def test_a_pool_larger_than_the_machine_is_refused_with_what_fits(make_plane: Callable[..., Gateway]) -> None:
+    failed = run("dataplane", env=make_plane(pool_bytes="512TiB").environ)
+    assert failed.returncode == 2
+    assert re.search(
+        r"pool_bytes: expected at most the memory of this machine or container, [\d.]+ .iB, got 512 TiB; "
+        r"[\d.]+ .iB are free now",
+        failed.stderr,
+    )
 
 
 def test_a_start_that_fails_later_leaves_no_name(make_plane: Callable[..., Gateway]) -> None:
