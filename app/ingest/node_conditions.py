@@ -67,7 +67,7 @@ class _Watched:
     lost_at: float | None = None
     ends: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     """Times of unexpected ends, oldest first."""
-    samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=int(WINDOW_S / SAMPLE_S) + 1))
+    samples: deque[_Sample] = field(default_factory=deque)
     conditions: dict[ConditionType, _Condition] = field(default_factory=dict)
 
 
@@ -122,6 +122,8 @@ class NodeConditions:
         now = self._clock()
         for each in stats:
             watched = self._nodes.setdefault(each.node, _Watched())
+            while watched.samples and now - watched.samples[0].at > WINDOW_S + SAMPLE_S:
+                watched.samples.popleft()
             if not watched.samples or now - watched.samples[-1].at >= SAMPLE_S:
                 totals = each.totals
                 watched.samples.append(
