@@ -1,10 +1,14 @@
-"""The circuit breaker of a tier. It takes the tier out of service after failures in a row or after a failed probe, and
-back into service after a probe that succeeds."""
+"""The circuit breaker of a tier. It takes the tier out of service after failures in a row, when half of the calls fail,
+or after a failed probe, and back into service after a probe that succeeds. A call that misses its deadline fails."""
 
 from __future__ import annotations
 
+from collections import deque
+
 FAILURES = 3
 """Calls that fail in a row before the tier is taken out of service."""
+RECENT = 20
+"""Calls of which half may not fail: a tier that fails every other call makes engines wait for nothing."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 CHECK_S = 10.0
 """Interval between probes of a tier in service. Calls to open files succeed although their directory is gone."""
@@ -19,6 +23,8 @@ class Breaker:
         self.opened = 0
         """Number of times that the tier was taken out of service."""
         self._failures = 0
+        self._recent: deque[bool] = deque(maxlen=RECENT)
+        """Whether each of the last calls failed."""
         self._wait_s = FIRST_WAIT_S
         self._probe_at = 0.0
         """When the next probe of the tier is due; 0 before the first call of `wants_probe`."""
@@ -34,13 +40,16 @@ class Breaker:
     def succeeded(self) -> None:
         """Record a call that succeeded while the tier serves."""
         self._failures = 0
+        self._recent.append(False)
         if self.serves:
             self._wait_s = FIRST_WAIT_S
 
     def failed(self, reason: str, now: float, *, whole: bool = False) -> None:
         """Record a call that failed. With `whole`, the tier is out of service at once."""
         self._failures += 1
-        if self.serves and (whole or self._failures >= FAILURES):
+        self._recent.append(True)
+        often = 2 * sum(self._recent) >= RECENT
+        if self.serves and (whole or self._failures >= FAILURES or often):
             self.reason = reason or "calls fail"
             self.opened += 1
             self._probe_at = now + self._wait_s
@@ -67,6 +76,7 @@ class Breaker:
         if not reason:
             self.reason = ""
             self._failures = FAILURES - 1  # the next failure takes it out again
+            self._recent.clear()
             self._probe_at = now + CHECK_S
             return
         self.reason = reason

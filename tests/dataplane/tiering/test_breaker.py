@@ -1,11 +1,11 @@
 """A tier that fails is out of service, and is tried again later and later."""
 
-from dataplane.tiering.breaker import CHECK_S, FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, Breaker
+from dataplane.tiering.breaker import CHECK_S, FAILURES, FIRST_WAIT_S, LONGEST_WAIT_S, RECENT, Breaker
 
 
 def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None:
     breaker = Breaker()
-    for _ in range(5):
+    for _ in range(3):
         for _ in range(FAILURES - 1):
             breaker.failed("slow", 0.0)
         assert breaker.serves
@@ -13,6 +13,24 @@ def test_failures_in_a_row_open_it_and_a_success_between_them_does_not() -> None
     for _ in range(FAILURES):
         breaker.failed("slow", 0.0)
     assert (breaker.serves, breaker.reason, breaker.opened) == (False, "slow", 1)
+
+
+def test_half_of_the_last_calls_that_fail_open_it_though_others_succeed_between_them() -> None:
+    breaker = Breaker()
+    for _ in range(RECENT):  # one in three: it serves on
+        breaker.failed("slow", 0.0)
+        breaker.succeeded()
+        breaker.succeeded()
+    assert breaker.serves
+    for _ in range(RECENT):
+        breaker.failed("slow", 0.0)
+        breaker.succeeded()
+    assert (breaker.reason, breaker.opened) == ("slow", 1)
+    assert breaker.wants_probe(FIRST_WAIT_S)
+    breaker.probed("", FIRST_WAIT_S)
+    breaker.succeeded()
+    breaker.failed("slow", 2.0)
+    assert breaker.serves, "older calls do not count after a probe"
 
 
 def test_a_failure_of_the_whole_tier_opens_it_at_once() -> None:
