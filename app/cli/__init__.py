@@ -83,6 +83,7 @@ _COMMANDS = {
         "app.cli.commands.machine.ipc:ipc",
         "Show the queues and stores in shared memory of this user.",
     ),
+    "size": ("app.cli.commands.machine.size:size", "Show how many bytes a token of a model takes."),
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
     "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
     "version": ("app.cli.commands.views.version:version", "Show the versions of client, server and nodes."),
@@ -107,7 +108,7 @@ SECTIONS = {
     ),
     "Fleet": ("nodes", "engines", "pushes", "managers", "manager-key"),
     "Access": ("login", "logout", "whoami", "context", "tokens", "audit"),
-    "Tools": ("db", "ipc", "trace", "replay", "openapi", "completion"),
+    "Tools": ("db", "ipc", "size", "trace", "replay", "openapi", "completion"),
 }
 """Names of the commands as `--help` lists them."""
 _ALIASES = {
