@@ -20,6 +20,7 @@ _COMMANDS = {
         "app.cli.commands.views.why:why",
         "Show what is wrong with a tenant or node, and the most likely cause.",
     ),
+    "alerts": ("app.cli.commands.views.alerts:alerts", "List the alerts that Alertmanager or Grafana sent."),
     "top": ("app.cli.commands.views.top:top", "Show nodes, tenants, pins and rates, live."),
     "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
     "tenants": ("app.cli.commands.records.tenants:tenants", "Manage tenants with cached blocks or a quota."),
@@ -99,7 +100,7 @@ _COMMANDS = {
 
 SECTIONS = {
     "Run": ("up", "down", "restart", "demo", "dataplane", "install"),
-    "Look": ("status", "why", "top", "events", "usage", "doctor", "version"),
+    "Look": ("status", "why", "alerts", "top", "events", "usage", "doctor", "version"),
     "Records": ("quotas", "tenants", "pins", "policies", "tiers", "ceilings", "rates", "tokenizers"),
     "Documents": ("export", "diff", "apply"),
     "Cached blocks": (
@@ -125,6 +126,7 @@ _ALIASES = {
     "engine": "engines",
     "manager": "managers",
     "event": "events",
+    "alert": "alerts",
     "block": "blocks",
     "push": "pushes",
     "rate": "rates",

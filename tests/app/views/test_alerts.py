@@ -14,6 +14,7 @@ import pytest
 from app.store.access import audit
 from app.store.views import alerts as store
 from tests.app.callers import asked, guarding, made
+from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -103,6 +104,21 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert (await post(plane, again))["fired"] == 1
     assert (await post(plane, ended))["repeated"] == 1, "a late message about an earlier time"
     assert (await only(plane))["state"] == "firing"
+
+
+async def test_the_command_line_lists_firing_alerts_and_the_change_before(
+    plane: Plane, node: FakeNode
+) -> None:
+    await plane.put_quota("acme", "1GiB")
+    await post(plane, alert(labels={"tenant": "acme"}, startsAt=rfc(time.time() + 1)))
+    await post(plane, alert("Over", "resolved", startsAt=rfc(time.time() - 60), endsAt=rfc(time.time())))
+    code, out, _ = await larder(plane, "alerts", "-o", "wide")
+    assert (code, out.splitlines()[0]) == (0, "Alerts (1)")
+    assert "LarderTenantRefused" in out
+    assert "create quota acme: limit_bytes 1 GiB" in out
+    assert "https://runbook/refused" in out
+    assert (await larder(plane, "alerts", "--state", "any", "--limit", "1"))[1].startswith("Alerts (1 of 2)")
+    assert (await larder(plane, "alerts", "--node", "none"))[1].startswith("Alerts (0)")
 
 
 async def test_an_alert_whose_start_was_moved_back_is_the_same(plane: Plane) -> None:
