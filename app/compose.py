@@ -204,7 +204,9 @@ class Parts:
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
-            self.events.offer(event) if not event.node or leader_election.latest else None
+            self.events.offer(event)
+            if not event.node or event.name.startswith("dataplane.") or leader_election.latest
+            else None
         )
         bus.watch = lambda event: self.node_conditions.on_event(
             event.name, event.node, event.at, event.fields

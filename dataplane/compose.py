@@ -405,12 +405,12 @@ class DataPlane:
         self._service_manager.ready(status(start))
         try:
             self._loop.run()
+            self.node.emit(NodeStopped(self.clock()))
         except BaseException:
             # The next process checks the memory before it adopts it, as after a kill.
             self._ending = Ending.HAND_OVER
             raise
         finally:
-            self.node.emit(NodeStopped(self.clock()))
             self._tick()
             self._bus.deliver()
             self.close()

@@ -223,7 +223,7 @@ def load(config: str | None = None, environ: Mapping[str, str] | None = None) ->
         common = msgspec.structs.replace(common, pool_bytes=default)
     settings = DataPlaneSettings(common, table)
     _check(settings)
-    if settings.pool_bytes > (has := total_bytes()):
+    if settings.pool_bytes > (has := total_bytes(huge=settings.table.huge_pages)):
         raise SettingsError(
             f"pool_bytes: expected at most the memory of this machine or container, {format_size(has)}, got "
             f"{format_size(settings.pool_bytes)}; {format_size(available_bytes())} are free now"

@@ -1,7 +1,7 @@
 """Conditions of nodes that no single report shows: a crash loop, and thrashing.
 
-A node that crashes again and again is mostly in sync when one looks, and a pool that evicts blocks before they are read
-again looks busy. Both are found from events and from reports of the last minutes. A condition stays visible for a while
+A node that crashes again and again is mostly in sync when one looks, and a pool whose blocks are evicted unread looks
+busy. Both are found from events and from reports of the last minutes. A condition stays visible for a while
 after it ended.
 """
 
@@ -25,8 +25,8 @@ CRASHES, CRASHES_S = 3, 600.0
 """A crash loop: at least this many unexpected ends of a node's process within this many seconds."""
 WINDOW_S, SAMPLE_S = 120.0, 5.0
 FULL, EVICTED, HITS = 0.9, 0.5, 0.05
-"""Thrashing: within `WINDOW_S`, the pool is at least this full, this share of the stored blocks was evicted, and a
-smaller share of the requested blocks was hit."""
+"""Thrashing: within `WINDOW_S`, the pool is at least this full of what the policy fills, this share of the stored
+blocks was evicted, and a smaller share of the requested blocks was hit."""
 MIN_EVICTED = 100
 """Smallest number of evicted blocks that counts as thrashing."""
 QUIET_S = 60.0
@@ -87,10 +87,17 @@ class NodeConditions:
         rows: list[EventRow] = []
         async with database.read() as session:
             for names in ("node.*", "dataplane.*"):
-                page = await events.page(session, PageRequest(MAX_EVENTS), EventFilters(names, since=since))
+                page = await events.page(
+                    session, PageRequest(MAX_EVENTS, sort="-id"), EventFilters(names, since=since)
+                )
                 rows += page.rows
         for row in sorted(rows, key=lambda row: row.id):
             self.on_event(row.name, row.node, row.at, row.fields)
+        for watched in self._nodes.values():  # the earlier manager published it
+            if len(watched.ends) >= CRASHES:
+                watched.conditions["crash_loop"] = _Condition(
+                    watched.ends[0], self._clock(), _crashes(watched)
+                )
 
     def on_event(self, name: str, node: str, at: float, fields: Mapping[str, Any]) -> None:
         """Read an event of a node's process; events must come in order."""
@@ -101,9 +108,10 @@ class NodeConditions:
             return
         watched = self._nodes.setdefault(node, _Watched())
         if name == "dataplane.exited":
-            watched.is_explained = True
-            if fields.get("code") != 0:
+            code = fields.get("code")  # None: unknown, because the process was adopted
+            if code != 0 and not (code is None and watched.is_explained):
                 watched.ends.append(at)
+            watched.is_explained = True
         elif name in STOPS:
             watched.is_explained = True
         elif name == "node.lost":
@@ -142,10 +150,7 @@ class NodeConditions:
             while watched.ends and watched.ends[0] < now - CRASHES_S:
                 watched.ends.popleft()
             if len(watched.ends) >= CRASHES:
-                message = (
-                    f"its data plane ended unexpectedly {len(watched.ends)} times in {CRASHES_S / 60:.0f} min"
-                )
-                self._found(name, watched, "crash_loop", watched.ends[0], message, now)
+                self._found(name, watched, "crash_loop", watched.ends[0], _crashes(watched), now)
             self._end(name, watched, now)
 
     def _found(
@@ -186,6 +191,10 @@ class NodeConditions:
                     yield name, kind
 
 
+def _crashes(watched: _Watched) -> str:
+    return f"its data plane ended unexpectedly {len(watched.ends)} times in {CRASHES_S / 60:.0f} min"
+
+
 def _thrashes(samples: deque[_Sample], stats: NodeStats) -> str:
     """Return how a node thrashes; empty if it does not, or was not watched for long enough."""
     first, last = samples[0], samples[-1]
@@ -193,7 +202,8 @@ def _thrashes(samples: deque[_Sample], stats: NodeStats) -> str:
         return ""
     stored, evicted = last.stored - first.stored, last.evicted - first.evicted
     requested, hit = last.requested - first.requested, last.hit - first.hit
-    is_full = stats.pool.used_bytes >= FULL * stats.pool.capacity_bytes
+    target = stats.policy.low_watermark  # to which evictions bring the pool
+    is_full = stats.pool.used_bytes >= FULL * target * stats.pool.capacity_bytes
     if (
         not is_full
         or evicted < max(MIN_EVICTED, EVICTED * stored)

@@ -1,6 +1,6 @@
 """Metrics of a node's publisher of KV events for routers. A node that publishes no KV events has none."""
 
-from app.observe.page import C, G, MetricDeclaration, MetricsPage
+from app.observe.page import C, MetricDeclaration, MetricsPage
 from dataplane.protocol.stats.kv_events import KvEventStats
 
 NUMBERS = {
@@ -21,9 +21,6 @@ NUMBERS = {
         C,
         "Replays that were abandoned because their client did not read the answers.",
         ("node",),
-    ),
-    "connections": MetricDeclaration(
-        "larder_kv_events_connections", G, "Open connections of subscribers.", ("node",)
     ),
 }
 

@@ -131,7 +131,6 @@ class KvEventPublisher:
             dropped=sum(stream.dropped for stream in self._streams),
             replayed=sum(stream.replayed for stream in self._streams),
             replays_abandoned=sum(stream.abandoned for stream in self._streams),
-            connections=sum(stream.connections() for stream in self._streams),
         )
 
     # ---- when

@@ -19,7 +19,6 @@ from struct import pack
 from typing import NamedTuple
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from dataplane.kv_events.messages import rank
 
@@ -88,9 +87,6 @@ class Stream:
         self.url = self.replay_url = ""
         self.replay: zmq.Socket[bytes] | None = None
         self._pub = context.socket(zmq.PUB)
-        self._monitor = self._pub.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._connected: set[int] = set()
-        """File descriptors of the connections."""
         try:
             self._pub.setsockopt(zmq.SNDHWM, hwm)
             self._pub.setsockopt(zmq.XPUB_NODROP, 1)
@@ -134,16 +130,6 @@ class Stream:
         """Skip a sequence number, so that subscribers notice that `events` events were lost."""
         self.seq += 1
         self.dropped += events
-
-    def connections(self) -> int:
-        """Return the number of open connections of subscribers."""
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)
-            if event["event"] == zmq.EVENT_ACCEPTED:
-                self._connected.add(event["value"])
-            else:
-                self._connected.discard(event["value"])
-        return len(self._connected)
 
     # ---- replays
 
@@ -230,8 +216,6 @@ class Stream:
         return low
 
     def close(self) -> None:
-        self._pub.disable_monitor()
-        self._monitor.close(linger=0)
         self._pub.close(linger=200)
         if self.replay is not None:
             self.replay.close(linger=0)

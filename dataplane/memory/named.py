@@ -44,7 +44,10 @@ _MAGIC = b"LARDERSH"
 _HEADER = Struct("<8sIIQQQH")
 _VERSION = 1
 _TRIES = 3
-LOOKED_AT_S = 0.005
+LEFT_S = 60.0
+"""Seconds after its last change when a file of a dead owner counts as left behind."""
+LOOKED_AT_S = (0.01, 0.05)
+"""Pauses between attempts to lock a file: another process may look whose it is."""
 
 Inode = tuple[int, int]
 """Device and inode."""
@@ -365,14 +368,18 @@ def free_bytes(folder: Path = FOLDER, inherited: Iterable[Inode] = ()) -> int:
 
 
 def left_behind(folder: Path = FOLDER, *, remove: bool = False) -> dict[Path, int]:
-    """Return the allocated bytes of the files of dead owners by their names, 0 for the second name of a file. `remove`
-    removes the names, and so gives the memory back to the machine. Raises CannotName."""
+    """Return the allocated bytes of the files of this user's dead owners by their names, 0 for the second name of a
+    file. `remove` removes the names, and so gives the memory back to the machine.
+
+    A file that was written a moment ago is left to the next data plane, which may be starting. Raises CannotName.
+    """
     found: dict[Path, int] = {}
     seen: set[Inode] = set()
     for path in sorted(_files(folder)):
-        with suppress(OSError):  # another user's, or just removed
+        with suppress(OSError):  # just removed
             status = os.stat(path, follow_symlinks=False)
-            if not _reclaim(path, remove=remove):
+            is_old = time.time() - status.st_mtime > LEFT_S
+            if status.st_uid == os.geteuid() and is_old and not _reclaim(path, remove=remove):
                 found[path] = 0 if _inode(status) in seen else status.st_blocks * 512
                 seen.add(_inode(status))
     return found
@@ -434,13 +441,13 @@ def _make_way(path: Path, inherited: Collection[Inode]) -> None:
 
 
 def _locked(fd: int) -> bool:
-    """Lock a file. Return False if its owner lives. Another process that looks whose it is holds the lock for less than
-    a millisecond."""
-    for pause_s in (LOOKED_AT_S, 0.0):
+    """Lock a file. Return False if its owner lives."""
+    for pause_s in (*LOOKED_AT_S, None):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(pause_s)
+            if pause_s is not None:
+                time.sleep(pause_s)
         else:
             return True
     return False

@@ -53,9 +53,11 @@ def available_bytes() -> int:
     return max(0, min(_meminfo("MemAvailable:"), *(left for _, left in _cgroups())))
 
 
-def total_bytes() -> int:
-    """Return the bytes that this machine, and the memory cgroup of this process, have in total."""
-    return min(_meminfo("MemTotal:"), *(most for most, _ in _cgroups()))
+def total_bytes(*, huge: bool = False) -> int:
+    """Return the bytes that this machine, and the memory cgroup of this process, have in total. Cgroups do not count
+    `huge` pages as memory."""
+    machine = _meminfo("MemTotal:")
+    return machine if huge else min(machine, *(most for most, _ in _cgroups()))
 
 
 def _cgroups() -> list[tuple[int, int]]:

@@ -57,6 +57,7 @@ LAG = labelled("larder_generation_lag", **PUSHED, **MANAGER)
 NACKED = labelled("larder_node_nacked", **PUSHED, **MANAGER)
 OTHER_NACKED = labelled("larder_node_nacked", node="gpu-2", type="quotas", **MANAGER)
 NODE_UP = labelled("larder_node_up", **NODE, **MANAGER)
+RESTARTS = labelled("larder_data_plane_restarts_total", **MANAGER)
 OTHER_NODE_UP = labelled("larder_node_up", **NODE, instance="other:8470")
 
 
@@ -212,6 +213,11 @@ CASES = {
     "LarderGatewayMemoryShort": gauge("larder_gateway_memory_short", GATEWAY, 5),
 }
 FURTHER = {
+    "LarderDataPlaneRestarts": Case(  # of a data plane that never joined
+        MANAGER,
+        {RESTARTS: "0x20 1x2 2x2 3x20"},
+        {RESTARTS: "0x20 1x2 2x20"},
+    ),
     "LarderEventsDropped": Case(
         {"plane": "management", "event": "quota.changed"},
         {labelled("larder_events_dropped_total", plane="management", event="quota.changed"): "0+61x40"},

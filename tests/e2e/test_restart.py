@@ -326,7 +326,8 @@ def test_down_releases_what_a_stopped_larder_left(larder: Restarted) -> None:
         looked.stdout
     )
     completed = larder.cli("down", "--json")
-    assert json.loads(completed.stdout) == {"stopped": False, "blocks": 2, "bytes": 2 * BLOCK_BYTES}
+    released = {"stopped": False, "blocks": 2, "bytes": 2 * BLOCK_BYTES}
+    assert json.loads(completed.stdout).items() >= released.items()
 
 
 def test_down_ends_a_data_plane_whose_larder_was_killed(larder: Restarted) -> None:

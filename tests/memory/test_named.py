@@ -127,17 +127,22 @@ def test_names_of_other_dead_owners_are_removed_too(name: str) -> None:
     assert not path_of(name).exists()
 
 
-def test_what_is_left_behind_is_listed_with_its_bytes_and_removed_if_asked(name: str) -> None:
-    paths = {path_of(name), spare_of(name)}
-    with owner(name) as process:
-        assert not paths & left_behind(remove=True).keys()
-        process.kill()
-    left = left_behind()
-    assert paths <= left.keys()
-    assert sum(left[path] for path in paths) >= 4096, "at least the header; once, not for each name"
-    assert [left[path] for path in paths].count(0) == 1
-    assert paths <= left_behind(remove=True).keys()
-    assert not any(path.exists() for path in paths)
+def test_what_is_left_behind_is_listed_with_its_bytes_and_removed_if_asked(tmp_path: Path) -> None:
+    living, dead, young = (
+        NamedFile.create(name, SIZE, os.getpid(), 1, folder=tmp_path) for name in ("living", "dead", "young")
+    )
+    for each in (dead, young):
+        each.close()
+    for each in (living, dead):
+        os.utime(each.paths[0], (0, 0))
+    left = left_behind(tmp_path)
+    assert set(left) == set(dead.paths)
+    assert min(left.values()) == 0, "the bytes are those of the first name"
+    assert sum(left.values()) == dead.paths[0].stat().st_blocks * 512 > 0
+    assert left_behind(tmp_path, remove=True) == left
+    assert set(tmp_path.iterdir()) == {*living.paths, *young.paths}
+    living.remove()
+    living.close()
 
 
 def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:

@@ -45,7 +45,12 @@ def trouble(overview: Mapping[str, Any]) -> str:
     """Return what is wrong with caches, tiers and pins, as the end of a sentence; empty when all is well."""
     nodes, pins = cold(overview["nodes"]), empty(overview["pins"])
     full = full_of_pins(overview["nodes"])
-    parts = conditions(overview["nodes"], lasting=True)[:1]
+    parts = [
+        f"node {node['name']} is {_CONDITIONS.get(each['type'], each['type'])}"
+        for node in overview["nodes"]
+        for each in node.get("conditions", ())
+        if each["ended_at"] is None
+    ][:1]
     if nodes:
         parts.append(
             f"the cache of {nodes[0]} is cold" if len(nodes) == 1 else f"{len(nodes)} caches are cold"
@@ -72,21 +77,20 @@ def trouble(overview: Mapping[str, Any]) -> str:
     return " and ".join(parts)
 
 
-def conditions(nodes: Sequence[Mapping[str, Any]], *, lasting: bool = False) -> list[str]:
-    """Return a text for each condition of a node, such as a crash loop. `lasting`: without those that have ended, and
-    short."""
-    words = {"crash_loop": "in a crash loop", "thrashing": "thrashing"}
-    found = []
-    for node in nodes:
-        for each in node.get("conditions", ()):  # an older server does not report them
-            what = words.get(each["type"], each["type"])
-            if each["ended_at"] is None:
-                since = "" if lasting else f" since {_clock(each['since'])}: {each['message']}"
-                found.append(f"node {node['name']} is {what}{since}")
-            elif not lasting:
-                ended = f"until {show.ago(each['ended_at'])}"
-                found.append(f"node {node['name']} was {what} {ended}: {each['message']}")
-    return found
+_CONDITIONS = {"crash_loop": "in a crash loop", "thrashing": "thrashing"}
+
+
+def condition(name: str, each: Mapping[str, Any]) -> str:
+    """Return what a condition of a node says, such as a crash loop."""
+    what = _CONDITIONS.get(each["type"], each["type"])
+    if each["ended_at"] is None:
+        return f"node {name} is {what} since {_clock(each['since'])}: {each['message']}"
+    return f"node {name} was {what} until {show.ago(each['ended_at'])}: {each['message']}"
+
+
+def conditions(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each condition of a node. An older server does not report them."""
+    return [condition(node["name"], each) for node in nodes for each in node.get("conditions", ())]
 
 
 def began(node: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import os
 import platform
 import pwd
 import resource
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -80,9 +81,8 @@ def checks(
 def _left_behind() -> Iterator[CheckResult]:
     """Report shared memory of this user's data planes that ended without removing it."""
     if left := left_memory(SHARED_MEMORY):
-        names = " ".join(map(str, left))
         message = f"dead data planes left {format_size(sum(left.values()))} in {SHARED_MEMORY}"
-        yield CheckResult("memory left behind", "warning", message, f"rm {names}")
+        yield CheckResult("memory left behind", "warning", message, shlex.join(["rm", *map(str, left)]))
 
 
 def runs_here(state_dir: Path) -> bool:

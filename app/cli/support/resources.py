@@ -8,6 +8,7 @@ import click
 
 from app.cli.support.client import ANY_STATE, call, find, held_state, segment, url_option, wait_option
 from app.cli.support.lists import unasked_option
+from app.cli.support.names import names
 from app.cli.support.output import Output, output_option
 from app.cli.support.selectors import reach
 from app.cli.support.table import Column
@@ -35,9 +36,10 @@ class Resource:
     @property
     def argument(self) -> Callable[..., Any]:
         """Decorator that adds the argument `name`."""
+        known = names((self.path, self.key))
         if self.default is not None:
-            return click.argument("name", default=self.default)
-        return click.argument("name", metavar=self.key.upper())
+            return click.argument("name", default=self.default, shell_complete=known)
+        return click.argument("name", metavar=self.key.upper(), shell_complete=known)
 
     def held(self, url: str | None, name: str) -> dict[str, Any] | None:
         """Return the record, or None if it does not exist. Raises ClickException if it exists and the command is

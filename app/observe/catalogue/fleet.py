@@ -45,7 +45,7 @@ class NodeLost(PlaneEvent, tag="node.lost"):
 
 
 class NodeConditionStarted(PlaneEvent, tag="node.condition_started"):
-    """A node crashes again and again, or evicts blocks before they are read again."""
+    """A node crashes again and again, or evicts blocks unread."""
 
     severity = "error"
 

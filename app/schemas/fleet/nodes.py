@@ -42,7 +42,7 @@ class NodeCondition(msgspec.Struct, frozen=True):
 
     type: ConditionType
     """`crash_loop`: its data plane ended unexpectedly three times in 10 min. `thrashing`: its pool is full, and blocks
-    are evicted before they are read again."""
+    are evicted unread."""
     message: str
     since: float
     """Unix seconds."""

@@ -14,5 +14,3 @@ class KvEventStats(msgspec.Struct):
     replayed: int
     replays_abandoned: int = 0
     """Replays that were abandoned because their client did not read the answers."""
-    connections: int = 0
-    """Open connections of subscribers."""

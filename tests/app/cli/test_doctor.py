@@ -84,10 +84,13 @@ def test_memory_that_dead_data_planes_left_is_a_warning(
     monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
     living = NamedFile.create("living", 1 << 20, os.getpid(), 1, folder=shared)
     assert "memory left behind" not in examined()[1]
-    NamedFile.create("dead", 1 << 20, os.getpid(), 1, folder=shared).close()
+    dead = NamedFile.create("dead; halt", 1 << 20, os.getpid(), 1, folder=shared)
+    dead.close()
+    assert "memory left behind" not in examined()[1], "the next data plane may be starting"
+    os.utime(dead.paths[0], (0, 0))
     found = examined()[1]["memory left behind"]
     spare, path = sorted(each for each in shared.iterdir() if "dead" in each.name)
-    assert (found["state"], found["fix"]) == ("warning", f"rm {spare} {path}")
+    assert (found["state"], found["fix"]) == ("warning", f"rm '{spare}' '{path}'")
     assert path.exists(), "it changes nothing"
     living.remove()
     living.close()

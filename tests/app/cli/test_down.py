@@ -2,21 +2,29 @@
 
 import fcntl
 import os
+from functools import partial
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from app.cli.commands.machine import down as command
+from app.cli.support.left_memory import left_memory
 from dataplane.memory.named import NamedFile
-from tests.app.command import run
 from tests.app.up import Up
-from tests.run_marks import shm_name
 
 
-def test_what_dead_data_planes_left_in_shared_memory_is_removed(socket_dir: Path) -> None:
-    left = NamedFile.create(shm_name("left"), 1 << 20, os.getpid(), 1)
+def test_what_dead_data_planes_left_in_shared_memory_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(command, "left_memory", partial(left_memory, tmp_path))
+    left = NamedFile.create("left", 1 << 20, os.getpid(), 1, folder=tmp_path)
     left.close()
-    done = run("down", env={"LARDER_STATE_DIR": str(socket_dir)})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "and no memory is kept\nremoved what dead data planes left: " in done.stdout
-    assert all(str(path) in done.stdout and not path.exists() for path in left.paths)
+    os.utime(left.paths[0], (0, 0))
+    done = CliRunner().invoke(command.down, catch_exceptions=False)
+    assert "and no memory is kept\nremoved what dead data planes left: " in done.output
+    assert all(str(path) in done.output and not path.exists() for path in left.paths)
 
 
 def test_a_data_plane_that_cannot_be_reached_is_named_after_larder_up_was_stopped(socket_dir: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from app.cli import SECTIONS
@@ -295,3 +296,31 @@ async def test_a_command_exits_with_the_reason(socket_dir: Path) -> None:
         assert (await larder(plane, "quotas", "set", "acme", "1", token=viewer))[0] == 5
         assert (await larder(plane, "quotas", "get", "nobody", token=viewer))[0] == 4
         assert (await larder(plane, "quotas", "list", "--url", "http://127.0.0.1:9", token=viewer))[0] == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("larder quotas ", {"list", "get", "set"}),
+        ("larder quotas s", {"set"}),
+        ("larder audit --act", {"--actor", "--action"}),
+        ("larder he", set()),
+    ],
+)
+def test_a_shell_completes_commands_and_options_of_a_noun(alone: Path, words: str, found: set[str]) -> None:
+    *args, incomplete = words.split(" ")
+    completed = ShellComplete(root, {}, "larder", "_LARDER_COMPLETE").get_completions(args[1:], incomplete)
+    assert {each.value for each in completed} >= found
+
+
+@pytest.mark.anyio
+async def test_a_shell_completes_names_that_the_server_knows(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plane.put_quota("acme", "1GiB")
+    monkeypatch.setenv("LARDER_URL", str(plane.http.base_url))
+    complete = ShellComplete(root, {}, "larder", "_LARDER_COMPLETE").get_completions
+    found = await asyncio.to_thread(complete, ["quotas", "get"], "ac")
+    assert [each.value for each in found] == ["acme"]
+    monkeypatch.setenv("LARDER_URL", "http://127.0.0.1:9")
+    assert await asyncio.to_thread(complete, ["quotas", "get"], "ac") == []

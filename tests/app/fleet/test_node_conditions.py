@@ -55,9 +55,11 @@ def watch() -> Watch:
 
 
 def test_three_unexpected_ends_are_a_crash_loop_until_they_are_long_ago(watch: Watch) -> None:
-    for code in (-9, 1):
+    for epoch, code in (("1", -9), ("2", 1)):
+        watch.event("node.joined", epoch=epoch)
         watch.event("dataplane.exited", code=code)
         assert watch.later(10) == []
+    watch.event("node.joined", epoch="3")
     watch.event("dataplane.exited", code=None)
     (found,) = watch.later(10)
     assert (found.type, found.since, found.ended_at) == ("crash_loop", 1000.0, None)
@@ -78,6 +80,10 @@ def test_planned_stops_and_restarts_are_no_crashes(watch: Watch) -> None:
     for epoch in "789":
         watch.event("node.joined", epoch=epoch)
         watch.event("dataplane.exited", code=0)
+    for epoch in "abc":  # adopted processes, whose exit codes are unknown
+        watch.event("node.joined", epoch=epoch)
+        watch.event("node.stopped")
+        watch.event("dataplane.exited", code=None)
     assert watch.later(1) == []
 
 

@@ -15,7 +15,6 @@ import zmq
 from dataplane.kv_events.messages import EventEncoder, batch
 from dataplane.kv_events.stream import END, REPLAY_QUEUE, REPLAY_STALLS_S, Stream
 from tests.dataplane.kv_events.decoders import llm_d
-from tests.dataplane.plane import wait_for
 
 HEAD = batch(1.0, [EventEncoder("map", "CPU").cleared()])
 WAIT_MS = 10_000
@@ -103,16 +102,6 @@ def test_frames_are_those_of_vllm(context: zmq.Context[zmq.Socket[bytes]], strea
     assert (topic, number) == (b"kv@n@m", before.to_bytes(8, "big"))
     assert [event.kind for event in llm_d(payload)] == ["AllBlocksCleared"]
     assert payload[-1] == 2
-
-
-def test_connections_of_subscribers_are_counted(context: zmq.Context[zmq.Socket[bytes]], stream: Stream):
-    assert stream.connections() == 0
-    first, second = subscriber(context, stream), subscriber(context, stream)
-    wait_for(lambda: stream.connections() == 2, "both are connected")
-    for each in (first, second):
-        OPENED.remove(each)
-        each.close(linger=0)
-    wait_for(lambda: stream.connections() == 0, "both are gone")
 
 
 def test_a_slow_subscriber_sees_a_gap_and_delays_no_other(

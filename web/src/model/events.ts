@@ -31,6 +31,8 @@ export type EventTone = 'good' | 'warn' | 'bad' | 'plain';
 const TONE: Record<string, EventTone> = {
   'node.joined': 'good',
   'node.lost': 'bad',
+  'node.condition_started': 'bad',
+  'node.condition_ended': 'good',
   'dataplane.started': 'good',
   'dataplane.stopped': 'warn',
   'dataplane.exited': 'bad',

@@ -7,6 +7,7 @@ import click
 from app.cli.support import show
 from app.cli.support.client import ApiError, call, segment, url_option
 from app.cli.support.exit_codes import worded
+from app.cli.support.names import NODES
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.table import Column, table
@@ -47,7 +48,7 @@ def engines() -> None:
 
 
 @engines.command("list")
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=NODES)
 @url_option
 @output_option
 @watch_option
@@ -69,7 +70,7 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
 
 
 @engines.command("expel")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @click.argument("client", type=click.IntRange(1))
 @click.option(
     "--kill", is_flag=True, help="End the process with SIGKILL: it can read and write nothing more."

@@ -10,6 +10,7 @@ from app.cli.support.client import ApiError, call, segment, url_option
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
 from app.cli.support.lists import unasked_option
+from app.cli.support.names import NODES
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.table import Column, table
@@ -143,7 +144,7 @@ def list_nodes(url: str | None, output: Output) -> None:
 
 
 @nodes.command("get")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @output_option
 @url_option
 def get_node(url: str | None, node: str, output: Output) -> None:
@@ -152,7 +153,7 @@ def get_node(url: str | None, node: str, output: Output) -> None:
 
 
 @nodes.command("describe")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @url_option
 def describe_node(url: str | None, node: str) -> None:
     """Show a node in full. Includes its statistics, and events that concern it."""
@@ -162,7 +163,7 @@ def describe_node(url: str | None, node: str) -> None:
 
 
 @nodes.command("gpus")
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=NODES)
 @url_option
 @output_option
 @watch_option
@@ -183,7 +184,7 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
 
 
 @nodes.command("tiers")
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=NODES)
 @url_option
 @output_option
 @watch_option
@@ -214,7 +215,7 @@ def _asked(url: str | None, node: str | None) -> list[dict[str, Any]]:
 
 
 @nodes.command("resize")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @click.argument("size", required=False)
 @click.option("--forget", is_flag=True, help="Use the size from the settings at the next start of the node.")
 @url_option
@@ -239,7 +240,7 @@ def resize(url: str | None, node: str, size: str | None, forget: bool, output: O
 
 
 @nodes.command("drain")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @click.option("--off", is_flag=True, help="End draining: the node accepts engines and stores again.")
 @click.option(
     "--wait",
@@ -292,7 +293,7 @@ def _until_drained(url: str | None, node: str, path: str, within_s: float) -> No
 
 
 @nodes.command("label")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @click.argument("labels", nargs=-1, required=True)
 @url_option
 def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
@@ -312,7 +313,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 
 
 @nodes.command("delete")
-@click.argument("node")
+@click.argument("node", shell_complete=NODES)
 @click.option("--force", is_flag=True, help="Delete the node even if it is connected and not drained.")
 @unasked_option
 @url_option

@@ -204,12 +204,16 @@ def _cache(settings: Settings) -> list[CheckResult]:
 
 
 def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
-    fix = "larder why NODE; see docs/operate/runbook.md"
-    last = set(caches.conditions(nodes, lasting=True))
-    return [
-        CheckResult("node", "failure" if any(map(line.startswith, last)) else "warning", line, fix)
-        for line in caches.conditions(nodes)
-    ]
+    found = []
+    for node in nodes:
+        for each in node.get("conditions", ()):
+            crashes = each["type"] == "crash_loop"
+            state: checkup.State = "failure" if crashes and each["ended_at"] is None else "warning"
+            fix = (
+                f"larder why {node['name']}" if crashes else "see A node thrashes in docs/operate/runbook.md"
+            )
+            found.append(CheckResult("node", state, caches.condition(node["name"], each), fix))
+    return found
 
 
 def _node_cache(node: dict[str, Any]) -> CheckResult:

@@ -10,6 +10,7 @@ from app.cli.support.client import call, held_state, url_option
 from app.cli.support.fields import kept_fields, required
 from app.cli.support.keys import FINITE, seconds
 from app.cli.support.lists import listed
+from app.cli.support.names import TENANTS
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
@@ -69,7 +70,7 @@ def list_ceilings(url: str | None, output: Output) -> None:
 add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
 
 
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=TENANTS)
 @click.option(
     "--limit", "max_limit_bytes", help="Largest limit of the quota, such as 4GiB; `none`: no bound."
 )

@@ -10,6 +10,7 @@ from app.cli.support.client import call, held_state, url_option, wait_option
 from app.cli.support.fields import field_options, given_fields
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.lists import listed, owner_option, paged
+from app.cli.support.names import names
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
@@ -101,7 +102,7 @@ def _pin_options(command: F) -> F:
             help="Model name; the pin applies to every space of it. Implied by --prefix.",
         ),
         click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
-        click.argument("name"),
+        click.argument("name", shell_complete=names(("/api/v1/pins", "name"))),
     ):
         command = option(command)
     return command
@@ -248,7 +249,7 @@ def _is_said(answer: Mapping[str, Any]) -> bool:
 
 
 @pins.command("extend")
-@click.argument("name")
+@click.argument("name", shell_complete=names(("/api/v1/pins", "name")))
 @click.option("--ttl", required=True, help="Minimum time until the pin expires, such as 30m, 12h, 7d.")
 @url_option
 @wait_option

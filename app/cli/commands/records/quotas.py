@@ -9,6 +9,7 @@ from app.cli.support import show
 from app.cli.support.client import call, held_state, url_option, wait_option
 from app.cli.support.fields import field_options, given_fields, kept_fields, required
 from app.cli.support.lists import listed, owner_option, paged
+from app.cli.support.names import TENANTS
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
@@ -64,7 +65,7 @@ def list_quotas(url: str | None, managed_by: str | None, output: Output, **page:
 add_get(quotas, _QUOTAS, "Show one tenant's quota.")
 
 
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=TENANTS)
 @click.argument("limit_", metavar="[LIMIT]", required=False)
 @field_options(QuotaPut, _OPTIONS)
 @click.option(

@@ -7,6 +7,7 @@ import click
 from app.cli.support import show
 from app.cli.support.client import call, url_option, wait_option
 from app.cli.support.lists import listed, paged
+from app.cli.support.names import TENANTS
 from app.cli.support.nouns import Noun
 from app.cli.support.output import Output, output_option
 from app.cli.support.resources import Resource, add_describe, add_get
@@ -56,7 +57,7 @@ add_describe(tenants, _TENANTS)
 
 
 @tenants.command("adopt")
-@click.argument("tenant")
+@click.argument("tenant", shell_complete=TENANTS)
 @click.option("--floor", default="0", help="Bytes that no other tenant can take, such as 1GiB.")
 @click.option("--note", default="", help="Free-form note.")
 @url_option

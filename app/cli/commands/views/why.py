@@ -15,6 +15,7 @@ from app.cli.support.client import ApiError, call, every, find, segment, url_opt
 from app.cli.support.events import EVENT_COLUMNS, concerns
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
+from app.cli.support.names import TENANTS_AND_NODES
 from app.cli.support.output import Output, output_option
 from app.cli.support.table import table
 from app.cli.support.terminal import say, wrapped
@@ -24,14 +25,17 @@ MAX_CHANGES = 1000
 MAX_EVENTS = 1000
 SHOWN = 8
 """Maximum number of alerts, of changes and of events that are shown."""
-ROUTINE = ("engine.", "session.", "memory.", "node.started", "node.joined", "dataplane.started")
+ROUTINE = (
+    *("engine.attached", "engine.detached", "engine.released", "session.", "memory."),
+    *("node.started", "node.joined", "dataplane.started"),
+)
 """Beginnings of the names of events that say the least about a problem."""
 OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
 """Events of a node that every tenant notices."""
 
 
 @click.command()
-@click.argument("name", metavar="TENANT|NODE")
+@click.argument("name", metavar="TENANT|NODE", shell_complete=TENANTS_AND_NODES)
 @click.option(
     "--tenant", "kind", flag_value="tenant", help="NAME is a tenant, even if a node has the same name."
 )
