@@ -47,7 +47,7 @@ _TRIES = 3
 LEFT_S = 60.0
 """Seconds after its last change when a file of a dead owner counts as left behind."""
 LOOKED_AT_S = (0.01, 0.05)
-"""Pauses between attempts to lock a file: another process may look whose it is."""
+"""Pauses between attempts to lock the file of our own name: `larder doctor` locks it while it checks the owner."""
 
 Inode = tuple[int, int]
 """Device and inode."""
@@ -435,27 +435,24 @@ def _make_way(path: Path, inherited: Collection[Inode]) -> None:
         if _inode(found) in inherited:
             os.unlink(path)
             return
-        fault = _reclaim(path)
+        fault = _reclaim(path, pauses_s=LOOKED_AT_S)
         if fault:
             raise CannotName(f"{path} {fault}")
 
 
-def _locked(fd: int) -> bool:
-    """Lock a file. Return False if its owner lives."""
-    for pause_s in (*LOOKED_AT_S, None):
-        try:
+def _locked(fd: int, pauses_s: Iterable[float]) -> bool:
+    """Lock a file, with another attempt after each pause. Return False if its owner lives."""
+    for pause_s in (0.0, *pauses_s):
+        time.sleep(pause_s)
+        with suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if pause_s is not None:
-                time.sleep(pause_s)
-        else:
             return True
     return False
 
 
-def _reclaim(path: Path, *, remove: bool = True) -> str:
-    """Remove a file if its owner is dead; otherwise return what the file is. Without `remove`, the file stays. Raises
-    OSError."""
+def _reclaim(path: Path, *, remove: bool = True, pauses_s: Iterable[float] = ()) -> str:
+    """Remove a file if its owner is dead; otherwise return what the file is. Without `remove`, the file stays.
+    `pauses_s` are the pauses between attempts to lock it. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
@@ -465,7 +462,7 @@ def _reclaim(path: Path, *, remove: bool = True) -> str:
                 "is not Larder's: another cache server may use it. Stop that server, remove the file when there is "
                 "none, or choose another name with dataplane.lmcache_shm_name"
             )
-        if not _locked(fd):
+        if not _locked(fd, pauses_s):
             return (
                 f"belongs to another data plane or its supervisor (created by process {header.pid}). Stop it, or "
                 "choose another name with dataplane.lmcache_shm_name"

@@ -15,8 +15,8 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def names(*sources: tuple[str, str]) -> Complete:
-    """Return a completion of the values of a field of list routes: `names(("/api/v1/pins", "name"))`. A server that is
-    away, or that refuses, has no names."""
+    """Return a completion of the values of a field of list routes: `names(("/api/v1/pins", "name"))`. A source that is
+    away, or that the caller may not read, has no names."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         found: list[str] = []
@@ -25,7 +25,7 @@ def names(*sources: tuple[str, str]) -> Complete:
                 answer: Any = call(ctx.params.get("url"), "GET", path, timeout_s=WAIT_S)
                 found += [str(item[field]) for item in answer["items"]]
             except (click.ClickException, click.exceptions.Exit, KeyError, TypeError, ValueError, OSError):
-                return []
+                continue
         return [name for name in found if name.startswith(incomplete) and name.isprintable()][:MAX_NAMES]
 
     return complete
