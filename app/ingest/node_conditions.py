@@ -1,7 +1,7 @@
 """Conditions of nodes that no single report shows: a crash loop, and thrashing.
 
-A node that crashes again and again is mostly in sync when one looks, and a pool whose blocks are evicted unread looks
-busy. Both are found from events and from reports of the last minutes. A condition stays visible for a while
+Between two crashes, a node is in sync; and the figures of a pool that evicts blocks unread are those of a busy one.
+Both conditions are found from events and from reports of the last minutes. A condition stays visible for a while
 after it ended.
 """
 
@@ -58,12 +58,12 @@ class _Condition:
 
 @dataclass
 class _Watched:
-    """What is known about one node."""
+    """Recent history of one node, and its conditions."""
 
     epochs: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_EPOCHS))
     """Epochs of its last processes."""
     is_explained: bool = False
-    """Whether the end of the current process was announced, or is already among `ends`."""
+    """Whether the current process announced its end, or its end is already in `ends`."""
     lost_at: float | None = None
     ends: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     """Times of unexpected ends, oldest first."""

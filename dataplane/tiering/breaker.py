@@ -24,7 +24,7 @@ class Breaker:
         """Number of times that the tier was taken out of service."""
         self._failures = 0
         self._recent: deque[bool] = deque(maxlen=RECENT)
-        """Whether each of the last calls failed."""
+        """Results of the last calls: true for a call that failed."""
         self._wait_s = FIRST_WAIT_S
         self._probe_at = 0.0
         """When the next probe of the tier is due; 0 before the first call of `wants_probe`."""

@@ -52,7 +52,7 @@ class NodeConditionStarted(PlaneEvent, tag="node.condition_started"):
     type: str
     """`crash_loop` or `thrashing`."""
     message: str
-    """What was found."""
+    """The figures that show the condition, as a sentence."""
 
 
 class NodeConditionEnded(PlaneEvent, tag="node.condition_ended"):
@@ -61,7 +61,7 @@ class NodeConditionEnded(PlaneEvent, tag="node.condition_ended"):
     type: str
     """`crash_loop` or `thrashing`."""
     seconds: float
-    """How long it lasted."""
+    """Duration of the condition."""
 
 
 class NodeDrifted(PlaneEvent, tag="node.drifted"):

@@ -42,7 +42,7 @@ def _decision(entry: Mapping[str, Any]) -> str:
 
 
 def _changed(entry: Mapping[str, Any]) -> str:
-    """Return the fields that an update changed, such as `limit_bytes 8GiB -> 1GiB`. A tampered database may contain
+    """Return the fields that an update changed, such as `limit_bytes 8 GiB -> 1 GiB`. A tampered database may contain
     anything."""
     before, after = entry["before"], entry["after"]
     if entry["action"] != "update" or not isinstance(before, dict) or not isinstance(after, dict):
