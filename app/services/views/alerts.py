@@ -49,6 +49,23 @@ AT_ONCE = 500
 DAY_S = 86_400.0
 EARLIEST = 946_684_800.0  # the year 2000
 VERSIONS = ("4", "1")
+PROCESS_ALERTS = frozenset(
+    (
+        "LarderDataPlaneRestarts",
+        "LarderDatabaseDown",
+        "LarderDown",
+        "LarderGatewayMemoryShort",
+        "LarderGatewayNameRemoved",
+        "LarderGatewayUnreachable",
+        "LarderGpuCopiesFail",
+        "LarderIdJournalFills",
+        "LarderNoLeader",
+        "LarderNodeLost",
+        "LarderTierOutOfService",
+    )
+)
+"""Alerts of `deploy/prometheus/larder.rules.yml` about a process or its connections. A change of one tenant's records
+is no cause of these, so they list changes of the node and of the fleet only."""
 _Published = tuple[AlertFired | AlertResolved, Notification]
 """An event, and the notification for the other managers."""
 _FINGERPRINT = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
@@ -200,7 +217,7 @@ class Alerts:
 
 
 def _subject(row: AlertRow) -> Subject:
-    return row.starts_at, row.tenant, row.node
+    return Subject(row.starts_at, row.tenant, row.node, row.alertname in PROCESS_ALERTS)
 
 
 def _answer(row: AlertRow, preceding: list[ChangeAnswer]) -> AlertAnswer:

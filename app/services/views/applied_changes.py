@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -34,9 +34,9 @@ SCANNED = 1000
 READ_AT_ONCE = 50
 MAX_FIELDS = 12
 MAX_VALUE = 200
+"""Maximum number of characters of a value."""
 MAX_SUMMARY_VALUE = 48
 """Characters of a value that a summary repeats, such as the parameters of a tier; `fields` has more."""
-"""Maximum number of characters of a value."""
 DEFAULT_S = 86_400.0
 _LATEST = 253_402_300_800  # the year 10000
 _NO_CHANGE = ("session", "token", "join_token", "request")
@@ -44,8 +44,14 @@ _TENANT_NAMED = ("quota", "ceiling")
 """Kinds of records that are named by their tenant."""
 
 
-Subject = tuple[float, str, str]
-"""Start, tenant and node of an alert."""
+class Subject(NamedTuple):
+    """What an alert is about."""
+
+    starts_at: float
+    tenant: str
+    node: str
+    is_process: bool
+    """Whether the alert is about a process or its connections, which the records of one tenant do not affect."""
 
 
 class AppliedChanges:
@@ -60,13 +66,13 @@ class AppliedChanges:
     ) -> dict[Subject, list[ChangeAnswer]]:
         """Return the latest changes before each time that concern a tenant, a node or the fleet, newest first."""
         newest_first = sorted(set(subjects), reverse=True)
-        tenants = {tenant for _, tenant, _ in newest_first}
+        tenants = {subject.tenant for subject in newest_first}
         only = [] if "" in tenants else [AuditRow.kind.not_in(_TENANT_NAMED) | AuditRow.name.in_(tenants)]
         found: dict[Subject, list[ChangeAnswer]] = {}
         async with self._database.read() as session:
             read = _SharedRead(session, by, only, self._window_s)
             for subject in newest_first:
-                found[subject] = await read.preceding(subject, newest_first[-1][0])
+                found[subject] = await read.preceding(subject, newest_first[-1].starts_at)
                 await asyncio.sleep(0)
         return found
 
@@ -123,7 +129,7 @@ class _SharedRead:
     async def preceding(self, subject: Subject, oldest: float) -> list[ChangeAnswer]:
         """Return the latest changes that concern an alert. It must not begin after the one of the call before, or
         before `oldest`."""
-        at, tenant, node = subject
+        at = subject.starts_at
         found: list[ChangeAnswer] = []
         while self._read and self._read[0][0] > at:
             self._read.popleft()
@@ -134,7 +140,7 @@ class _SharedRead:
                 break
             when, _, changes = self._read[place]
             if when <= at:
-                found += [change for change in changes if concerns(change, tenant, node)]
+                found += [change for change in changes if _precedes(change, subject)]
             if len(found) >= PRECEDING:
                 break
         return found[:PRECEDING]
@@ -173,6 +179,12 @@ def concerns(change: ChangeAnswer, tenant: str, node: str) -> bool:
     if change.tenant:
         return change.tenant == tenant or not tenant
     return True
+
+
+def _precedes(change: ChangeAnswer, subject: Subject) -> bool:
+    if subject.is_process and change.tenant:
+        return False
+    return concerns(change, subject.tenant, subject.node)
 
 
 def shown(rows: Iterable[AuditRow], by: Principal) -> list[ChangeAnswer]:

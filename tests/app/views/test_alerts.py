@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import hashlib
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
 from tests.app.callers import asked, guarding, made
@@ -304,6 +306,7 @@ async def test_an_alert_lists_the_changes_that_preceded_it(plane: Plane, node: F
         alert("of tenant", labels={"tenant": "acme"}, startsAt=rfc(now)),
         alert("of node", labels={"node": "node-a"}, startsAt=rfc(now)),
         alert("of another node", labels={"node": "node-b"}, startsAt=rfc(now)),
+        alert("LarderNodeLost", labels={"node": "node-a"}, startsAt=rfc(now)),
         alert("before all", labels={"tenant": "acme"}, startsAt=rfc(now - 7200)),
     )
     found = {each["alertname"]: each["preceding_changes"] for each in (await plane.get(A))["items"]}
@@ -316,7 +319,13 @@ async def test_an_alert_lists_the_changes_that_preceded_it(plane: Plane, node: F
     assert [each["action"] for each in found["of tenant"]] == ["drain", "update", "create"]
     assert [each["action"] for each in found["of node"]] == ["drain", "update", "create", "create"]
     assert [each["kind"] for each in found["of another node"]] == ["quota"] * 3
+    assert [each["action"] for each in found["LarderNodeLost"]] == ["drain"]
     assert found["before all"] == []
+
+
+def test_alerts_about_processes_have_a_rule() -> None:
+    rules = (Path(__file__).parents[3] / "deploy/prometheus/larder.rules.yml").read_text()
+    assert set(re.findall(r"alert: (\w+)", rules)) >= PROCESS_ALERTS
 
 
 async def test_alerts_share_reads_of_the_changes_before_them(
