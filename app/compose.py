@@ -216,6 +216,7 @@ class Parts:
     def _metric_sources(self) -> MetricSources:
         fleet, ingest, supervisor = self.fleet, self.ingest, self.supervisor
         return MetricSources(
+            leads=lambda: self.leader_election.latest,
             stats=fleet.stats,
             cold=lambda: {stats.node: is_cold(stats) for stats in fleet.stats()},
             conditions=self.node_conditions.lasting,

@@ -135,9 +135,8 @@ DATABASE_UP = MetricDeclaration(
 )
 
 
-def add(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:
-    """Add the samples of this manager. `up`: whether each node was heard from, by name."""
-    page.add(process_metrics.SPANS_DROPPED, tracing.spans_dropped(), process_metrics.MANAGEMENT, "")
+def add_fleet(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:
+    """Add what every manager knows of the nodes and the records. `up`: whether each node was heard from, by name."""
     for name, is_up in up.items():
         page.add(UP, is_up, name)
     for name, cold in sources.cold().items():
@@ -154,6 +153,13 @@ def add(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> No
         page.add(GENERATION_LAG, lag.generations, lag.node, lag.type)
         page.add(DRIFTED, lag.drifted, lag.node, lag.type)
         page.add(NACKED, lag.nacked, lag.node, lag.type)
+    for token, at in sources.token_ends():
+        page.add(TOKEN_EXPIRES, at, token)
+
+
+def add(page: MetricsPage, sources: MetricSources) -> None:
+    """Add the samples of this manager's own process."""
+    page.add(process_metrics.SPANS_DROPPED, tracing.spans_dropped(), process_metrics.MANAGEMENT, "")
     for (method, route, status), count in sources.requests.items():
         page.add(REQUESTS, count, method, route, str(status))
     for labels, seconds in sources.request_seconds.items():
@@ -173,8 +179,6 @@ def add(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> No
             page.add(declared, count, name)
     for event, count in sources.events_dropped.items():
         page.add(process_metrics.EVENTS_DROPPED, count, process_metrics.MANAGEMENT, "", event)
-    for token, at in sources.token_ends():
-        page.add(TOKEN_EXPIRES, at, token)
     if (process := sources.process()) is not None:
         process_metrics.add(page, process, process_metrics.MANAGEMENT)
     for declared, value in sources.numbers():

@@ -14,6 +14,9 @@ from dataplane.protocol.stats.processes import ProcessStats
 class MetricSources:
     """Sources of a scrape; every callable returns current numbers."""
 
+    leads: Callable[[], bool]
+    """Whether this manager serves the metrics of nodes and of the fleet: it is the leader, or was the last one that it
+    knows of."""
     stats: Callable[[], Iterable[NodeStats]]
     nodes_up: Callable[[], Mapping[str, bool]]
     node_states: Callable[[], Mapping[str, int]]

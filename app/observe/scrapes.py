@@ -1,8 +1,10 @@
 """Pages of scrapes: all metrics of this process. A scrape reads the current numbers from their owners; this module
 keeps no counters.
 
-Metrics of a node carry its name. The number of label values is bounded: the 50 largest tenants by bytes, and `other`
-for the rest; the 50 largest spaces, 100 engines by name, 50 pins with GPU copies and 50 pins that hold nothing.
+Metrics of a node carry its name. Of several managers, the leader alone serves the metrics of nodes and of the fleet, so
+that sums over managers count each node once. The number of label values is bounded: the 50 largest tenants by bytes,
+and `other` for the rest; the 50 largest spaces, 100 engines by name, 50 pins with GPU copies and 50 pins that hold
+nothing.
 """
 
 import asyncio
@@ -38,6 +40,12 @@ class Scrapes:
         """Return the current numbers as text. Yields to other tasks between nodes; concurrent scrapes run one after the
         other, so that counters never fall from one scrape to the next."""
         page = MetricsPage(openmetrics=openmetrics)
+        if self._sources.leads():
+            await self._add_fleet(page)
+        manager_metrics.add(page, self._sources)
+        return page.text()
+
+    async def _add_fleet(self, page: MetricsPage) -> None:
         async with self._lock:
             for stats in self._sources.stats():
                 known = self._nodes.get(stats.node)
@@ -49,8 +57,7 @@ class Scrapes:
             up = self._sources.nodes_up()
             for name in self._nodes.keys() - up.keys():
                 del self._nodes[name]
-        manager_metrics.add(page, self._sources, up)
-        return page.text()
+        manager_metrics.add_fleet(page, self._sources, up)
 
 
 class _NodePage:

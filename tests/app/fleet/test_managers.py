@@ -1,7 +1,9 @@
 """Several management planes over one database: one pushes, all serve, and what one commits the others tell."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -11,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -26,7 +29,10 @@ from tests.app.command import run
 from tests.app.fake_node import FakeNode
 from tests.app.manager import Manager, running, until
 from tests.app.silent_proxy import SilentProxy
+from tests.deploy.test_stack import running as monitored
+from tests.free_port import free_port
 from tests.postgres_cluster import PostgresCluster
+from tests.require import require
 
 PUSHES = 3
 """Pushes to a node that joins: quotas, pins and policies."""
@@ -77,6 +83,12 @@ async def test_any_manager_takes_changes_and_one_pushes_them(
         await until(partial(_says, manager, f"managers: 2 alive; {said}"))
     metrics = [(await manager.http.get("/metrics")).text for manager in two]
     assert ["larder_manager_pushing 1.0" in text for text in metrics] == [True, False]
+    assert [_of_nodes(text) for text in metrics] == [True, False], "sums over managers count each node once"
+
+
+def _of_nodes(metrics: str) -> bool:
+    """Return whether a scrape has metrics of nodes and of the fleet."""
+    return "larder_node_up{node=" in metrics and "larder_desired_generation{" in metrics
 
 
 async def _says(manager: Manager, line: str) -> bool:
@@ -372,3 +384,49 @@ async def test_a_lock_file_that_was_removed_is_no_claim(tmp_path: Path) -> None:
     await other.release()
     assert await claim.take() == 0.0
     await claim.release()
+
+
+@pytest.mark.full
+async def test_sums_over_managers_count_a_node_once(
+    two: tuple[Manager, Manager], node: FakeNode, tmp_path: Path
+) -> None:
+    """A real Prometheus scrapes both managers, before and after the leader is killed."""
+    require(shutil.which("prometheus"), "prometheus is not installed (Debian: apt install prometheus)")
+    first, second = two
+    targets = [f"{manager.http.base_url.host}:{manager.http.base_url.port}" for manager in two]
+    config = tmp_path / "prometheus.yml"
+    scrape = {"job_name": "larder", "scrape_interval": "1s", "static_configs": [{"targets": targets}]}
+    config.write_text(json.dumps({"scrape_configs": [scrape]}))
+    address = f"127.0.0.1:{free_port()}"
+    options = (
+        f"--config.file={config}",
+        f"--storage.tsdb.path={tmp_path}/data",
+        f"--web.listen-address={address}",
+    )
+    with monitored("prometheus", tmp_path / "prometheus.log", *options):
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, timeout=60) as prometheus:
+
+            async def value(expr: str) -> str:
+                try:
+                    answer = await prometheus.get("/api/v1/query", params={"query": expr})
+                except httpx.TransportError:
+                    return ""
+                found = answer.json()["data"]["result"] if answer.is_success else []
+                return found[0]["value"][1] if found else ""
+
+            async def settled(scraped: int, leader: str) -> bool:
+                """Return whether so many managers are scraped, and nodes come from this one alone."""
+                return [
+                    await value(expr)
+                    for expr in (
+                        "sum(up)",
+                        "sum(larder_manager_pushing)",
+                        "sum(larder_node_up)",
+                        f'sum(larder_nodes{{instance="{leader}"}})',
+                    )
+                ] == [str(scraped), "1", "1", "1"]
+
+            await until(lambda: settled(2, targets[0]))
+            first.signal(signal.SIGKILL)
+            await second.leads()
+            await until(lambda: settled(1, targets[1]))
