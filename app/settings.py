@@ -83,7 +83,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     node_lost_s: float = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
     condition_kept_s: float = 600.0
-    """Seconds for which a crash loop or thrashing of a node stays visible after it ended."""
+    """Seconds for which a condition of a node, such as a crash loop, stays visible after it ended."""
     shutdown_grace_s: float = 2.0
     """Seconds that open requests, and then the data plane, get to finish before they are cut off. With the default,
     `larder up` exits within 5 s, also with open event streams and while neither the database nor the collector of

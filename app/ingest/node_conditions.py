@@ -1,8 +1,8 @@
-"""Conditions of nodes that no single report shows: a crash loop, and thrashing.
+"""Conditions of nodes that no single report shows: a crash loop, thrashing, and a tenant at its limit.
 
 Between two crashes, a node is in sync; and the figures of a pool that evicts blocks unread are those of a busy one.
-Both conditions are found from events and from reports of the last minutes. A condition stays visible for a while
-after it ended.
+Conditions are found from events and from reports of the last minutes. A condition stays visible for a while after it
+ended.
 """
 
 import time
@@ -19,6 +19,8 @@ from app.schemas.views.events import EventFilters
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
+from dataplane.protocol.codes import Code
+from dataplane.protocol.salts import shown
 from dataplane.protocol.stats.node import NodeStats
 
 CRASHES, CRASHES_S = 3, 600.0
@@ -29,12 +31,15 @@ FULL, EVICTED, HITS = 0.9, 0.5, 0.05
 blocks was evicted, and a smaller share of the requested blocks was hit."""
 MIN_EVICTED = 100
 """Smallest number of evicted blocks that counts as thrashing."""
+MIN_REFUSED = 100
+"""A tenant at its limit: at least this many of its blocks were refused for its limit within `WINDOW_S`."""
 QUIET_S = 60.0
 """Seconds without a condition after which it has ended."""
 STOPS = ("node.stopped", "dataplane.stopped")
 EVENTS = frozenset((*STOPS, "node.joined", "node.lost", "node.forgotten", "dataplane.exited"))
 """Names of the events that `on_event` reads."""
 MAX_EPOCHS = 8
+_OVER_LIMIT = Code.OVER_LIMIT.name.lower()
 MAX_EVENTS = 1000
 
 
@@ -45,6 +50,8 @@ class _Sample(NamedTuple):
     evicted: int
     requested: int
     hit: int
+    refused: dict[str, int]
+    """Blocks refused for the limit of their tenant, by tenant."""
 
 
 @dataclass
@@ -142,10 +149,13 @@ class NodeConditions:
                         totals.evicted_blocks,
                         totals.requested_blocks,
                         totals.hit_blocks,
+                        {t.tenant: count for t in each.tenants if (count := t.refused.get(_OVER_LIMIT, 0))},
                     )
                 )
                 if message := _thrashes(watched.samples, each):
                     self._found(each.node, watched, "thrashing", now - WINDOW_S, message, now)
+                if message := _refuses(watched.samples):
+                    self._found(each.node, watched, "tenant_at_limit", now - WINDOW_S, message, now)
         for name, watched in self._nodes.items():
             while watched.ends and watched.ends[0] < now - CRASHES_S:
                 watched.ends.popleft()
@@ -195,11 +205,36 @@ def _crashes(watched: _Watched) -> str:
     return f"its data plane ended unexpectedly {len(watched.ends)} times in {CRASHES_S / 60:.0f} min"
 
 
+def _is_short(samples: deque[_Sample]) -> bool:
+    """Return whether the current process was not watched for the whole window."""
+    first, last = samples[0], samples[-1]
+    return last.at - first.at < WINDOW_S - SAMPLE_S or any(each.epoch != last.epoch for each in samples)
+
+
+def _refuses(samples: deque[_Sample]) -> str:
+    """Return which tenants a node refuses for their limits; empty if none."""
+    if _is_short(samples):
+        return ""
+    before, now = samples[0].refused, samples[-1].refused
+    refused = {tenant: count - before.get(tenant, 0) for tenant, count in now.items()}
+    tenants = sorted(
+        (each for each in refused if refused[each] >= MIN_REFUSED), key=lambda each: -refused[each]
+    )
+    if not tenants:
+        return ""
+    others = len(tenants) - 1
+    more = f", and blocks of {others} other tenant{'s' * (others > 1)}" if others else ""
+    return (
+        f"{refused[tenants[0]]:,} blocks of tenant {shown(tenants[0])} were refused in {WINDOW_S / 60:.0f} min because "
+        f"the tenant is at its limit{more}"
+    )
+
+
 def _thrashes(samples: deque[_Sample], stats: NodeStats) -> str:
     """Return how a node thrashes; empty if it does not, or was not watched for long enough."""
-    first, last = samples[0], samples[-1]
-    if last.at - first.at < WINDOW_S - SAMPLE_S or any(each.epoch != last.epoch for each in samples):
+    if _is_short(samples):
         return ""
+    first, last = samples[0], samples[-1]
     stored, evicted = last.stored - first.stored, last.evicted - first.evicted
     requested, hit = last.requested - first.requested, last.hit - first.hit
     target = stats.policy.low_watermark  # to which evictions bring the pool

@@ -127,7 +127,7 @@ MANAGER_PUSHING = MetricDeclaration(
 CONDITION = MetricDeclaration(
     "larder_node_condition",
     G,
-    "1 for each condition of a node that lasts: crash_loop or thrashing.",
+    "1 for each condition of a node that lasts: crash_loop, thrashing or tenant_at_limit.",
     ("node", "type"),
 )
 DATABASE_UP = MetricDeclaration(

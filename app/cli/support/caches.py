@@ -77,7 +77,11 @@ def trouble(overview: Mapping[str, Any]) -> str:
     return " and ".join(parts)
 
 
-_CONDITIONS = {"crash_loop": "in a crash loop", "thrashing": "thrashing"}
+_CONDITIONS = {
+    "crash_loop": "in a crash loop",
+    "thrashing": "thrashing",
+    "tenant_at_limit": "refusing blocks of a tenant at its limit",
+}
 
 
 def condition(name: str, each: Mapping[str, Any]) -> str:

@@ -45,12 +45,12 @@ class NodeLost(PlaneEvent, tag="node.lost"):
 
 
 class NodeConditionStarted(PlaneEvent, tag="node.condition_started"):
-    """A node crashes again and again, or evicts blocks unread."""
+    """A node crashes again and again, evicts blocks unread, or refuses blocks of a tenant at its limit."""
 
     severity = "error"
 
     type: str
-    """`crash_loop` or `thrashing`."""
+    """`crash_loop`, `thrashing` or `tenant_at_limit`."""
     message: str
     """The figures that show the condition, as a sentence."""
 
@@ -59,7 +59,7 @@ class NodeConditionEnded(PlaneEvent, tag="node.condition_ended"):
     """A condition of a node has not been found for a minute."""
 
     type: str
-    """`crash_loop` or `thrashing`."""
+    """`crash_loop`, `thrashing` or `tenant_at_limit`."""
     seconds: float
     """Duration of the condition."""
 

@@ -34,7 +34,7 @@ class NodeFault(msgspec.Struct, frozen=True):
     message: str
 
 
-ConditionType = Literal["crash_loop", "thrashing"]
+ConditionType = Literal["crash_loop", "thrashing", "tenant_at_limit"]
 
 
 class NodeCondition(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class NodeCondition(msgspec.Struct, frozen=True):
 
     type: ConditionType
     """`crash_loop`: its data plane ended unexpectedly three times in 10 min. `thrashing`: its pool is full, and blocks
-    are evicted unread."""
+    are evicted unread. `tenant_at_limit`: it refuses blocks of a tenant at its limit."""
     message: str
     since: float
     """Unix seconds."""

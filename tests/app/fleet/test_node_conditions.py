@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from app.ingest.node_conditions import CRASHES_S, QUIET_S, WINDOW_S, NodeConditions
+from app.ingest.node_conditions import CRASHES_S, QUIET_S, SAMPLE_S, WINDOW_S, NodeConditions
 from app.observe.catalogue.service import DataplaneExited
 from app.observe.events import EventBus
 from app.schemas.fleet.nodes import NodeCondition
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
+from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
@@ -136,6 +137,25 @@ def test_a_full_pool_that_evicts_before_reads_thrashes(
         assert found[0].message == (
             "its pool is full, and in 2 min 1,000 blocks were stored, 900 evicted, and 4 of 1,000 requested blocks hit"
         )
+
+
+def test_blocks_refused_for_a_tenants_limit_are_a_condition(watch: Watch) -> None:
+    watch.stats.tenants.append(TenantStats("a", refused={"over_limit": 1000}))
+    watch.later(0)
+    watch.stats.tenants[:] = [
+        TenantStats("a", refused={"over_limit": 1099, "pool_full": 5000}),
+        TenantStats("b", refused={"over_limit": 99}),
+    ]
+    assert watch.later(WINDOW_S) == [], "too few"
+    watch.stats.tenants[:] = [
+        TenantStats("a", refused={"over_limit": 1300}),
+        TenantStats("b", refused={"over_limit": 300}),
+    ]
+    (found,) = watch.later(SAMPLE_S)
+    assert (found.type, found.message) == (
+        "tenant_at_limit",
+        "300 blocks of tenant a were refused in 2 min because the tenant is at its limit, and blocks of 1 other tenant",
+    )
 
 
 def test_another_process_begins_a_new_window(watch: Watch) -> None:

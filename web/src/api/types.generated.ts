@@ -2420,7 +2420,7 @@ export interface components {
             message: string;
             since: number;
             /** @enum {string} */
-            type: "crash_loop" | "thrashing";
+            type: "crash_loop" | "thrashing" | "tenant_at_limit";
         };
         /** NodeError */
         NodeError: {

@@ -37,7 +37,11 @@ export const USAGE_COLUMNS: { label: string; title: string; value: (used: UsageC
   { label: 'Held', title: 'Bytes held, times hours', value: (u) => `${bytes(u.byte_hours)} h` },
   { label: 'Tokens asked', title: 'Tokens of look-ups, counted once per request', value: (u) => count(u.requested_tokens) },
   { label: 'Served', title: 'Tokens that engines read from the cache', value: (u) => count(u.served_tokens) },
-  { label: 'Share', title: 'Served of asked', value: (u) => percent(u.requested_tokens ? Math.min(1, u.served_tokens / u.requested_tokens) : null) },
+  {
+    label: 'Share',
+    title: 'Served of asked. Above 100 % if engines acquired the blocks of one look-up several times',
+    value: (u) => percent(u.requested_tokens ? u.served_tokens / u.requested_tokens : null),
+  },
   {
     label: 'Prefill saved',
     title: 'Estimate, by the rates that are set (larder rates)',

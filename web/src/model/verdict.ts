@@ -234,10 +234,16 @@ function gatewayFindings(node: Node): Finding[] {
   return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, panel: 'nodes' }];
 }
 
+const CONDITIONS = {
+  crash_loop: 'in a crash loop',
+  thrashing: 'thrashing',
+  tenant_at_limit: 'refusing blocks of a tenant at its limit',
+};
+
 /** A node that crashes again and again is mostly in sync when one looks, and one that thrashes looks busy. */
 function conditions(node: Node, now: number): Finding[] {
   return node.conditions.map((each) => {
-    const what = each.type === 'crash_loop' ? 'in a crash loop' : 'thrashing';
+    const what = CONDITIONS[each.type];
     const lasts = each.ended_at === null;
     return {
       level: !lasts ? 'note' : each.type === 'crash_loop' ? 'bad' : 'warn',

@@ -209,9 +209,10 @@ def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
         for each in node.get("conditions", ()):
             crashes = each["type"] == "crash_loop"
             state: checkup.State = "failure" if crashes and each["ended_at"] is None else "warning"
-            fix = (
-                f"larder why {node['name']}" if crashes else "see A node thrashes in docs/operate/runbook.md"
-            )
+            fix = {
+                "crash_loop": f"larder why {node['name']}",
+                "thrashing": "see A node thrashes in docs/operate/runbook.md",
+            }.get(each["type"], "see Stores are refused in docs/operate/runbook.md")
             found.append(CheckResult("node", state, caches.condition(node["name"], each), fix))
     return found
 

@@ -95,6 +95,13 @@ def usage(
     unrated = report["totals"]["unrated_tokens"]
     if unrated:
         say(f"{unrated:,} served tokens have no rate: set one with 'larder rates set'")
+    if not by_tier and any(
+        each["served_tokens"] > each["requested_tokens"] > 0 for each in (*report["items"], report["totals"])
+    ):
+        say(
+            "More tokens were served than asked for: a look-up counts once for each request, but each acquire of its "
+            "blocks counts as served"
+        )
 
 
 def _moment(text: str | None) -> str | None:
@@ -127,7 +134,7 @@ def _row(used: dict[str, Any]) -> list[str]:
         f"{used['byte_hours'] / (1 << 30):,.3f}",
         f"{requested:,}",
         f"{served:,}",
-        show.percent(min(1.0, served / requested) if requested else None),
+        show.percent(served / requested if requested else None),
         f"{used['saved_prefill_s']:,.1f} s",
         show.size(used["stored_bytes"]),
         show.size(used["evicted_bytes"]),
