@@ -145,6 +145,19 @@ def is_drift(answer: dict[str, Any]) -> bool:
     return bool(answer["created"] or answer["updated"] or answer["deleted"])
 
 
+def as_written(name: str, value: Any) -> Any:
+    """Return the value of a record's field in the form in which operators write it, such as `256 MiB`."""
+    if name.endswith("_bytes") and isinstance(value, int):
+        text = format_exact_size(value)
+        return value if text.endswith("bytes") else text
+    if name == "expires_at" and isinstance(value, float):
+        try:
+            return datetime.fromtimestamp(value, UTC).isoformat()
+        except (OverflowError, ValueError, OSError):
+            return value
+    return value
+
+
 def value_text(name: str, value: Any) -> str:
     """Return the value of a record's field as a document shows it."""
     if value is None:

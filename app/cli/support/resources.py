@@ -83,10 +83,11 @@ def add_edit(group: click.Group, resource: Resource, *, method: str = "PATCH", w
     @resource.argument
     @url_option
     def edit(name: str, url: str | None, wait: str | None = None) -> None:
+        from app.cli.support.documents import as_written
         from app.cli.support.editor import edited  # YAML takes a third of the time of a short command
 
         held = call(url, "GET", resource.of(name))
-        before = {each: held[each] for each in resource.editable if each in held}
+        before = {each: as_written(each, held[each]) for each in resource.editable if each in held}
 
         def apply(after: Mapping[str, Any]) -> None:
             changed = {each: value for each, value in after.items() if value != before.get(each)}

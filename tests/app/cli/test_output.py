@@ -5,7 +5,9 @@ import json
 import re
 import socket
 import stat
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -260,6 +262,9 @@ async def test_a_record_is_described_edited_and_created_once(
     quota = await plane.get("/api/v1/quotas/acme")
     assert (quota["weight"], quota["limit_bytes"]) == (3, 1 << 30)
     assert (await larder(plane, "quotas", "edit", "acme"))[1] == "acme: not changed\n"
+    monkeypatch.setenv("EDITOR", "sed -i -e 's/limit_bytes: 1 GiB/limit_bytes: 256MiB/'")
+    assert (await larder(plane, "quotas", "edit", "acme"))[0] == 0
+    assert (await plane.get("/api/v1/quotas/acme"))["limit_bytes"] == 256 << 20
     monkeypatch.setenv("EDITOR", "sed -i 's/weight:.*/weight: 0/'")
     code, _, err = await larder(plane, "quotas", "edit", "acme")
     assert (code, "weight: expected 0.01 to 1000, got 0" in err) == (1, True)
@@ -268,7 +273,7 @@ async def test_a_record_is_described_edited_and_created_once(
     assert code == 0
     for line in (
         "limit_bytes:",
-        "1 GiB",
+        "256 MiB",
         "Conditions",
         "Accepted",
         "Usage of 7 days",
@@ -276,7 +281,12 @@ async def test_a_record_is_described_edited_and_created_once(
         "quota.changed",
     ):
         assert line in out
-    await plane.put_pin("sys")
+    expiry = float(int(time.time()) + 86_400)
+    await plane.put_pin("sys", expires_at=expiry)
+    shown, later = (datetime.fromtimestamp(at, UTC).isoformat() for at in (expiry, expiry + 9))
+    monkeypatch.setenv("EDITOR", f"sed -i s/{shown}/{later}/")
+    assert (await larder(plane, "pins", "edit", "sys"))[1] == "sys: pin changed\n"
+    assert (await plane.get("/api/v1/pins/sys"))["expires_at"] == expiry + 9
     assert "Conditions" in (await larder(plane, "pins", "describe", "sys"))[1]
 
 
