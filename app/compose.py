@@ -192,7 +192,12 @@ class Parts:
         self.overview = OverviewService(
             database, fleet, self.history, bus, self.progress, self.nodes, self.pins, self.policies
         )
-        self.health = HealthChecks(database, self.progress, fleet)
+        self.health = HealthChecks(
+            database,
+            self.progress,
+            fleet,
+            lambda: self.supervisor is None or fleet.serves_at(settings.common.control_url),
+        )
         self.snapshots = Snapshots(database, fleet, self.progress, bus)
         self.token_expiries = TokenExpiries(database, bus, lambda: leader_election.pushing)
         self.rollup = Rollup(bus)

@@ -136,6 +136,11 @@ class Fleet:
         node = self.at((control_url, ""))
         return "" if node is None else node.name
 
+    def serves_at(self, control_url: str) -> bool:
+        """Return whether the node at a socket of this machine was heard from in the last seconds."""
+        node = self.at((control_url, ""))
+        return node is not None and not node.lost
+
     def living(self) -> list[FleetNode]:
         return [node for node in self.nodes.values() if not node.lost]
 

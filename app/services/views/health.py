@@ -3,6 +3,8 @@
 Unauthenticated callers see neither the names of nodes nor the location of the database.
 """
 
+from collections.abc import Callable
+
 from app import __version__
 from app.errors import NotReady, StoreUnavailable
 from app.ingest.fleet import Fleet
@@ -14,10 +16,15 @@ from app.store.base.database import Database
 class HealthChecks:
     """Answers for `/healthz`, `/readyz` and `/healthz/fleet`. A `stranger` is an unauthenticated caller."""
 
-    def __init__(self, database: Database, progress: RecordProgress, fleet: Fleet) -> None:
+    def __init__(
+        self, database: Database, progress: RecordProgress, fleet: Fleet, serves: Callable[[], bool]
+    ) -> None:
+        """`serves`: whether the embedded data plane was heard from, or there is none."""
         self._database = database
         self._progress = progress
         self._fleet = fleet
+        self._serves = serves
+        self._has_served = False
 
     async def ping(self, *, stranger: bool) -> None:
         """Query the database. Raises StoreUnavailable."""
@@ -35,8 +42,11 @@ class HealthChecks:
 
     async def readiness(self, *, stranger: bool) -> Readiness:
         """Return whether this process can serve requests, whatever state the nodes are in: a lost node must not take
-        the API away. Raises StoreUnavailable."""
+        the API away. Raises StoreUnavailable, and NotReady until the embedded data plane serves for the first time."""
         await self.ping(stranger=stranger)
+        self._has_served = self._has_served or self._serves()
+        if not self._has_served:
+            raise NotReady("the embedded data plane does not serve yet")
         return Readiness("ready", self._changes(stranger))
 
     async def fleet_health(self, *, stranger: bool) -> FleetHealth:

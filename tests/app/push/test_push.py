@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.change_signal import ChangeSignal
+from app.errors import NotReady
 from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.push.desired import DesiredState
@@ -16,6 +17,7 @@ from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.services.records.progress import RecordProgress
 from app.services.records.quotas import Quotas
+from app.services.views.health import HealthChecks
 from app.settings import Settings
 from app.store.base import migrate
 from app.store.base.database import Database
@@ -252,6 +254,20 @@ async def test_a_silent_node_is_lost_and_comes_back(plane: Plane, node: FakeNode
     assert not (await plane.get("/api/v1/overview"))["ready"]
     node.mute = node.deaf = False
     await plane.until_state("in_sync")
+
+
+async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(
+    plane: Plane, node: FakeNode
+) -> None:
+    await plane.until_state("in_sync")
+    parts, serves = plane.app.parts, False
+    health = HealthChecks(parts.database, parts.progress, parts.fleet, lambda: serves)
+    with pytest.raises(NotReady, match="the embedded data plane does not serve yet"):
+        await health.readiness(stranger=False)
+    serves = parts.fleet.serves_at(node.control_url)
+    assert (await health.readiness(stranger=False)).status == "ready"
+    serves = False
+    assert (await health.readiness(stranger=False)).status == "ready", "a crash does not take the API away"
 
 
 async def test_a_node_with_a_new_name_replaces_the_old_one_at_its_url(plane: Plane, node: FakeNode) -> None:

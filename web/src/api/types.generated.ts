@@ -1397,7 +1397,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Check that this process serves the API, whatever the state of the nodes
+         * Check that this process serves the API, whatever the state of the nodes, and that the embedded data plane has served
          * @description Needs no token unless the setting `anonymous_health` is false. Then: Needs the role `viewer`, which may be limited to tenants.
          */
         get: operations["getReady"];
@@ -18135,7 +18135,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
+            /** @description `urn:larder:problem:not-ready`: Some nodes are lost or out of sync; `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
             503: {
                 headers: {
                     "Retry-After": components["headers"]["Retry-After"];

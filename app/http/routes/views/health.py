@@ -1,4 +1,5 @@
-"""/healthz: this process works. /readyz: it serves the API. /healthz/fleet: the nodes hold what the records ask for.
+"""/healthz: this process works. /readyz: it serves the API, and its data plane has served. /healthz/fleet: the nodes
+hold what the records ask for.
 
 They answer without a token (setting `anonymous_health`).
 """
@@ -27,9 +28,10 @@ async def healthz(health: NamedDependency[HealthChecks]) -> Health:
 @get(
     "/readyz",
     operation_id="getReady",
-    summary="Check that this process serves the API, whatever the state of the nodes",
+    summary="Check that this process serves the API, whatever the state of the nodes, and that the embedded data plane "
+    "has served",
     opt={"role": "viewer", "scoped": True, "opened_by": "anonymous_health"},
-    responses=declared(),
+    responses=declared("not-ready"),
     tags=["health"],
 )
 async def readyz(health: NamedDependency[HealthChecks]) -> Readiness:
