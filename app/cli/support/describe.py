@@ -25,14 +25,14 @@ _CONDITIONS = (
 
 def describe(url: str | None, noun: str, name: str, record: Mapping[str, Any], *, tenant: str = "") -> None:
     """Print a record. `tenant` is the tenant whose usage is printed."""
+    conditions = (record.get("status") or {}).get("conditions", [])
+    if isinstance(conditions, list) and conditions:
+        table("Conditions", _CONDITIONS, conditions)
+        say()
     lines = list(_fields({key: value for key, value in record.items() if key not in _APART}))
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
         say(f"{key + ':':<{width + 1}} {value}")
-    conditions = (record.get("status") or {}).get("conditions", [])
-    if isinstance(conditions, list) and conditions:
-        say()
-        table("Conditions", _CONDITIONS, conditions)
     owner = tenant or (str(record["tenant"]) if noun in ("quota", "tenant") else "")
     if owner:
         _usage(url, owner)

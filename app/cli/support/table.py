@@ -125,11 +125,21 @@ def shortened(text: str, limit: int) -> str:
     return f"{(start if space and not text[len(cut) :].startswith(' ') else cut).rstrip()}{_ELLIPSIS}"
 
 
+def _cut_name(text: str, limit: int) -> str:
+    """Return the start and the end of a name: names of one kind often differ only at their end."""
+    if cells(text) <= limit:
+        return text
+    start, end = text[: limit // 2], text[-((limit - 1) // 2) :]
+    while cells(start) + cells(end) > limit - 1:
+        start, end = (start[:-1], end) if cells(start) >= cells(end) else (start, end[1:])
+    return f"{start}{_ELLIPSIS}{end}"
+
+
 def _lines(columns: Sequence[Column], widths: dict[str, int], row: Sequence[str]) -> Iterable[str]:
     parts = [
         textwrap.wrap(text, widths[column.name], break_long_words=False, break_on_hyphens=False) or [""]
         if column.wraps
-        else [shortened(text, widths[column.name])]
+        else [(shortened if column.text else _cut_name)(text, widths[column.name])]
         for column, text in zip(columns, row, strict=True)
     ]
     for at in range(max(map(len, parts))):

@@ -140,6 +140,9 @@ def test_columns_are_left_out_by_priority_and_texts_end_at_words(
     assert shortened("one two three", 9) == "one two…"
     assert shortened("one two three", 8) == "one two…"
     assert shortened("unbreakable", 5) == "unbr…"
+    monkeypatch.setattr(tables, "width", lambda: 24)
+    table("", [Column("name", str), Column("at", lambda _: "11-26 16:21:59Z")], ["prefill-worker-of-rack-17"])
+    assert capsys.readouterr().out.splitlines()[1].split("  ") == ["prefill-…rack-17", "11-26 16:21:59Z"]
 
 
 def test_colour_is_for_terminals_without_no_color(
