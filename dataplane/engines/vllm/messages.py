@@ -67,7 +67,8 @@ class StepReport:
 
     saves_ended: dict[str, int] = field(default_factory=dict)
     """Number of ended saves for each request."""
-    loads_failed: list[str] = field(default_factory=list)
+    loads_failed: dict[str, int] = field(default_factory=dict)
+    """Number of leading tokens of each failed load that the engine keeps."""
     loaded_tokens: int = 0
     load_seconds: float = 0.0
 
@@ -75,7 +76,8 @@ class StepReport:
         """Add the report of another worker to this one, and return it."""
         for request, count in other.saves_ended.items():
             self.saves_ended[request] = self.saves_ended.get(request, 0) + count
-        self.loads_failed += other.loads_failed
+        for request, tokens in other.loads_failed.items():
+            self.loads_failed[request] = min(self.loads_failed.get(request, tokens), tokens)
         self.loaded_tokens += other.loaded_tokens
         self.load_seconds += other.load_seconds
         return self

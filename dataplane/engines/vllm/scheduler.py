@@ -364,8 +364,8 @@ class SchedulerSide:
             for name, count in report.saves_ended.items():
                 if name in self._tracked:
                     self._tracked[name].saves_open -= count
-            for name in report.loads_failed:
-                self._load_failed(name, now)
+            for name, kept in report.loads_failed.items():
+                self._load_failed(name, kept, now)
         for name in received:
             self._receiving.discard(name)
             self._leases.pop(name, None)
@@ -374,19 +374,22 @@ class SchedulerSide:
                 tracked.loaded_tokens += tracked.loading_tokens
                 tracked.loading, tracked.loading_tokens = [], 0
 
-    def _load_failed(self, name: str, now: float) -> None:
-        self._count("failed_loads", 1)
+    def _load_failed(self, name: str, kept: int, now: float) -> None:
+        """Of a load that failed on a rank, count the `kept` leading tokens, and make the chunks after them misses."""
         tracked = self._tracked.get(name)
+        if tracked is None or tracked.loads:
+            self._count("failed_loads", 1)  # once, however many ranks report it
         if tracked is None:
             return
         tracked.loads = False
         tracked.saved_chunks = 0
-        for key in tracked.loading:
+        tracked.loading_tokens = min(tracked.loading_tokens, kept)
+        step = self._settings.chunk_tokens
+        for key in tracked.loading[(tracked.local_tokens % step + kept) // step :]:
             self._failed.pop(key, None)
             self._failed[key] = now + FAILED_S
         while len(self._failed) > MAX_FAILED:
             self._failed.popitem(last=False)
-        tracked.loading, tracked.loading_tokens = [], 0
 
     # ---- the end
 

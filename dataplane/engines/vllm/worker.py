@@ -231,10 +231,11 @@ class WorkerSide:
         self._count("load_seconds", job.seconds)
         if job.failed_from is None:
             return
-        self._report.loads_failed.append(load.request)
         # Block numbers are unique only within a group. If the engine frees blocks behind windows, the tokens before
         # a failed block have no blocks, so vLLM cannot recompute from the failed block on.
-        if len(load.blocks) == 1 and self._holds_blocks:
+        keeps = len(load.blocks) == 1 and self._holds_blocks
+        self._report.loads_failed[load.request] = job.failed_from if keeps else 0
+        if keeps:
             found.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
         else:
             found.failed.add(load.request)
