@@ -18,16 +18,17 @@ WORKDIR /src
 # Dependencies first: this layer is kept until they change. Who runs Larder may not write here: without compiled modules
 # each process would compile all of them anew, which is half of its start.
 ENV UV_COMPILE_BYTECODE=1
-COPY pyproject.toml constraints.txt ./
+COPY pyproject.toml constraints.txt LICENSE ./
+COPY dataplane/pyproject.toml dataplane/
 RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
     -c constraints.txt -r pyproject.toml --extra server --extra otel --extra redis --extra s3
-COPY README.md LICENSE ./
+COPY README.md ./
 COPY app/ app/
 COPY dataplane/ dataplane/
 COPY docs/ docs/
 COPY migrations/ migrations/
 COPY --from=web /src/web/dist/ web/dist/
-RUN uv pip install --no-cache --no-deps --python /opt/larder/bin/python .
+RUN uv pip install --no-cache --no-deps --no-sources --python /opt/larder/bin/python ./dataplane .
 
 FROM python:${PYTHON_VERSION}-slim-bookworm
 # Engines that attach through the socket must run as the same user: the pool is private to it.

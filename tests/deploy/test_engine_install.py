@@ -1,4 +1,4 @@
-"""An engine installs Larder without extras: three libraries, and the client stores and reads a block."""
+"""What is installed where: the environment of an engine gets three libraries and one package, a laptop the commands."""
 
 from __future__ import annotations
 
@@ -47,38 +47,67 @@ def pip(python: Path) -> list[object]:
     return [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> Path:
-    """The Python of a new environment with the wheel and nothing else."""
-    built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=ROOT)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    folder = tmp_path / "venv"
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels of both distributions."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for source in (ROOT, ROOT / "dataplane"):
+        built = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
+        assert built.returncode == 0, built.stderr
+    return folder
+
+
+def installed(folder: Path, wheels: Path, *names: str) -> tuple[Path, set[str]]:
+    """Install into a new environment. Return its Python, and the top-level names of Larder's packages in it."""
     made = run(sys.executable, "-m", "venv", "--without-pip", folder)  # the pip of the tests installs into it
     assert made.returncode == 0, made.stderr
     python = folder / "bin" / "python"
-    installed = run(*pip(python), "install", "-q", "--no-compile", "-c", ROOT / "constraints.txt", wheel)
-    assert installed.returncode == 0, installed.stderr
-    return python
+    parts = [
+        f"{next(wheels.glob(f'{name}-*.whl'))}{extra}" for name, _, extra in (n.partition("+") for n in names)
+    ]
+    done = run(*pip(python), "install", "-q", "--no-compile", "-c", ROOT / "constraints.txt", *parts)
+    assert done.returncode == 0, done.stderr
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    records = [each.read_text() for each in packages.glob("larder*.dist-info/RECORD")]
+    tops = {line.partition("/")[0] for record in records for line in record.splitlines()}
+    return python, {top for top in tops if not top.endswith(".dist-info") and top != ".."}
 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_an_engine_installs_three_libraries_and_stores_and_reads_a_block(
-    bare: Path, socket_dir: Path
+def test_an_engine_installs_three_libraries_and_one_package_and_stores_and_reads_a_block(
+    tmp_path: Path, wheels: Path, socket_dir: Path
 ) -> None:
-    listed = run(*pip(bare), "list", "--format=freeze").stdout
+    python, tops = installed(tmp_path / "engine", wheels, "larder_engine")
+    assert tops == {"dataplane"}
+    listed = run(*pip(python), "list", "--format=freeze").stdout
     names = {re.split("[= @]", line)[0].lower() for line in listed.splitlines()}
-    assert names == LIBRARIES | {"larder"}
+    assert names == LIBRARIES | {"larder-engine"}
     plane = Plane(socket_dir).start()
     try:
-        ran = run(bare, "-c", ENGINE, plane.socket, cwd=socket_dir)
+        ran = run(python, "-c", ENGINE, plane.socket, cwd=socket_dir)
         assert (ran.returncode, ran.stdout) == (0, "stored and read\n"), ran.stderr
     finally:
         plane.stop()
-    refused = run(bare.with_name("larder"), "status", cwd=socket_dir)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert re.fullmatch(
-        r"larder: the package '\w+' is not installed; install Larder with: pip install 'larder\[server\]'\n",
-        refused.stderr,
+    refused = run(python, "-m", "dataplane", cwd=socket_dir)
+    assert refused.returncode == 1
+    assert refused.stderr.endswith(
+        "the package 'zmq' is not installed; a data plane needs 'larder[server]'\n"
     )
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_laptop_installs_the_commands_without_a_server(tmp_path: Path, wheels: Path) -> None:
+    python, tops = installed(tmp_path / "laptop", wheels, "larder_engine", "larder+[cli]")
+    assert tops - {"web"} == {"app", "dataplane", "migrations"}
+    larder = python.with_name("larder")
+    for command in (("status",), ("version", "-o", "yaml"), ("quotas", "list")):
+        asked = run(larder, *command, "--url", "http://127.0.0.1:9", cwd=tmp_path)
+        assert asked.returncode == 6
+        assert "no Larder answers at http://127.0.0.1:9" in asked.stderr
+    for name in ("up", "doctor", "dataplane"):
+        refused = run(larder, name, cwd=tmp_path)
+        assert refused.returncode == 1
+        assert "'larder[server]'" in refused.stderr
+        assert "Traceback" not in refused.stderr

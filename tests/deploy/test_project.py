@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+import app
+import dataplane
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
@@ -28,16 +31,36 @@ def constraints() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def test_every_dependency_has_a_tested_version_that_fits(project: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def engine() -> dict[str, Any]:
+    """The `[project]` table of the distribution for engines."""
+    table: dict[str, Any] = tomllib.loads((ROOT / "dataplane" / "pyproject.toml").read_text())["project"]
+    return table
+
+
+def test_both_distributions_have_the_versions_of_their_packages(
+    project: dict[str, Any], engine: dict[str, Any]
+) -> None:
+    assert project["version"] == engine["version"] == app.__version__ == dataplane.__version__
+    assert project["dependencies"] == [f"{engine['name']}=={engine['version']}"]
+
+
+def test_every_dependency_has_a_tested_version_that_fits(
+    project: dict[str, Any], engine: dict[str, Any]
+) -> None:
     pinned: dict[str, list[str]] = {}
     for line in constraints():
         (pin,) = line.specifier
         assert pin.operator == "=="
         pinned.setdefault(line.name, []).append(pin.version)
     extras = project["optional-dependencies"]
-    for text in [*project["dependencies"], *extras["server"], *extras["dev"]]:
+    for text in [
+        *engine["dependencies"],
+        *project["dependencies"],
+        *(each for extra in extras.values() for each in extra),
+    ]:
         wanted = Requirement(text)
-        if wanted.name == project["name"]:  # an extra that includes another one
+        if wanted.name in (project["name"], engine["name"]):
             continue
         assert wanted.name in pinned, f"constraints.txt has no {wanted.name}: run `make constraints`"
         for found in pinned[wanted.name]:
@@ -49,7 +72,10 @@ def test_the_constraints_leave_the_cuda_packages_to_torch() -> None:
     assert not [line.name for line in constraints() if re.match(r"nvidia|cuda|triton", line.name)]
 
 
-@pytest.mark.parametrize("file", ["constraints.txt", "pyproject.toml", "Makefile", "Dockerfile", ".ci/run"])
+@pytest.mark.parametrize(
+    "file",
+    ["constraints.txt", "pyproject.toml", "dataplane/pyproject.toml", "Makefile", "Dockerfile", ".ci/run"],
+)
 def test_packaging_files_name_no_registry_and_no_folder_of_one_machine(file: str) -> None:
     text = (ROOT / file).read_text(encoding="utf-8")
     assert re.findall(r"https?://(?!127\.0\.0\.1)\S+|file://\S+|/home/\w+|/root\b", text) == []
@@ -91,7 +117,8 @@ def test_make_alone_prints_the_menu() -> None:
 def test_make_says_what_is_missing_when_there_is_no_python(tmp_path: Path) -> None:
     require(shutil.which("make"), "make is not installed")
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("pyproject.toml", "constraints.txt"):
+    (tmp_path / "dataplane").mkdir()
+    for name in ("pyproject.toml", "dataplane/pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
     result = subprocess.run(
         ["make", "lint", "PYTHON="], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -113,13 +140,18 @@ def test_the_changelog_has_the_version_on_top(version: str) -> None:
     assert version in headings[:2]
 
 
-def test_the_wheel_ships_the_packages_and_nothing_else(tmp_path: Path, version: str) -> None:
+def test_the_wheels_ship_their_packages_and_nothing_else(tmp_path: Path, version: str) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    for folder in (ROOT, ROOT / "dataplane"):
+        subprocess.run(build, cwd=folder, check=True, capture_output=True)
+    with zipfile.ZipFile(tmp_path / f"larder_engine-{version}-py3-none-any.whl") as wheel:
+        modules = {name for name in wheel.namelist() if not name.startswith("larder_engine-")}
+    sources = {str(file.relative_to(ROOT)) for file in (ROOT / "dataplane").rglob("*.py")}
+    assert modules - {"dataplane/LICENSE"} == sources
     with zipfile.ZipFile(tmp_path / f"larder-{version}-py3-none-any.whl") as wheel:
         names = wheel.namelist()
         scripts = wheel.read(f"larder-{version}.dist-info/entry_points.txt").decode()
-    folders = {"app", "dataplane", "migrations", f"larder-{version}.dist-info"}
+    folders = {"app", "migrations", f"larder-{version}.dist-info"}
     assert {name.split("/")[0] for name in names} - {"web"} == folders
     assert {name for name in names if name.startswith("web/") and not name.startswith("web/dist/")} == set()
     pages = {name.removeprefix("app/manual/") for name in names if name.startswith("app/manual/")}
