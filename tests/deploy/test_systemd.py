@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app.cli import larder
-from app.settings import load
+from app.settings import load, requires_token
 from dataplane.client import Space, attach
 from dataplane.protocol.keys import chain
 from tests.dataplane.plane import wait_for
@@ -81,6 +81,19 @@ def test_the_units_set_what_larder_knows_and_keep_the_planes_apart(units: Path) 
         assert "larder-dataplane.service" not in " ".join(managing.get(name, [])), (
             "each starts and restarts alone"
         )
+
+
+def test_a_data_plane_that_crashes_is_always_started_again(units: Path) -> None:
+    serving = settings_of(units / "larder-dataplane.service")
+    assert (serving["Restart"], serving["StartLimitIntervalSec"]) == (["on-failure"], ["0"])
+
+
+def test_services_of_the_machine_ask_for_a_token_from_the_start(tmp_path: Path) -> None:
+    result = install(tmp_path)
+    assert result.exit_code == 0
+    settings = load(environ=environment_of(tmp_path / "etc/systemd/system/larder.service"))
+    assert requires_token(settings)
+    assert "larder login --setup" in result.output
 
 
 def test_a_stop_of_the_data_plane_leaves_the_memory_keeper_alone(units: Path) -> None:
@@ -190,6 +203,7 @@ def test_the_cache_outlives_a_restart_of_either_service(
         "LARDER_LMCACHE_PORT": "0",
         "LARDER_POOL_BYTES": "16MiB",
         "LARDER_DATAPLANE__SEGMENT_BYTES": "2MiB",
+        "LARDER_APP__AUTH": "auto",
         "LARDER_DATAPLANE__KEEP_MEMORY_S": "240",  # until the next one is started, also on a busy machine
         "LARDER_APP__SHUTDOWN_GRACE_S": "20",
     }

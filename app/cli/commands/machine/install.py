@@ -1,6 +1,7 @@
 """`larder install systemd`: write the units of this machine's services."""
 
 import os
+import shutil
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -58,7 +59,7 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
             continue
         _write(path, text, mode)
         say(f"written  {path}")
-    _say_next(system)
+    _say_next(system, larder)
 
 
 def _check(larder: str, system: bool) -> None:
@@ -124,16 +125,24 @@ def _write(path: Path, text: str, mode: int) -> None:
         raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _say_next(system: bool) -> None:
+def _say_next(system: bool, larder: str) -> None:
     control = "systemctl" if system else "systemctl --user"
-    users = ["systemd-sysusers larder.conf"] if system else ["loginctl enable-linger"]
-    commands = [*users, f"{control} daemon-reload", f"{control} enable --now larder-dataplane larder"]
+    commands = ["systemd-sysusers larder.conf"] if system else ["loginctl enable-linger"]
+    commands += [f"{control} daemon-reload", f"{control} enable --now larder-dataplane larder"]
+    if shutil.which("larder") is None:
+        commands.append(f"ln -s {larder} {'/usr/local/bin' if system else '~/.local/bin'}/larder")
+    if system:
+        commands += ["journalctl -u larder | grep setup_token", "larder login --setup --name YOUR-NAME"]
     say()
     say("Next:")
     for command in commands:
         say(f"  {command}")
-    if not system:
-        say()
+    say()
+    if system:
+        say(
+            "The API asks for a token: the first start logs a setup token, with which you make yourself an admin."
+        )
+    else:
         say(
             "enable-linger starts the services at boot. It also keeps logind from removing the files of your user in"
         )
