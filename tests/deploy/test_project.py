@@ -108,6 +108,18 @@ def test_a_pull_of_the_project_carries_no_results_and_no_local_state() -> None:
     assert [name for name in tracked() if unwanted.search(name)] == []
 
 
+def test_links_lead_to_files_of_the_project() -> None:
+    require(shutil.which("git") and (ROOT / ".git").exists(), "not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-s", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    links = [entry.split("\t")[1] for entry in listed.stdout.split("\0") if entry.startswith("120000")]
+    assert links
+    for link in links:
+        assert not os.path.isabs(os.readlink(ROOT / link)), link
+        assert (ROOT / link).resolve().is_relative_to(ROOT), link
+
+
 def test_make_alone_prints_the_menu() -> None:
     require(shutil.which("make"), "make is not installed")
     menu = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -47,7 +47,9 @@ def member(make_plane: Callable[..., Plane], keeper: Keeper, **settings: str) ->
 
 
 def ask(socket: zmq.Socket[bytes], message: object = None) -> bytes | None:
-    """The answer to a hello (or another message), or None when none comes."""
+    """The answer to a hello (or another message), or None when none comes, or the other end refuses the connection."""
+    if not socket.poll(QUIET_MS, zmq.POLLOUT):
+        return None
     socket.send(encode(message or Hello(VERSION, "test")))
     return socket.recv() if socket.poll(QUIET_MS) else None
 
