@@ -54,6 +54,7 @@ from app.services.fleet.nodes import Nodes
 from app.services.fleet.pushes import Pushes
 from app.services.fleet.resize import PoolResize
 from app.services.fleet.restarts import Restarts
+from app.services.fleet.retirement import Retirement
 from app.services.fleet.targets import Targets
 from app.services.lmcache.objects import LmcacheObjects
 from app.services.lmcache.quotas import LmcacheQuotas
@@ -154,6 +155,9 @@ class Parts:
         self.node_conditions = NodeConditions(bus, app.condition_kept_s)
         self.nodes = Nodes(self.progress, fleet, self.node_conditions)
         self.node_intent = NodeIntent(changes, fleet, bus)
+        self.retirement = Retirement(
+            fleet, self.node_intent, lambda: self.leader_election.pushing, app.retire_nodes_after_s
+        )
         self.pushes = Pushes(database)
         self.resizing = PoolResize(database, self.operations, changes, fleet)
         self.expelling = EngineExpulsion(targets, changes)

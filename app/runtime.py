@@ -97,6 +97,8 @@ class BackgroundTasks:
         self._keep("history", parts.events.run)
         self._keep("alerts", parts.alerts.run)
         self._keep("caches", parts.cache_watch.run)
+        if parts.settings.app.retire_nodes_after_s:
+            self._keep("retirement", parts.retirement.run)
         if parts.supervisor is not None:
             self._keep("supervisor", parts.supervisor.run)
 

@@ -82,6 +82,9 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Seconds within which a node must answer a snapshot."""
     node_lost_s: float = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
+    retire_nodes_after_s: float = 0.0
+    """Seconds after which a node that joined and is lost leaves the fleet, as with `larder nodes delete`; 0: never. Its
+    name is free again then; to come back, it must join with a token. Counted by the leader since its own start."""
     condition_kept_s: float = 600.0
     """Seconds for which a condition of a node, such as a crash loop, stays visible after it ended."""
     shutdown_grace_s: float = 2.0
@@ -147,6 +150,7 @@ def _check(common: Common, app: AppSettings) -> None:
         ("app.pins_per_tenant", app.pins_per_tenant, 0, 100_000),
         ("app.push_timeout_s", app.push_timeout_s, 0.05, 600),
         ("app.node_lost_s", app.node_lost_s, 0.1, 3600),
+        ("app.retire_nodes_after_s", app.retire_nodes_after_s, 0, 365 * 86_400),
         ("app.condition_kept_s", app.condition_kept_s, 0, 31 * 86_400),
         ("app.shutdown_grace_s", app.shutdown_grace_s, 0, 600),
         ("app.usage_poll_interval_s", app.usage_poll_interval_s, 0.1, 3600),

@@ -28,6 +28,10 @@ class NodeForgotten(PlaneEvent, tag="node.forgotten"):
 
     severity = "warning"
 
+    lost_s: float | None = None
+    """Seconds for which it was lost, if it was removed for that (`app.retire_nodes_after_s`); null if an operator
+    removed it."""
+
 
 class NodeJoined(PlaneEvent, tag="node.joined"):
     """A node connected."""

@@ -75,8 +75,11 @@ class NodeIntent:
         self._fleet.change_signal.notify()
         self._bus.touch()
 
-    async def forget(self, name: str, by: Principal, *, force: bool = False) -> None:
-        """Forget the node: it receives nothing more, and must join again. Raises NotFound, Conflict."""
+    async def forget(
+        self, name: str, by: Principal, *, force: bool = False, lost_s: float | None = None
+    ) -> None:
+        """Forget the node: it receives nothing more, and must join again. `lost_s`: seconds for which it was lost, if
+        that is why. Raises NotFound, Conflict."""
         node = known_node(self._fleet, name)
         connected = node.welcomed and not node.lost
         if connected and not node.public_key:
@@ -91,7 +94,9 @@ class NodeIntent:
         async with self._changes.begin(by) as change:
             row = await change.session.get(NodeRow, name)
             if row is not None:
-                change.noted("forget", "node", name, _audited(row), None, event=NodeForgotten(), node=name)
+                change.noted(
+                    "forget", "node", name, _audited(row), None, event=NodeForgotten(lost_s), node=name
+                )
                 await nodes.forget(change.session, row)
         self._fleet.nodes.pop(name, None)
         self._fleet.change_signal.notify()

@@ -14,6 +14,7 @@ import pytest
 
 from app.cli.support import checkup
 from app.ingest.fleet import FleetNode
+from app.services.fleet.retirement import Retirement
 from app.services.records.floors import Floor, excess
 from app.settings import Settings
 from dataplane.client import AttachRefused, attach
@@ -304,6 +305,30 @@ def _takes_engines(node: DataPlane) -> bool:
     except AttachRefused:
         return False
     return True
+
+
+async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost(
+    settings: Settings, make_node: Callable[..., DataPlane]
+) -> None:
+    async with two_nodes(settings, make_node) as (plane, a, b):
+        parts, now, leads = plane.app.parts, 0.0, False
+        retirement = Retirement(parts.fleet, parts.node_intent, lambda: leads, 60.0, lambda: now)
+        await asyncio.to_thread(a.kill)
+        await until_states(plane, a="lost", b="in_sync")
+        await retirement.look()
+        now = 60.0
+        await retirement.look()
+        assert "a" in parts.fleet.nodes, "only the leader retires nodes"
+        leads = True
+        await retirement.look()
+        await until_states(plane, b="in_sync")
+        assert (await plane.until_fact("node.forgotten"))["lost_s"] == 60.0
+        await asyncio.to_thread(b.kill)
+        await until_states(plane, b="lost")
+        await retirement.look()
+        now += 1000.0
+        await retirement.look()
+        assert "b" in parts.fleet.nodes, "this manager may be the one that is cut off"
 
 
 async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_must_join_again(
