@@ -7,6 +7,7 @@ identifies it (`larder-queue:<name>:<identity>`), so it is found among the open 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from dataplane.ipc.arguments import instance
+
 PREFIX = "larder-"
 _LINK = "/memfd:"
 _DELETED = " (deleted)"
@@ -24,6 +27,13 @@ _IDENTITY = re.compile(r"[0-9a-f]{1,64}")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _F_SEAL_FUTURE_WRITE = 0x10
 _NOT_WRITABLE = fcntl.F_SEAL_WRITE | _F_SEAL_FUTURE_WRITE
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of a process or machine without free descriptors or memory, which say nothing about what it wanted to open."""
+
+_MAP_FIXED = 0x10
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64)
+_mmap.restype = ctypes.c_void_p
 
 
 class MemoryGone(Exception):
@@ -49,8 +59,10 @@ class OpenMemory:
 def create(kind: str, identity: str, name: str, nbytes: int) -> int:
     """Return the descriptor of new zeroed memory whose size is sealed. Pages are allocated when they are written.
 
-    Raises ValueError for a name that is not of up to 128 letters, digits, `.`, `_` and `-`, and OSError.
+    Raises ValueError for a name that is not of up to 128 letters, digits, `.`, `_` and `-`, TypeError for one that is
+    no str, and OSError.
     """
+    instance("name", name, str)
     if not _NAME.fullmatch(name):
         raise ValueError(f"name: expected up to 128 letters, digits, '.', '_' and '-', not {name!r}")
     fd = os.memfd_create(f"{PREFIX}{kind}:{name}:{identity}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -67,11 +79,14 @@ def create(kind: str, identity: str, name: str, nbytes: int) -> int:
 def open_through(pid: int, fd: int) -> int:
     """Return a descriptor of this process for the memory that another process holds as `fd`.
 
-    Raises MemoryGone unless it is memory of this user, of mode 0600, of a sealed size and writable.
+    Raises MemoryGone unless it is memory of this user, of mode 0600, of a sealed size and writable, and OSError if this
+    process has no free descriptor.
     """
     try:
         own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         raise MemoryGone(f"descriptor {fd} of process {pid} cannot be opened: {error.strerror}") from None
     found = os.fstat(own)
     good = (
@@ -123,17 +138,32 @@ def find(
                 yield OpenMemory(parts[0], parts[1], parts[2], int(entry), int(number))
 
 
+def map_whole(fd: int, nbytes: int, *, private: bool = False) -> mmap.mmap:
+    """Map memory for reading and writing. Unlike a mapping of Python's `mmap` alone, this one keeps no descriptor.
+
+    `private`: what is written to the mapping stays in this process. Raises OSError.
+    """
+    area = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # unmaps the range when it is freed
+    address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    sharing = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+    if _mmap(address, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, sharing | _MAP_FIXED, fd, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mmap of {nbytes} bytes: {os.strerror(number)}")
+    return area
+
+
 class MappedMemory:
     """A descriptor and its mapping: 64-bit words and bytes. `close` releases both."""
 
     __slots__ = ("_anchor", "_map", "address", "bytes", "fd", "words")
 
     def __init__(self, fd: int) -> None:
-        """Map the whole memory. Takes over `fd`."""
+        """Map the whole memory. Takes over `fd`, unless it raises OSError."""
+        self._map = map_whole(fd, os.fstat(fd).st_size)
         self.fd = fd
-        self._map = mmap.mmap(fd, 0)
-        self._anchor: object = ctypes.c_char.from_buffer(self._map)
-        self.address = ctypes.addressof(self._anchor)
+        anchor = ctypes.c_char.from_buffer(self._map)
+        self._anchor: object = anchor
+        self.address = ctypes.addressof(anchor)
         self.bytes = memoryview(self._map)
         whole_words = self.bytes.nbytes & -8
         self.words = self.bytes[:whole_words].cast("Q")

@@ -2,47 +2,68 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
-from contextlib import suppress
+
+_NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+"""Errors of pidfd_open(2) for a number that is the pid of no process. Others say nothing about the process."""
 
 
 def start_time(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot; 0 if the process is gone."""
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        return int(file.read().rpartition(")")[2].split()[19])
-    return 0
+    """Return the start time of a process in clock ticks since boot; 0 if the process is gone. Raises OSError if it
+    cannot be read, for example because this process has no free descriptor."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 class PidWatch:
-    """Watches one process. It holds a pidfd until `close`."""
+    """Watches one process. It holds a pidfd from the first call of `alive` until `close`."""
 
-    __slots__ = ("_pidfd", "pid", "started")
+    __slots__ = ("_gone", "_pidfd", "pid", "started")
 
     def __init__(self, pid: int, started: int) -> None:
         """`pid` and `started` name the process; see `start_time`."""
         self.pid = pid
         self.started = started
         self._pidfd = -1
-        with suppress(OSError, OverflowError):  # shared memory may hold any number
-            self._pidfd = os.pidfd_open(pid)
-            if start_time(pid) != started:
-                self.close()
+        self._gone = False
 
     def alive(self) -> bool:
-        """Return whether the process runs. A killed process that its parent has not reaped does not run."""
+        """Return whether the process runs. A killed process that its parent has not reaped does not run. A process
+        that this one cannot look at, for example for lack of descriptors, counts as running."""
+        if self._pidfd < 0 and not self._gone:
+            self._look()
         if self._pidfd < 0:
-            return False
+            return not self._gone
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
+
+    def _look(self) -> None:
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OverflowError:  # shared memory may hold any number
+            self._gone = True
+        except OSError as error:
+            self._gone = error.errno in _NO_PROCESS
+        else:
+            try:
+                self._gone = start_time(self.pid) != self.started
+            except OSError:
+                self.close()  # the next call looks again
+            if self._gone:
+                self.close()
 
     def is_of(self, pid: int, started: int) -> bool:
         """Return whether this is the watch of that process."""
         return self.pid == pid and self.started == started
 
     def close(self) -> None:
-        """Close the pidfd; the process counts as gone afterwards."""
+        """Close the pidfd."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1

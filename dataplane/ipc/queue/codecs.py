@@ -80,7 +80,10 @@ class MsgspecCodec:
 
     def _encode_array(self, value: object) -> msgspec.msgpack.Ext:
         if not isinstance(value, np.ndarray) or value.dtype.kind not in _KINDS:
-            raise TypeError(f"{type(value).__name__} has no form in a message")
+            raise TypeError(
+                f"{type(value).__name__} has no form in a message: pass what msgspec encodes or an array of numbers "
+                f"(tensor.numpy(), scalar.item()), or pickle messages with trusted=True"
+            )
         flat = np.ascontiguousarray(value)
         raw = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
         if raw.nbytes < BUFFER_BYTES:

@@ -23,6 +23,7 @@ MAGIC = 0x4555455545445244
 VERSION = 1
 PAGE_BYTES = 4096
 WORD = 8
+MAX_WORD = (1 << 64) - 1
 MAX_READERS = 64
 
 
@@ -130,6 +131,8 @@ ALIGNMENT = 64
 """Alignment of records and of buffers in them, in bytes."""
 MIN_CAPACITY, MAX_CAPACITY = 1 << 12, 1 << 40
 """Bounds of the bytes of a ring."""
+MAX_POSITION = 1 << 62
+"""Larger positions are garbage: a queue would need decades to reach this one."""
 _BUFFERS_SHIFT = 40
 _KIND_SHIFT = 56
 _LENGTH_MASK = (1 << _BUFFERS_SHIFT) - 1
@@ -151,6 +154,14 @@ def header_fault(words: Sequence[int], nbytes: int) -> str:
         return f"has a ring of {capacity} bytes; expected {MIN_CAPACITY} to {MAX_CAPACITY}, a multiple of {ALIGNMENT}"
     if ring_at(slots) + capacity != nbytes:
         return f"has {nbytes} bytes; expected {ring_at(slots) + capacity}"
+    return ""
+
+
+def position_fault(words: Sequence[int]) -> str:
+    """Return why a queue cannot be joined or taken over at its position; empty if it can."""
+    position = words[QueueHeader.PUBLISHED]
+    if position % ALIGNMENT or position > MAX_POSITION:
+        return f"has messages up to {position}; expected a multiple of {ALIGNMENT} up to {MAX_POSITION}"
     return ""
 
 

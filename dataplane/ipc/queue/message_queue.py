@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from dataplane.ipc.arguments import deadline_of, seconds, whole_number
 from dataplane.ipc.processes import MAX_PID
 from dataplane.ipc.queue.codecs import Codec, MsgspecCodec, PickleCodec, Reducers
-from dataplane.ipc.queue.errors import QueueError, QueueGone, UntrustedWriter, WriterGone
+from dataplane.ipc.queue.errors import QueueGone, UntrustedWriter, WriterGone
 from dataplane.ipc.queue.layout import Flag
 from dataplane.ipc.queue.reader import ShmRingReader
 from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer, take
@@ -43,12 +44,16 @@ class MessageQueue:
         """Create a queue.
 
         `readers`: number of expected readers, which get all messages from the beginning, each opened with its `slot`;
-        others join at the current position. `capacity_bytes`: size of the ring; a message of more than a quarter of it
-        gets memory of its own. `slow_readers`: `wait` for them, or `drop` the messages that they have not read.
+        others join at the current position. `max_readers`: slots for readers of this machine, expected ones included.
+        `capacity_bytes`: size of the ring, at least 4096; a message of more than a quarter of it gets memory of its
+        own. `slow_readers`: `wait` for them, or `drop` the messages that they have not read.
         `trusted`: pickle messages; only readers with `trusted` can read them. `reducers`: functions that replace
-        `__reduce__` of these types. `remote`: `tcp://<address>[:<port>]` for readers on other machines. Raises
-        ValueError, and OSError if there is no memory.
+        `__reduce__` of these types. `remote`: `tcp://<address>[:<port>]` for readers on other machines, with an address
+        that they can connect to. Raises ValueError, TypeError, ZMQError if the endpoint cannot be bound, and OSError if
+        there is no memory.
         """
+        if slow_readers not in ("wait", "drop"):
+            raise ValueError(f"slow_readers: expected 'wait' or 'drop', not {slow_readers!r}")
         if remote and trusted:
             raise ValueError(
                 "trusted: pickled messages never travel over a socket; leave out `remote` or `trusted`"
@@ -59,14 +64,16 @@ class MessageQueue:
             | (Flag.PICKLE if trusted else 0)
         )
         ring = ShmRingBuffer.create(
-            name, capacity=capacity_bytes, slots=max(max_readers, readers), reserved=readers, flags=flags
+            name, capacity=capacity_bytes, slots=max_readers, reserved=readers, flags=flags
         )
         self._start(ring, reducers, remote)
 
-    def _start(
-        self, ring: ShmRingBuffer, reducers: Reducers | None, remote: str | None, key: bytes = b""
-    ) -> None:
+    def _start(self, ring: ShmRingBuffer, reducers: Reducers | None, remote: str | None) -> None:
         try:
+            if reducers and not ring.flags & Flag.PICKLE:
+                raise ValueError(
+                    "reducers: expected none without trusted=True: only pickled messages use them"
+                )
             self._writer = ShmRingWriter(ring)
         except BaseException:
             ring.close()
@@ -77,7 +84,7 @@ class MessageQueue:
             from dataplane.ipc.queue.remote import RemoteWriter
 
             try:
-                self._remote = RemoteWriter(ring, remote, key)
+                self._remote = RemoteWriter(ring, remote)
             except BaseException:
                 self.close()
                 raise
@@ -87,14 +94,17 @@ class MessageQueue:
         """Become the writer of a queue whose writer is gone; its readers continue.
 
         Readers on other machines connect again, and miss the messages of the time in between. Raises WriterAlive,
-        QueueGone if no process holds the memory, and ZMQError if the endpoint for other machines cannot be bound.
+        QueueGone if no process holds the memory, ZMQError if the endpoint for other machines cannot be bound, and
+        OSError if this process has no free descriptor.
         """
         self = cls.__new__(cls)
-        self._start(ShmRingBuffer.open(handle), reducers, handle.remote, handle.remote_key)
+        self._start(ShmRingBuffer.open(handle), reducers, handle.remote)
         return self
 
     def handle(self) -> QueueHandle:
-        """Return what readers open. It holds no memory, and may be pickled or encoded by msgspec."""
+        """Return what readers open. It holds no memory, and may be pickled or encoded by msgspec. Raises QueueError
+        when the queue is closed."""
+        self._writer.check_open()
         handle = self._writer.ring.handle()
         if self._remote is None:
             return handle
@@ -107,9 +117,10 @@ class MessageQueue:
 
         Waits for slow readers for at most `timeout` seconds (None: without a limit; readers that died do not count),
         then raises TimeoutError, and no reader gets the message. Raises QueueCancelled when another thread closes the
-        queue, and TypeError for a value that has no form.
+        queue, QueueError when it is closed, MessageTooLarge, TypeError for a value that has no form, and OSError if
+        there is no descriptor or memory for a large message; then, too, no reader gets it.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         writer = self._writer
         lock = writer._lock
         if not lock.acquire(False):
@@ -120,7 +131,11 @@ class MessageQueue:
                 return
             writer.reserve(payload, deadline)
             if self._remote is not None:
-                self._remote.send(payload, deadline)
+                try:
+                    self._remote.send(payload, deadline)
+                except BaseException:
+                    writer.cancel_reserved()
+                    raise
             writer.commit(payload)
         finally:
             lock.release()
@@ -129,38 +144,48 @@ class MessageQueue:
         """Name the process that will join as an expected reader.
 
         If it exits before it joins, messages do not wait for it, and `wait_for_readers` raises ReaderGone. Without this
-        call, the queue cannot know whether a process that has not joined yet still runs. Raises ValueError.
+        call, the queue cannot know whether a process that has not joined yet still runs. Raises ValueError,
+        TypeError, and OSError if this process has no free descriptor.
         """
-        slots = self._writer.ring.slots
-        if not 0 <= slot < slots:
-            raise ValueError(f"slot: expected 0 to {slots - 1}, not {slot}")
-        if not 0 < pid <= MAX_PID:
-            raise ValueError(f"pid: expected 1 to {MAX_PID}, not {pid}")
-        self._writer.expect(slot, pid)
+        slot = whole_number("slot", slot, 0, self._writer.ring.slots - 1)
+        self._writer.expect(slot, whole_number("pid", pid, 1, MAX_PID))
 
     def wait_for_readers(self, count: int, timeout: float | None = None, *, remote: int = 0) -> None:
         """Wait until `count` readers of this machine and `remote` others have joined.
 
-        Raises TimeoutError, ReaderGone if a process named by `expect` exited before it joined, and QueueCancelled when
-        another thread closes the queue.
+        Raises TimeoutError, ReaderGone if a process named by `expect` exited before it joined, QueueCancelled when
+        another thread closes the queue, QueueError when it is closed, ValueError, and TypeError.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if self._remote is not None:
+        deadline = deadline_of(timeout)
+        count = whole_number("count", count, 0, self._writer.ring.slots)
+        if self._remote is None:
+            if remote:
+                raise ValueError("remote: expected 0, because the queue has no endpoint for other machines")
+        else:
             take(self._writer._lock, deadline)
             try:
+                self._writer.check_open()
                 self._remote.wait_for_readers(remote, deadline)
             finally:
                 self._writer._lock.release()
         self._writer.wait_for_readers(count, deadline)
 
+    def cancel(self) -> None:
+        """End the waits of other threads, and all later ones, with QueueCancelled, within a tenth of a second. A
+        message for which there is room can still be put."""
+        self._writer.cancel()
+        if self._remote is not None:
+            self._remote.cancel()
+
     def close(self, linger: float = 1.0) -> None:
         """End the queue, and waits of other threads: readers read what was put, then raise WriterGone.
 
-        `linger`: longest wait, in seconds, for readers of large messages.
+        `linger`: longest wait, in seconds, for readers of large messages, and for data that is under way to readers on
+        other machines.
         """
-        self._writer.cancel()
+        linger = seconds("linger", linger)
+        self.cancel()
         if self._remote is not None and not self._writer.closed:
-            self._remote.cancel()
             with self._writer._lock:
                 self._remote.close(linger)
         self._writer.close(linger)
@@ -187,8 +212,10 @@ class QueueReader:
         """Join a queue at its current position.
 
         `message_type`: the type that messages are decoded as. `slot`: one of the expected `readers`, from 0, which gets
-        all messages from the beginning. `trusted`: unpickle the messages. `remote`: connect over
-        ZeroMQ; None: only if the memory is not on this machine. Raises QueueGone, QueueFull, and UntrustedWriter.
+        all messages from the beginning; if a reader had that slot and left, the next one joins at the current position.
+        `trusted`: unpickle the messages. `remote`: connect over ZeroMQ; None: only if the memory is not on this
+        machine. Raises QueueGone, QueueFull, UntrustedWriter, ValueError, TypeError, and OSError if this process has no
+        free descriptor.
         """
         self._executor: ThreadPoolExecutor | None = None
         self._codec: Codec = MsgspecCodec(message_type)
@@ -211,7 +238,7 @@ class QueueReader:
                     raise UntrustedWriter(f"{handle.name!r} is pickled: pass trusted=True to read it")
                 self._codec = PickleCodec()
             self._reader = ShmRingReader(ring, slot)
-        except QueueError:
+        except BaseException:
             ring.close()
             raise
 
@@ -219,14 +246,16 @@ class QueueReader:
         """Return the next message.
 
         Waits at most `timeout` seconds (None: without a limit), then raises TimeoutError. Raises WriterGone when
-        everything is read and no writer runs, MessageLost, CorruptMessage, and QueueCancelled.
+        everything is read and no writer runs, MessageLost, CorruptMessage, QueueCancelled, QueueError when the reader
+        is closed or has lost its slot, and OSError if this process has no free descriptor for a large message, which
+        the next call reads again.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         return self._reader.read(self._codec.decode, deadline)
 
     async def receive(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """`get` for asyncio: other tasks continue. A message is not lost when the task is cancelled."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -251,9 +280,11 @@ class QueueReader:
             yield message
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Wait until the writer's `wait_for_readers` has returned. Raises TimeoutError, and WriterGone."""
+        """Wait until the writer's `wait_for_readers` has returned. A reader on another machine does not wait. Raises
+        TimeoutError, WriterGone, and QueueError when the reader is closed."""
+        deadline = deadline_of(timeout)
         if isinstance(self._reader, ShmRingReader):
-            self._reader.wait_until_ready(None if timeout is None else time.monotonic() + timeout)
+            self._reader.wait_until_ready(deadline)
 
     def cancel(self) -> None:
         """End a wait of another thread, or else the next wait, with QueueCancelled. Messages are not lost."""

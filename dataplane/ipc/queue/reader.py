@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from dataplane.ipc import futex
-from dataplane.ipc.memory import MemoryGone, open_through
+from dataplane.ipc.memory import MemoryGone, map_whole, open_through
 from dataplane.ipc.processes import PidWatch
 from dataplane.ipc.queue.errors import CorruptMessage, MessageLost, QueueCancelled, QueueError, WriterGone
 from dataplane.ipc.queue.layout import (
@@ -43,6 +42,7 @@ _WAITS, _WAKEUPS = int(ReaderSlot.WAITS), int(ReaderSlot.WAKEUPS)
 _PLAIN = describe(int(Kind.MESSAGE), 0, 0)
 _ALIGN = ALIGNMENT - 1
 _PADDING, _LARGE_KIND = int(Kind.PADDING), int(Kind.LARGE)
+_ACTIVE = int(SlotState.ACTIVE)
 """Plain integers, because each message uses them."""
 
 Message = TypeVar("Message", covariant=True)
@@ -62,10 +62,14 @@ class ShmRingReader(Side):
     """A reader of a ring. Threads may share it; each message goes to one of them."""
 
     def __init__(self, ring: ShmRingBuffer, slot: int | None = None) -> None:
-        """Join at the current position. `slot`: a reserved slot, for which all messages were kept. Raises QueueFull."""
-        super().__init__(ring)
+        """Join at the current position. `slot`: a reserved slot, for which all messages were kept. Raises what
+        `ShmRingBuffer.claim` raises."""
+        super().__init__()
+        self.ring = ring
+        self._pid = os.getpid()
         self.slot = ring.claim(slot)
         self._at = slot_word(self.slot)
+        self._state_word, self._pid_word = self._at + int(ReaderSlot.STATE), self._at + int(ReaderSlot.PID)
         self._position_word = self._at + int(ReaderSlot.POSITION)
         self._drops = ring.drops
         self._checks = bool(ring.flags & Flag.CHECKSUM)
@@ -73,7 +77,7 @@ class ShmRingReader(Side):
         self._view = ring.memory.bytes
         self._sleeping_word = self._at + int(ReaderSlot.SLEEPING)
         self._messages_word, self._bytes_word = self._at + _MESSAGES, self._at + _BYTES
-        self._position = words[self._at + ReaderSlot.POSITION]
+        self._position = words[self._position_word] & ~_ALIGN
         self._messages, self._bytes = words[self._messages_word], words[self._bytes_word]
         self._counts = {int(each): words[self._at + each] for each in _COUNTERS}
         self._spin_s = MAX_SPIN_S
@@ -85,7 +89,9 @@ class ShmRingReader(Side):
         """Wait for the next message, and return the result of `receive`.
 
         The message counts as read when `receive` has returned or raised. Raises TimeoutError at `deadline` (monotonic
-        seconds; None: no limit), WriterGone, MessageLost, CorruptMessage, QueueCancelled, and what `receive` raises.
+        seconds; None: no limit), WriterGone, MessageLost, CorruptMessage, QueueCancelled, and what `receive` raises;
+        QueueError when the reader is closed or has lost its slot; and OSError if this process has no free descriptor
+        for a large message, which the next call reads again.
         """
         lock = self._lock
         if not lock.acquire(False):
@@ -93,9 +99,7 @@ class ShmRingReader(Side):
         try:
             while True:
                 if not self._open:
-                    raise QueueError(
-                        f"{self.ring.name!r} was closed by this reader, or belongs to the parent process"
-                    )
+                    raise self._closed_error()
                 if self._words[_PUBLISHED] == self._position:
                     self._wait(deadline)
                 if self._drops:
@@ -134,22 +138,27 @@ class ShmRingReader(Side):
         if self._drops and self._was_skipped():
             return None
         if begins != position or offset + RECORD_BYTES + stored > capacity or not 0 < kind <= _LARGE_KIND:
-            self._advance(self._words[_PUBLISHED])
+            self._check_slot()
+            self._advance(self._words[_PUBLISHED] & ~_ALIGN)  # it may be garbage
             raise CorruptMessage(
                 f"no record of {ring.name!r} begins at {position}; continuing at the newest message"
             )
         if kind == _PADDING:
             self._advance(end)
             return None
+        owned = kind == _LARGE_KIND
+        if owned:
+            source = self._large(content, nbytes)
+        else:
+            source = view[content : content + nbytes]
+            if self._drops:  # copied first: the writer may reuse the memory at any time
+                source = memoryview(bytes(source))
         try:
-            if kind == _LARGE_KIND:
-                source, owned = self._large(content, nbytes), True
-            else:
-                source, owned = view[content : content + nbytes], False
-                if self._drops:  # copied first: the writer may reuse the memory at any time
-                    source = memoryview(bytes(source))
             if self._drops and self._was_skipped():
                 return None
+            if source is None:
+                self._count(ReaderSlot.LOST)
+                raise MessageLost(f"a message of {nbytes} bytes in {ring.name!r} ended with its writer")
             if self._checks and checksum(source) != check:
                 raise CorruptMessage(
                     f"a message of {nbytes} bytes in {ring.name!r} does not match its checksum"
@@ -161,23 +170,18 @@ class ShmRingReader(Side):
             if not (self._drops and self._was_skipped()):
                 self._finish(nbytes, end)
 
-    def _large(self, content: int, nbytes: int) -> memoryview:
-        """Return a private view of a message that has memory of its own. Raises MessageLost."""
+    def _large(self, content: int, nbytes: int) -> memoryview | None:
+        """Return a private view of a message that has memory of its own; None if that is gone. Raises OSError."""
         pid, number, inode = LARGE.unpack_from(self.ring.memory.bytes, content)
-        name = self.ring.name
-        if self._drops and self._was_skipped():
-            raise MessageLost(f"the reader of {name!r} was too slow for a large message")
         try:
             fd = open_through(pid, number)
-        except MemoryGone as error:
-            self._count(ReaderSlot.LOST)
-            raise MessageLost(f"a message of {nbytes} bytes in {name!r}: {error}") from None
+        except MemoryGone:
+            return None
         try:
             found = os.fstat(fd)
-            if found.st_ino != inode or found.st_size != nbytes:
-                self._count(ReaderSlot.LOST)
-                raise MessageLost(f"a message of {nbytes} bytes in {name!r} ended with its writer")
-            return memoryview(mmap.mmap(fd, nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+            if not nbytes or (found.st_ino, found.st_size) != (inode, nbytes):
+                return None
+            return memoryview(map_whole(fd, nbytes, private=True))
         finally:
             os.close(fd)
 
@@ -188,6 +192,9 @@ class ShmRingReader(Side):
         self._bytes = total = self._bytes + nbytes
         words[self._messages_word] = messages
         words[self._bytes_word] = total
+        # Messages take at most a quarter of the ring: this one's memory is used again after later ones were published.
+        if words[_PUBLISHED] != end:
+            self._check_slot()
         self._advance(end)
 
     def _advance(self, position: int) -> None:
@@ -199,11 +206,33 @@ class ShmRingReader(Side):
         if wanted and position >= wanted:
             self.ring.wake(self._position_word)
 
+    def _check_slot(self) -> None:
+        """Leave the queue with QueueError if the slot is no longer this reader's: a process took this one for dead.
+
+        The writer does not wait for such a reader, so what it has just read may be torn. A process that takes the slot
+        frees it first, so either STATE or PID differs.
+        """
+        words = self._words
+        if words[self._state_word] != _ACTIVE or words[self._pid_word] != self._pid:
+            self._open = False
+            raise self._closed_error()
+
+    def _closed_error(self) -> QueueError:
+        return QueueError(
+            f"{self.ring.name!r} was closed by this reader, belongs to the parent process, or gave the slot of this "
+            f"reader to another one: open it again"
+        )
+
     def _was_skipped(self) -> bool:
-        return self._words[self._at + ReaderSlot.SKIP_TO] > self._position
+        return self._skip() > self._position
+
+    def _skip(self) -> int:
+        """Return the position to which the writer moved this reader; 0 for garbage."""
+        skip = self._words[self._at + ReaderSlot.SKIP_TO]
+        return 0 if skip & _ALIGN or skip > self._words[_PUBLISHED] else skip
 
     def _follow_skip(self) -> None:
-        skip = self._words[self._at + ReaderSlot.SKIP_TO]
+        skip = self._skip()
         if skip > self._position:
             self._advance(skip)
             self._count(ReaderSlot.LOST)
@@ -242,6 +271,7 @@ class ShmRingReader(Side):
                 self._count(_WAKEUPS)
                 if words[_PUBLISHED] != position:
                     break
+                self._check_slot()
                 self._check_writer(position)
                 now = time.monotonic()
         finally:
@@ -287,10 +317,13 @@ class ShmRingReader(Side):
         return True
 
     def wait_until_ready(self, deadline: float | None = None) -> None:
-        """Wait until the writer has seen all expected readers. Raises TimeoutError, WriterGone, QueueCancelled."""
+        """Wait until the writer has seen all expected readers. Raises TimeoutError, WriterGone, QueueCancelled, and
+        QueueError when the reader is closed."""
         take(self._lock, deadline)
         try:
-            while self._open and not self._words[QueueHeader.READY]:
+            if not self._open:
+                raise self._closed_error()
+            while not self._words[QueueHeader.READY]:
                 if self._cancelled or self._closing:
                     raise QueueCancelled(f"the wait for {self.ring.name!r} was cancelled")
                 left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
@@ -316,15 +349,20 @@ class ShmRingReader(Side):
         self._closing = True
         self._wake_self()
         with self._lock:
-            if not self._open:
-                return
-            self._open = False
-            with suppress(TimeoutError, OSError):
-                if self._words[self._at + ReaderSlot.STATE] == SlotState.ACTIVE:
-                    self.ring.release(self.slot)
-            self.ring.wake(self._at + ReaderSlot.POSITION)
+            if self._open:
+                self._open = False
+                with suppress(QueueError):
+                    self._check_slot()
+                    self._release_slot()
             self._give_back()
             self.ring.close()
+
+    def _release_slot(self) -> None:
+        try:
+            self.ring.release(self.slot)
+        except (TimeoutError, OSError):  # the lock is busy: without a pid, the slot is a dead reader's
+            self._words[self._pid_word] = 0
+        self.ring.wake(self._position_word)
 
     def _give_back(self) -> None:
         if self._writer is not None:
@@ -334,6 +372,7 @@ class ShmRingReader(Side):
     def abandon(self) -> None:
         self._give_back()
         super().abandon()
+        self.ring.close()
 
     def _count(self, counter: int) -> None:
         self._counts[counter] += 1

@@ -2,18 +2,15 @@
 
 The writer blocks when a reader's queue is full (XPUB_NODROP), as it does for readers in shared memory. The kernel ends
 the connection of a process that dies. TCP keepalive detects a machine that vanishes, as does the deadline of the writer
-while data is under way: ZeroMQ's heartbeats would also disconnect slow readers. Only readers with the key in the handle
-can connect: on loopback, which any user of the machine reaches, it is a password; elsewhere it is the server key of
-CURVE, which also encrypts the connection. A process that takes over the queue uses the same endpoint and the same key,
-so readers connect to it by themselves; it finds the secret key of CURVE in the memory of the queue.
+while data is under way: ZeroMQ's heartbeats would also disconnect slow readers. Connections are encrypted with CURVE,
+also on loopback, which any user of the machine reaches: only readers with the key in the handle can connect, and no
+other process can pose as the writer. A process that takes over the queue uses the same endpoint and the same key, so
+readers connect to it by themselves; it finds the secret key in the memory of the queue.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
-import secrets
-import threading
 import time
 from contextlib import suppress
 from struct import Struct
@@ -22,11 +19,12 @@ from typing import Any, TypeVar
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from dataplane.ipc.arguments import instance
 from dataplane.ipc.queue.errors import CorruptMessage, MessageLost, QueueCancelled, QueueError, WriterGone
 from dataplane.ipc.queue.layout import REMOTE_SECRET_BYTES, WORD, QueueHeader
 from dataplane.ipc.queue.payload import Payload, parse
 from dataplane.ipc.queue.reader import Receive
-from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer, take
+from dataplane.ipc.queue.ring import QueueHandle, ShmRingBuffer, Side, take
 
 HIGH_WATER_MARK = 256
 """Messages that wait at each end of a connection for a slow reader."""
@@ -48,27 +46,30 @@ _TAKE_EVERY_S = 0.1
 _TAKE_AT_ONCE = 256
 _MAX_RECEIVED_BYTES = 4096
 """Readers send nothing but their subscription."""
+_HANDSHAKE_MS = 2000
+"""Longest handshake: a peer without the key takes a descriptor of the writer no longer than this."""
+_MAX_MS = (1 << 31) - 1
+_KEY_BYTES = 40
+_MAX_PORT = (1 << 16) - 1
 _CLOSED = b"closed"
-PASSWORD = b"password:"
-"""Prefix of a key that is a password, not a key of CURVE."""
-_USER = b"reader"
 
 Message = TypeVar("Message", covariant=True)
 
 
-class RemoteWriter:
-    """The endpoint that sends to remote readers."""
+class RemoteWriter(Side):
+    """The endpoint that sends to remote readers. Its caller has the lock of the writer."""
 
-    def __init__(self, ring: ShmRingBuffer, endpoint: str, key: bytes = b"") -> None:
-        """`ring`: the ring whose messages are sent. `endpoint`: `tcp://<address>`, or `tcp://<address>:<port>`. `key`:
-        that of the writer before this one. Raises ValueError, and ZMQError if the endpoint cannot be bound."""
-        address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        if not port.isdecimal():
-            address, port = endpoint.removeprefix("tcp://"), "*"
-        self.key = key
+    def __init__(self, ring: ShmRingBuffer, remote: str) -> None:
+        """`ring`: the ring whose messages are sent, which has the secret key if there was a writer before. `remote`:
+        `tcp://<address>`, or `tcp://<address>:<port>`. Raises ValueError, TypeError, and ZMQError if the endpoint
+        cannot be bound."""
+        address, port = _parse(remote)
+        super().__init__()
         self._words = ring.memory.words
         secret_at = QueueHeader.REMOTE_SECRET * WORD
         stored = ring.memory.bytes[secret_at : secret_at + REMOTE_SECRET_BYTES]
+        if not any(stored):
+            stored[:] = zmq.curve_keypair()[1]
         self._context = zmq.Context()
         self._socket = socket = self._context.socket(zmq.XPUB)
         plain: Any = super(zmq.Socket, socket)
@@ -80,27 +81,21 @@ class RemoteWriter:
             socket.set(zmq.XPUB_VERBOSER, 1)
             socket.set(zmq.LINGER, 0)
             socket.set(zmq.MAXMSGSIZE, _MAX_RECEIVED_BYTES)
+            socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
             _keep_alive(socket)
-            if _is_loopback(address):
-                self.key = key or PASSWORD + secrets.token_hex(32).encode()
-                _admit(self._context, self.key)
-                socket.set(zmq.PLAIN_SERVER, 1)
-            else:
-                if not key:
-                    self.key, stored[:] = zmq.curve_keypair()
-                socket.set(zmq.CURVE_SERVER, 1)
-                socket.set(zmq.CURVE_SECRETKEY, bytes(stored))
+            self.key = zmq.curve_public(bytes(stored))
+            socket.set(zmq.CURVE_SERVER, 1)
+            socket.set(zmq.CURVE_SECRETKEY, bytes(stored))
             if ":" in address:
                 socket.set(zmq.IPV6, 1)
             socket.bind(f"tcp://{address}:{port}")
-        except (zmq.ZMQError, ValueError):
+        except BaseException:
             self.close(0.0)
             raise
         self.endpoint = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
         self.readers = 0
         self._words[_REMOTE_READERS] = 0
         self._take_at = 0.0
-        self._cancelled = False
 
     def send(self, payload: Payload, deadline: float | None) -> None:
         """Send a message. Raises TimeoutError if readers are too slow; then no reader gets it."""
@@ -150,58 +145,63 @@ class RemoteWriter:
         self._words[_REMOTE_READERS] = self.readers
 
     def cancel(self) -> None:
-        """End the waits of other threads with QueueCancelled, within a tenth of a second."""
-        self._cancelled = True
+        """End all waits, present and later ones, with QueueCancelled, within a tenth of a second."""
+        self._closing = True
 
     def _check_cancelled(self) -> None:
-        if self._cancelled:
-            raise QueueCancelled(f"the queue of {self.endpoint} was closed by another thread")
+        if self._closing:
+            raise QueueCancelled(f"the queue of {self.endpoint} was closed or cancelled by another thread")
 
     def close(self, linger_s: float = 1.0) -> None:
         """Send the readers the end of the queue, and close the endpoint after at most `linger_s` seconds."""
-        if self._socket.closed:
+        if not self._open:
             return
-        self._words[_REMOTE_READERS] = 0
+        self._open = False
         with suppress(zmq.ZMQError):
             self._socket.send(_CLOSED, zmq.NOBLOCK)
-        self._socket.close(linger=int(linger_s * 1000))
+        self._socket.close(linger=min(int(linger_s * 1000), _MAX_MS))
         self._context.term()
+        with suppress(ValueError):  # the memory was unmapped before
+            self._words[_REMOTE_READERS] = 0
 
 
-class RemoteReader:
+class RemoteReader(Side):
     """A reader over ZeroMQ, which reads messages from the time of its connection. Threads may share it."""
 
     def __init__(self, handle: QueueHandle) -> None:
-        """Connect to the endpoint of the handle. Raises ValueError if it has none."""
+        """Connect to the endpoint of the handle. Raises ValueError if it has none, or no key of the right form."""
         if handle.remote is None:
-            raise ValueError(f"the queue {handle.name!r} has no endpoint for remote readers")
+            raise ValueError(f"remote: the queue {handle.name!r} has no endpoint for remote readers")
+        if len(handle.remote_key) != _KEY_BYTES:
+            raise ValueError(f"handle: expected a key of {_KEY_BYTES} bytes, got {len(handle.remote_key)}")
+        super().__init__()
         self.name = handle.name
-        self._lock = threading.Lock()
         self._cancelled = False
-        self._closing = False
         self._context = zmq.Context()
         self._socket = socket = self._context.socket(zmq.SUB)
         plain: Any = super(zmq.Socket, socket)
         self._receive = plain.recv
         """ZeroMQ's `recv` without the conversions of pyzmq's Python method."""
-        socket.set(zmq.LINGER, 0)
-        socket.set(zmq.RECONNECT_IVL, 50)
-        socket.set(zmq.RCVHWM, HIGH_WATER_MARK)
-        socket.set(zmq.RCVTIMEO, int(SLICE_S * 1000))
-        _keep_alive(socket)
-        if handle.remote_key.startswith(PASSWORD):
-            socket.set(zmq.PLAIN_USERNAME, _USER)
-            socket.set(zmq.PLAIN_PASSWORD, handle.remote_key)
-        elif handle.remote_key:
+        self._monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED
+        )
+        try:
+            socket.set(zmq.LINGER, 0)
+            socket.set(zmq.RECONNECT_IVL, 50)
+            socket.set(zmq.RCVHWM, HIGH_WATER_MARK)
+            socket.set(zmq.RCVTIMEO, int(SLICE_S * 1000))
+            _keep_alive(socket)
             public, secret = zmq.curve_keypair()
             socket.set(zmq.CURVE_SERVERKEY, handle.remote_key)
             socket.set(zmq.CURVE_PUBLICKEY, public)
             socket.set(zmq.CURVE_SECRETKEY, secret)
-        if "[" in handle.remote:
-            socket.set(zmq.IPV6, 1)
-        socket.set(zmq.SUBSCRIBE, b"")
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        socket.connect(handle.remote)
+            if "[" in handle.remote:
+                socket.set(zmq.IPV6, 1)
+            socket.set(zmq.SUBSCRIBE, b"")
+            socket.connect(handle.remote)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ValueError(f"handle: {handle.remote!r} or its key cannot be used: {error}") from None
         self._large = False
         """Whether the last message was large."""
         self._next: int | None = None
@@ -215,11 +215,11 @@ class RemoteReader:
         if not lock.acquire(False):
             take(lock, deadline)
         try:
+            if not self._open:
+                raise QueueError(f"{self.name!r} was closed by this reader, or belongs to the parent process")
             if self._held is not None:
                 held, self._held = self._held, None
                 return held[0]  # type: ignore[no-any-return]
-            if self._socket.closed:
-                raise QueueError(f"{self.name!r} was closed by this reader")
             try:
                 frame = self._frame(_NOBLOCK)
             except zmq.Again:
@@ -243,7 +243,9 @@ class RemoteReader:
                 self._cancelled = False
                 raise QueueCancelled(f"the wait for {self.name!r} was cancelled")
             if self._writer_gone():
-                raise WriterGone(f"the writer of {self.name!r} is not connected")
+                raise WriterGone(
+                    f"the writer of {self.name!r} is not connected: it exited, or the handle is of another queue"
+                )
             if left <= 0:
                 raise TimeoutError(f"no message in {self.name!r}")
 
@@ -255,14 +257,18 @@ class RemoteReader:
         self._large = len(frame) >= _LARGE_BYTES
         header, size = _HEADER.unpack_from(frame)
         sequence, count = header >> _COUNT_BITS, header & _COUNT_MASK
+        expected = self._next
+        # Lower by one: a writer was killed after it sent the message, and before it counted it.
+        lost = expected is not None and sequence > expected
+        if not lost:
+            self._next = sequence + 1  # also if it cannot be decoded
         if not count and size == len(frame) - _HEADER.size < _SMALL_BYTES:
             message = receive(frame[_HEADER.size :], (), False)
         else:
             owned = isinstance(frame, memoryview)
             message = receive(*parse(memoryview(frame)[_HEADER.size :], count, size), owned)
-        expected, self._next = self._next, sequence + 1
-        # Lower by one: a writer was killed after it sent the message, and before it counted it.
-        if expected is not None and sequence > expected:
+        self._next = sequence + 1
+        if lost:
             self._held = (message,)
             raise MessageLost(f"{self.name!r}: message {sequence} arrived, and {expected} was expected")
         return message
@@ -270,7 +276,7 @@ class RemoteReader:
     def _writer_gone(self) -> bool:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)
-            self._gone = event["event"] == zmq.EVENT_DISCONNECTED
+            self._gone = event["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED
         return self._gone
 
     def wait_for_messages(self, timeout_s: float) -> bool:
@@ -279,9 +285,7 @@ class RemoteReader:
         if not self._lock.acquire(timeout=wait_s):
             return False
         try:
-            return (
-                self._socket.closed or self._held is not None or bool(self._socket.poll(int(wait_s * 1000)))
-            )
+            return not self._open or self._held is not None or bool(self._socket.poll(int(wait_s * 1000)))
         finally:
             self._lock.release()
 
@@ -293,8 +297,9 @@ class RemoteReader:
         """Disconnect, and end the waits of other threads."""
         self._closing = True
         with self._lock:
-            if self._socket.closed:
+            if not self._open:
                 return
+            self._open = False
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
             self._socket.close(linger=0)
@@ -308,24 +313,20 @@ def _keep_alive(socket: zmq.Socket[bytes]) -> None:
     socket.set(zmq.TCP_KEEPALIVE_CNT, 3)
 
 
-def _admit(context: zmq.Context[zmq.Socket[bytes]], key: bytes) -> None:
-    """Admit the peers of a context that know the key, on a thread that ends with the context (ZeroMQ's ZAP)."""
-    requests = context.socket(zmq.REP)
-    requests.bind("inproc://zeromq.zap.01")
-
-    def answer() -> None:
-        with requests, suppress(zmq.ZMQError):
-            while True:
-                version, number, _, _, _, mechanism, *credentials = requests.recv_multipart()
-                given = credentials[1] if len(credentials) == 2 else b""
-                known = mechanism == b"PLAIN" and hmac.compare_digest(given, key)
-                requests.send_multipart((version, number, b"200" if known else b"400", b"", b"", b""))
-
-    threading.Thread(target=answer, name="larder-queue-admission", daemon=True).start()
-
-
-def _is_loopback(address: str) -> bool:
+def _parse(remote: str) -> tuple[str, str]:
+    """Return the address and the port (`*`: any) of `tcp://<address>[:<port>]`. Raises ValueError, and TypeError."""
+    instance("remote", remote, str)
+    address, _, port = remote.removeprefix("tcp://").rpartition(":")
+    if not port.isdecimal():
+        address, port = remote.removeprefix("tcp://"), "*"
     try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
+        parsed = ipaddress.ip_address(address.strip("[]"))
+        if port != "*" and int(port) > _MAX_PORT:
+            raise ValueError
     except ValueError:
-        raise ValueError(f"endpoint: expected tcp://<IP address>[:<port>], not {address!r}") from None
+        raise ValueError(f"remote: expected tcp://<IP address>[:<port>], not {remote!r}") from None
+    if parsed.is_unspecified:
+        raise ValueError(
+            f"remote: readers cannot connect to {address}: give the address of this machine that they use"
+        )
+    return address, port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -14,6 +15,7 @@ from typing import Self
 import msgspec
 
 from dataplane.ipc import futex, memory
+from dataplane.ipc.arguments import instance, whole_number
 from dataplane.ipc.memory import MappedMemory, MemoryGone
 from dataplane.ipc.processes import PidWatch, runs, start_time
 from dataplane.ipc.queue.errors import QueueError, QueueFull, QueueGone
@@ -22,6 +24,7 @@ from dataplane.ipc.queue.layout import (
     MAGIC,
     MAX_CAPACITY,
     MAX_READERS,
+    MAX_WORD,
     MIN_CAPACITY,
     VERSION,
     Flag,
@@ -30,6 +33,7 @@ from dataplane.ipc.queue.layout import (
     SlotState,
     align,
     header_fault,
+    position_fault,
     ring_at,
     slot_word,
 )
@@ -52,7 +56,7 @@ class QueueHandle(msgspec.Struct, frozen=True):
     remote: str | None = None
     """ZeroMQ endpoint for readers on other machines."""
     remote_key: bytes = b""
-    """Key of that endpoint: a password on loopback, else the server key of CURVE."""
+    """Key of that endpoint: the server key of CURVE."""
 
 
 class ShmRingBuffer:
@@ -72,7 +76,7 @@ class ShmRingBuffer:
             os.close(fd)
             raise QueueGone(f"the memory of {name!r} cannot be mapped: {error}") from None
         words = self.memory.words
-        if fault := header_fault(words, self.memory.bytes.nbytes):
+        if fault := header_fault(words, self.memory.bytes.nbytes) or position_fault(words):
             self.memory.close()
             raise QueueGone(f"the memory of {name!r} {fault}")
         self.slots = words[QueueHeader.SLOTS]
@@ -86,20 +90,16 @@ class ShmRingBuffer:
     def create(cls, name: str, *, capacity: int, slots: int, reserved: int = 0, flags: int = 0) -> Self:
         """Create the memory of a queue without a writer.
 
-        `capacity`: bytes of the ring. `slots`: most readers. `reserved`: slots that keep messages for readers that
-        have not joined yet. `flags`: bits of `Flag`. Raises ValueError, and OSError if there is no memory.
+        `capacity`: bytes of the ring. `slots`: most readers, at least `reserved`. `reserved`: slots that keep messages
+        for readers that have not joined yet. `flags`: bits of `Flag`. Raises ValueError, TypeError, and OSError if
+        there is no memory.
         """
-        if not 0 <= reserved <= slots or not 1 <= slots <= MAX_READERS:
-            raise ValueError(
-                f"max_readers: expected {max(reserved, 1)} to {MAX_READERS}, got {slots} with readers={reserved}"
-            )
-        capacity = align(max(capacity, MIN_CAPACITY))
-        if capacity > MAX_CAPACITY:
-            raise ValueError(f"capacity_bytes: expected at most {MAX_CAPACITY}, got {capacity}")
+        reserved = whole_number("readers", reserved, 0, MAX_READERS)
+        slots = max(whole_number("max_readers", slots, 1, MAX_READERS), reserved)
+        capacity = align(max(whole_number("capacity_bytes", capacity, 1, MAX_CAPACITY), MIN_CAPACITY))
         identity = os.urandom(16).hex()
-        fd = memory.create(KIND, identity, name, ring_at(slots) + capacity)
-        plain = MappedMemory(os.dup(fd))
-        words = plain.words
+        header = bytearray(ring_at(slots))
+        words = memoryview(header).cast("Q")
         words[QueueHeader.SLOTS] = slots
         words[QueueHeader.CAPACITY] = capacity
         words[QueueHeader.FLAGS] = flags
@@ -108,15 +108,22 @@ class ShmRingBuffer:
             words[slot_word(slot) + ReaderSlot.STATE] = SlotState.RESERVED
         words[QueueHeader.VERSION] = VERSION
         words[QueueHeader.MAGIC] = MAGIC
-        plain.close()
-        # A description of its own: locks belong to descriptions, and readers open theirs.
-        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        os.close(fd)
-        return cls(own, identity, name)
+        fd = memory.create(KIND, identity, name, ring_at(slots) + capacity)
+        try:
+            os.pwrite(fd, header, 0)
+        except OSError:
+            os.close(fd)
+            raise
+        try:
+            return cls(fd, identity, name)
+        except QueueGone as error:
+            raise OSError(errno.ENOMEM, str(error)) from None
 
     @classmethod
     def open(cls, handle: QueueHandle) -> Self:
-        """Open the memory that a handle names. Raises QueueGone."""
+        """Open the memory that a handle names. Raises QueueGone, TypeError, and OSError if this process has no free
+        descriptor."""
+        instance("handle", handle, QueueHandle)
         with suppress(MemoryGone):
             return cls._open_as(handle, handle.pid, handle.fd)
         for found in memory.find(KIND, handle.identity):
@@ -154,9 +161,11 @@ class ShmRingBuffer:
             futex.wait(address + word * 8, value & 0xFFFFFFFF, timeout_s)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock that guards the states of slots and of the writer. Raises TimeoutError."""
-        deadline = time.monotonic() + LOCK_S
+    def locked(self, deadline: float | None = None) -> Iterator[None]:
+        """Hold the lock that guards the states of slots and of the writer. Raises TimeoutError at `deadline` (monotonic
+        seconds), and after LOCK_S at the latest."""
+        latest = time.monotonic() + LOCK_S
+        deadline = latest if deadline is None else min(deadline, latest)
         take(self._threads, deadline)
         try:
             self._lock_file(deadline)
@@ -174,20 +183,22 @@ class ShmRingBuffer:
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the lock of {self.name!r} was held for {LOCK_S:g} s") from None
+                    raise TimeoutError(f"another process holds the lock of {self.name!r}") from None
                 time.sleep(_LOCK_RETRY_S)
 
     def claim(self, wanted: int | None) -> int:
         """Claim a reader slot for this process and return its number.
 
-        `wanted`: a reserved slot, for which the messages so far were kept; None for any free slot, whose reader joins
-        at the current position. Raises QueueFull.
+        `wanted`: a reserved slot, for which the messages so far were kept; None for any free slot. The reader of a free
+        slot joins at the current position. Raises QueueFull, ValueError, TypeError, TimeoutError, and OSError if this
+        process has no free descriptor.
         """
+        if wanted is not None:
+            wanted = whole_number("slot", wanted, 0, self.slots - 1)
+        started = start_time(os.getpid())
         with self.locked():
             words = self.memory.words
             for slot in range(self.slots) if wanted is None else (wanted,):
-                if not 0 <= slot < self.slots:
-                    break
                 at = slot_word(slot)
                 state = words[at + ReaderSlot.STATE]
                 if state == SlotState.RESERVED and wanted is None:
@@ -196,15 +207,15 @@ class ShmRingBuffer:
                     words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED]
                 ):
                     continue
-                self._take(slot, keep=state == SlotState.RESERVED)
+                self._take(slot, started, keep=state == SlotState.RESERVED)
                 return slot
         raise QueueFull(
-            f"{self.name!r} has no free reader slot of {self.slots}"
+            f"{self.name!r} has no free reader slot of {self.slots}: create it with larger max_readers"
             if wanted is None
             else f"slot {wanted} of {self.name!r} belongs to another reader"
         )
 
-    def _take(self, slot: int, *, keep: bool) -> None:
+    def _take(self, slot: int, started: int, *, keep: bool) -> None:
         words = self.memory.words
         at = slot_word(slot)
         if not keep:
@@ -219,7 +230,7 @@ class ShmRingBuffer:
                 words[at + each] = 0
             words[at + ReaderSlot.POSITION] = words[QueueHeader.PUBLISHED]
         words[at + ReaderSlot.SLEEPING] = 0
-        self._name(at, os.getpid())
+        self._name(at, os.getpid(), started)
         words[at + ReaderSlot.STATE] = SlotState.ACTIVE
         self._changed()
         # Pairs with the fence of the writer between PUBLISHED and its look at the slots: either the writer sees this
@@ -234,35 +245,36 @@ class ShmRingBuffer:
 
     def expect(self, slot: int, pid: int) -> None:
         """Name the process that will claim a reserved slot, so that the writer can detect its death. Has no effect on a
-        slot whose reader has joined."""
+        slot whose reader has joined. Raises TimeoutError, and OSError if this process has no free descriptor."""
+        started = start_time(pid)
         with self.locked():
             at = slot_word(slot)
             if self.memory.words[at + ReaderSlot.STATE] == SlotState.RESERVED:
-                self._name(at, pid)
+                self._name(at, pid, started)
                 self._changed()
 
-    def _name(self, at: int, pid: int) -> None:
+    def _name(self, at: int, pid: int, started: int) -> None:
         # The process may be killed between the stores: a pid with another start time names a dead process, too.
         self.memory.words[at + ReaderSlot.PID] = pid
-        self.memory.words[at + ReaderSlot.STARTED] = start_time(pid)
+        self.memory.words[at + ReaderSlot.STARTED] = started
 
     def release(self, slot: int) -> None:
         """Free a slot, of this reader or of a dead one."""
         with self.locked():
             self._free(slot)
 
-    def release_if_dead(self, slot: int, watch: PidWatch) -> bool:
+    def release_if_dead(self, slot: int, watch: PidWatch, deadline: float | None) -> bool:
         """Free the slot of a dead reader, or of a dead process that was expected, unless another reader has claimed it.
-        Return whether it was freed."""
-        with self.locked():
+        Return whether it was freed. Raises TimeoutError."""
+        with self.locked(deadline):
             if self._state_if_of(slot, watch) == SlotState.FREE:
                 return False
             self._free(slot)
             return True
 
-    def is_reserved_for(self, slot: int, watch: PidWatch) -> bool:
-        """Return whether a slot is reserved for this process, and no reader is claiming it."""
-        with self.locked():
+    def is_reserved_for(self, slot: int, watch: PidWatch, deadline: float | None) -> bool:
+        """Return whether a slot is reserved for this process, and no reader is claiming it. Raises TimeoutError."""
+        with self.locked(deadline):
             return self._state_if_of(slot, watch) == SlotState.RESERVED
 
     def _state_if_of(self, slot: int, watch: PidWatch) -> int:
@@ -278,7 +290,8 @@ class ShmRingBuffer:
         self._changed()
 
     def _changed(self) -> None:
-        self.memory.words[QueueHeader.CHANGES] += 1
+        words = self.memory.words
+        words[QueueHeader.CHANGES] = words[QueueHeader.CHANGES] + 1 & MAX_WORD
         self.wake(QueueHeader.CHANGES)
 
     def close(self) -> None:
@@ -295,10 +308,9 @@ def take(lock: threading.Lock, deadline: float | None) -> None:
 
 
 class Side:
-    """Base of writers and readers: one mapping, used by one thread at a time, and closed in a forked child."""
+    """Base of writers and readers: used by one thread at a time, and closed in a forked child."""
 
-    def __init__(self, ring: ShmRingBuffer) -> None:
-        self.ring = ring
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open = True
         self._closing = False
@@ -319,10 +331,9 @@ class Side:
             self.close()
 
     def abandon(self) -> None:
-        """Release the mapping in a forked child, without effect on other processes."""
+        """End the use of this copy in a forked child, without effect on other processes."""
         self._open = False
         self._lock = threading.Lock()
-        self.ring.close()
 
 
 _sides: weakref.WeakSet[Side] = weakref.WeakSet()

@@ -142,7 +142,7 @@ def live_queues() -> Iterator[QueueStats]:
             continue
         try:
             fd = memory.open_through(found.pid, found.fd)
-        except MemoryGone:  # the process has ended, or the memory is of another kind
+        except (MemoryGone, OSError):  # the process has ended, or the memory is of another kind
             continue
         try:
             stats = read_stats(fd, found.name, found.identity)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from dataplane.ipc import futex, memory
-from dataplane.ipc.memory import MappedMemory
 from dataplane.ipc.processes import PidWatch, start_time
 from dataplane.ipc.queue.errors import MessageTooLarge, QueueCancelled, QueueError, ReaderGone, WriterAlive
 from dataplane.ipc.queue.layout import (
@@ -17,6 +16,7 @@ from dataplane.ipc.queue.layout import (
     LARGE_BYTES,
     MAX_BUFFERS,
     MAX_MESSAGE_BYTES,
+    MAX_WORD,
     RECORD,
     RECORD_BYTES,
     Flag,
@@ -57,9 +57,12 @@ class ShmRingWriter(Side):
     """The one writer of a ring. Threads may share it."""
 
     def __init__(self, ring: ShmRingBuffer) -> None:
-        """Become the writer. Raises WriterAlive if the queue has a writer that runs."""
-        super().__init__(ring)
+        """Become the writer. Raises WriterAlive if the queue has a writer that runs, TimeoutError, and OSError if this
+        process has no free descriptor."""
+        super().__init__()
+        self.ring = ring
         self._words = words = ring.memory.words
+        started = start_time(os.getpid())
         with ring.locked():
             if words[QueueHeader.WRITER_STATE] == WriterState.ACTIVE:
                 watch = PidWatch(words[QueueHeader.WRITER_PID], words[QueueHeader.WRITER_STARTED])
@@ -69,9 +72,9 @@ class ShmRingWriter(Side):
                     raise WriterAlive(f"process {watch.pid} writes to {ring.name!r}")
             words[QueueHeader.WRITER_STATE] = WriterState.NONE
             words[QueueHeader.WRITER_PID] = os.getpid()
-            words[QueueHeader.WRITER_STARTED] = start_time(os.getpid())
+            words[QueueHeader.WRITER_STARTED] = started
             words[QueueHeader.WANTED] = 0
-            words[QueueHeader.EPOCH] += 1
+            words[QueueHeader.EPOCH] = words[QueueHeader.EPOCH] + 1 & MAX_WORD
             words[QueueHeader.WRITER_STATE] = WriterState.ACTIVE
         ring.wake(QueueHeader.PUBLISHED)
         self._position = words[QueueHeader.PUBLISHED]
@@ -84,6 +87,7 @@ class ShmRingWriter(Side):
         """Indices of the words that are 1 while active readers sleep."""
         self._planned = (0, 0, 0)
         """Bytes of the payload and of its record, and bytes up to the end of the ring."""
+        self._planned_large: _LargeMessage | None = None
         self._checks = bool(ring.flags & Flag.CHECKSUM)
         self._reserved: list[int] = []
         self._watches: dict[int, PidWatch] = {}
@@ -160,11 +164,10 @@ class ShmRingWriter(Side):
                 break
 
     def reserve(self, payload: Payload, deadline: float | None) -> None:
-        """Wait until `commit` has room for the payload. The caller is the only thread."""
-        if self._closing or not self._open:
-            raise QueueError(
-                f"{self.ring.name!r} was closed by this writer, or belongs to the parent process"
-            )
+        """Wait until `commit` has room for the payload. The caller is the only thread, and calls `commit` or
+        `cancel_reserved` next."""
+        self.check_open()
+        self.cancel_reserved()  # an exception in a thread may have come before `commit`
         size = len(payload.body) if not payload.buffers else payload.nbytes
         if size > MAX_MESSAGE_BYTES or len(payload.buffers) > MAX_BUFFERS:
             raise MessageTooLarge(f"a message of {size} bytes in {len(payload.buffers)} buffers")
@@ -179,16 +182,32 @@ class ShmRingWriter(Side):
         if end > self._limit or large or self._large or self._words[_CHANGES] != self._changes:
             self._make_room(end, size if large else 0, deadline)
         self._planned = size, need, room
+        if large:
+            self._planned_large = self._new_large(payload, size)
+
+    def cancel_reserved(self) -> None:
+        """Give back what `reserve` took."""
+        if self._planned_large is not None:
+            os.close(self._planned_large.fd)
+            self._planned_large = None
+
+    def check_open(self) -> None:
+        """Raise QueueError if this writer is closed."""
+        if not self._open:
+            raise QueueError(
+                f"{self.ring.name!r} was closed by this writer, or belongs to the parent process"
+            )
 
     def commit(self, payload: Payload) -> None:
         """Write and publish a payload that has room."""
         size, need, room = self._planned
         self._count_message(size)
         if not self._active and not self._reserved:
+            self.cancel_reserved()
             return
         ring, position = self.ring, self._position
         view, capacity = ring.memory.bytes, ring.capacity
-        large = self._new_large(payload, size) if size > self.inline_bytes else None
+        large, self._planned_large = self._planned_large, None
         if need > room:
             skipped = ring.data_at + position % capacity
             RECORD.pack_into(view, skipped, position, describe(_PADDING, 0, room - RECORD_BYTES), 0, 0)
@@ -209,19 +228,20 @@ class ShmRingWriter(Side):
         RECORD.pack_into(view, start, position, kind, len(payload.body), check)
         end = position + need
         if large:
+            self._count(QueueHeader.LARGE_MESSAGES)
             self._large.append(large._replace(end=end))
         self._publish(end)
 
     def _new_large(self, payload: Payload, size: int) -> _LargeMessage:
         """Return new memory that has the payload."""
         fd = memory.create("message", self.ring.name, self.ring.identity, size)
-        mapped = MappedMemory(os.dup(fd))
         try:
-            payload.write(mapped.bytes)
-            check = checksum(mapped.bytes) if self._checks else 0
-        finally:
-            mapped.close()
-        self._count(QueueHeader.LARGE_MESSAGES)
+            content = memoryview(memory.map_whole(fd, size))
+            payload.write(content)
+            check = checksum(content) if self._checks else 0
+        except BaseException:
+            os.close(fd)
+            raise
         return _LargeMessage(0, fd, size, os.fstat(fd).st_ino, check)
 
     def _make_room(self, end: int, large_bytes: int, deadline: float | None) -> None:
@@ -245,7 +265,7 @@ class ShmRingWriter(Side):
             if not waited:
                 waited = True
                 self._count(QueueHeader.WAITS)
-            elif self._drop_dead([*slow, *self._named()]):
+            elif self._drop_dead([*slow, *self._named()], deadline):
                 continue
             self._check_closing()
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
@@ -301,12 +321,12 @@ class ShmRingWriter(Side):
             self._words[slot + ReaderSlot.SKIP_TO] = self._position
             self._count(QueueHeader.DROPPED)
 
-    def _drop_dead(self, slots: list[int]) -> bool:
+    def _drop_dead(self, slots: list[int], deadline: float | None) -> bool:
         """Free the slots of dead readers. Return whether there were any."""
         found = False
         for at in slots:
             watch = self._watch(at)
-            if not watch.alive() and self.ring.release_if_dead(_number(at), watch):
+            if not watch.alive() and self.ring.release_if_dead(_number(at), watch, deadline):
                 self._count(QueueHeader.DEAD_READERS)
                 found = True
         if found:
@@ -314,10 +334,12 @@ class ShmRingWriter(Side):
         return found
 
     def _watch(self, at: int) -> PidWatch:
+        process = self._words[at + ReaderSlot.PID], self._words[at + ReaderSlot.STARTED]
         watch = self._watches.get(at)
-        if watch is None:
-            watch = PidWatch(self._words[at + ReaderSlot.PID], self._words[at + ReaderSlot.STARTED])
-            self._watches[at] = watch
+        if watch is None or not watch.is_of(*process):
+            if watch is not None:
+                watch.close()
+            watch = self._watches[at] = PidWatch(*process)
         return watch
 
     def _named(self) -> list[int]:
@@ -326,7 +348,7 @@ class ShmRingWriter(Side):
 
     def _check_closing(self) -> None:
         if self._closing:
-            raise QueueCancelled(f"{self.ring.name!r} was closed by another thread")
+            raise QueueCancelled(f"{self.ring.name!r} was closed or cancelled by another thread")
 
     def _may_hold(self, large_bytes: int) -> bool:
         if not large_bytes or not self._large:
@@ -344,15 +366,15 @@ class ShmRingWriter(Side):
 
     def expect(self, slot: int, pid: int) -> None:
         """Name the process that will claim a reserved slot. May be called while another thread waits."""
-        if not self._open:
-            raise QueueError(f"{self.ring.name!r} was closed")
+        self.check_open()
         self.ring.expect(slot, pid)
 
     def wait_for_readers(self, count: int, deadline: float | None = None) -> None:
-        """Wait until `count` readers have joined, and wake those that wait for it. Raises TimeoutError, ReaderGone, and
-        QueueCancelled."""
+        """Wait until `count` readers have joined, and wake those that wait for it. Raises TimeoutError, ReaderGone,
+        QueueCancelled, and QueueError when it is closed."""
         take(self._lock, deadline)
         try:
+            self.check_open()
             while True:
                 self._check_closing()
                 self._look_at_slots()
@@ -360,7 +382,7 @@ class ShmRingWriter(Side):
                     break
                 for at in self._named():
                     watch = self._watch(at)
-                    if not watch.alive() and self.ring.is_reserved_for(_number(at), watch):
+                    if not watch.alive() and self.ring.is_reserved_for(_number(at), watch, deadline):
                         raise ReaderGone(
                             f"an expected reader of {self.ring.name!r}, process {watch.pid}, exited before it joined"
                         )
@@ -374,7 +396,7 @@ class ShmRingWriter(Side):
             self._lock.release()
 
     def cancel(self) -> None:
-        """End the waits of other threads with QueueCancelled, within a tenth of a second, before `close`."""
+        """End all waits, present and later ones, with QueueCancelled, within a tenth of a second."""
         self._closing = True
 
     def close(self, linger_s: float = 1.0) -> None:
@@ -405,7 +427,7 @@ class ShmRingWriter(Side):
             left = min(SLICE_S, deadline - time.monotonic())
             if not self._large or left <= 0 or not slow:
                 return
-            if not self._drop_dead(slow):
+            if not self._drop_dead(slow, deadline):
                 self._sleep_on(slow, self._position, left)
 
     def _give_back(self) -> None:
@@ -415,10 +437,12 @@ class ShmRingWriter(Side):
         for large in self._large:
             os.close(large.fd)
         self._large.clear()
+        self.cancel_reserved()
 
     def abandon(self) -> None:
         self._give_back()
         super().abandon()
+        self.ring.close()
 
 
 def _number(at: int) -> int:

@@ -3,18 +3,24 @@
 Two writers (the second takes over) and two readers share the words of `dataplane.ipc.queue.layout`. Each step is one
 load, one store, one fence or one system call, in the order of `ShmRingWriter.reserve`, of
 `ShmRingWriter.commit` and `ShmRingWriter.write_now`, which both end with `ShmRingWriter._publish`, and of
-`ShmRingReader._wait`, `ShmRingReader._advance` and `ShmRingBuffer.claim`. As on x86-64, stores wait in a buffer of the
-process and reach memory in order at any later time; a fence and a system call empty the buffer. Any process may be
-killed between two steps, which loses its registers but not its buffered stores. Each message is one position of a ring
-of `capacity` records, and has two halves: a reader that gets halves of different messages has read a torn one.
+`ShmRingReader._wait`, `ShmRingReader._finish`, `ShmRingReader._advance` and `ShmRingBuffer.claim`. As on x86-64, stores
+wait in a buffer of the process and reach memory in order at any later time; a fence and a system call empty the buffer.
+Any process may be killed between two steps, which loses its registers but not its buffered stores. Each message is one
+position of a ring of `capacity` records, and has two halves: a reader that gets halves of different messages has read a
+torn one.
 
 `explore` visits every reachable state breadth first and returns the first fault with the steps that led to it:
 
-* a reader that reads a torn message, a wrong one, or one out of order;
+* a reader that returns a torn message, a wrong one, or one out of order;
 * a state in which nothing can happen but a message, or room, is there for a living process (a lost wake-up).
 
 Sleepers look again after a slice of time. The model lets them do so only after a kill, so that a wake-up that is lost
 without a kill is a fault.
+
+With `mistakes`, the writer may take living readers for dead, as it did when it had no descriptor to look at them. A
+reader whose slot is free then ends instead of returning what it has read. A message of the model may fill the ring, so
+only bounds with `capacity` above 1 have what the reader relies on: that messages are published after the one that it
+reads before that one's memory is used again.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FREE, ACTIVE = 0, 1
 
@@ -48,9 +54,11 @@ class Bounds:
     kills: int = 1
     late: tuple[int, ...] = (1,)
     """Readers that join at any time; the others are there from the beginning."""
+    mistakes: bool = False
+    """Whether the writer takes living readers for dead."""
     without: str = ""
     """A mutant: `join fence`, `publish fence`, `sleep fence`, `advance fence`, `room`, `order`, `join wake`,
-    `dead readers`, `takeover position`, or `wait fence`."""
+    `dead readers`, `takeover position`, `wait fence`, or `slot check`."""
 
 
 class Process(NamedTuple):
@@ -60,6 +68,8 @@ class Process(NamedTuple):
     a: int = 0
     b: int = 0
     buffer: tuple[tuple[int, int], ...] = ()
+    read: str = ""
+    """What is wrong with the message that a reader has read and not returned yet."""
 
 
 class State(NamedTuple):
@@ -105,7 +115,7 @@ class Explorer:
         return state.memory[address]
 
     @staticmethod
-    def put(process: Process, address: int, value: int, at: str, **registers: int) -> Process:
+    def put(process: Process, address: int, value: int, at: str, **registers: Any) -> Process:
         return process._replace(at=at, buffer=(*process.buffer, (address, value)), **registers)
 
     @staticmethod
@@ -216,7 +226,8 @@ class Explorer:
             slow = state.memory[slot(reader, POSITION)] <= position - bounds.capacity
             if not slow and self._slices(state):
                 yield "looks after a slice", self._with(state, number, process._replace(at="woken room"))
-            if bounds.without != "dead readers" and state.processes[2 + reader].at == DEAD:  # after a slice
+            dead = state.processes[2 + reader].at == DEAD or bounds.mistakes
+            if bounds.without != "dead readers" and dead:  # after a slice
                 yield (
                     "drops a dead reader",
                     self._with(state, number, self.put(process, slot(reader, STATE), FREE, "woken room")),
@@ -312,6 +323,8 @@ class Explorer:
         elif at == "asleep":
             if state.memory[PUBLISHED] > position and self._slices(state):
                 yield "looks after a slice", self._with(state, number, process._replace(at="awake"))
+            if bounds.mistakes and state.memory[slot(own, STATE)] == FREE:
+                yield "looks at its slot after a slice", self._with(state, number, process._replace(at=ENDED))
         elif at == "awake":
             yield "wakes up", self._with(state, number, self.put(process, slot(own, SLEEPING), 0, "look"))
         elif at == "first":
@@ -320,13 +333,25 @@ class Explorer:
         elif at == "second":
             half = self.load(state, process, _RING + 2 * (position % bounds.capacity) + 1)
             if half != process.b - 1:
-                yield "reads the second half", f"reader {own} read a torn message: {process.b - 1} and {half}"
+                read = f"reader {own} read a torn message: {process.b - 1} and {half}"
             elif half != position:
-                yield "reads the second half", f"reader {own} read message {half} in place of {position}"
+                read = f"reader {own} read message {half} in place of {position}"
             else:
-                done = position + 1
-                following = self.put(process, slot(own, POSITION), done, "advance fence", a=done, b=0)
-                yield "reads the second half", self._with(state, number, following)
+                read = ""
+            following = process._replace(at="finish", read=read)
+            yield "reads the second half", self._with(state, number, following)
+        elif at == "finish":
+            lags = self.load(state, process, PUBLISHED) != position + 1 and bounds.without != "slot check"
+            at = "slot" if lags else "return"
+            yield "looks at what is published", self._with(state, number, process._replace(at=at))
+        elif at == "slot":
+            kept = self.load(state, process, slot(own, STATE)) == ACTIVE
+            at = "return" if kept else ENDED
+            yield "looks at its slot", self._with(state, number, process._replace(at=at))
+        elif at == "return":
+            done = position + 1
+            following = self.put(process, slot(own, POSITION), done, "advance fence", a=done, b=0)
+            yield "returns the message", process.read or self._with(state, number, following)
         elif at == "advance fence":
             fenced = self._fenced(state, number, "advance fence")
             yield "fences", self._with(fenced, number, fenced.processes[number]._replace(at="wanted"))

@@ -5,21 +5,27 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
 
-from dataplane.ipc.queue import CorruptMessage, QueueGone, QueueHandle, QueueReader
+from dataplane.ipc.queue import CorruptMessage, MessageLost, MessageQueue, QueueGone, QueueHandle, QueueReader
 from dataplane.ipc.queue.codecs import MsgspecCodec
 from dataplane.ipc.queue.layout import (
+    LARGE,
     MAGIC,
     PAGE_BYTES,
+    RECORD,
+    RECORD_BYTES,
     SLOTS_AT,
     VERSION,
+    Kind,
     QueueHeader,
     ReaderSlot,
     SlotState,
     WriterState,
+    describe,
     ring_at,
 )
 from dataplane.ipc.queue.stats import live_queues
@@ -29,6 +35,7 @@ IDENTITY = f"{os.getpid():032x}"
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 F_SEAL_WRITE = 8
 CAPACITY = 4096
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -98,6 +105,57 @@ def test_pids_that_cannot_exist_are_processes_that_have_exited(fd: int, pid: int
     forge(fd, ring_at(1) + CAPACITY, words)
     (found,) = (each for each in live_queues() if each.identity == IDENTITY)
     assert (found.writer, [each.alive for each in found.readers]) == (0, [False])
+
+
+@pytest.mark.parametrize("position", [CAPACITY - 8, (1 << 63) + 1, (1 << 64) - 1])
+@pytest.mark.parametrize("word", ["PUBLISHED", "SKIP_TO"])
+def test_a_reader_goes_on_after_garbage_in_a_position(word: str, position: int) -> None:
+    with (
+        MessageQueue("positions", capacity_bytes=CAPACITY, slow_readers="drop") as queue,
+        QueueReader(queue.handle()) as reader,
+    ):
+        words = queue._writer.ring.memory.words
+        at = QueueHeader.PUBLISHED if word == "PUBLISHED" else SLOTS_AT + ReaderSlot.SKIP_TO
+        words[at] = position
+        for _ in range(3):
+            with pytest.raises((CorruptMessage, TimeoutError)):
+                reader.get(0.01)
+        if word == "PUBLISHED":
+            with pytest.raises(QueueGone, match="expected a multiple of 64"):
+                QueueReader(queue.handle())
+        queue.put(1, WAIT_S)
+        with suppress(CorruptMessage):
+            assert reader.get(WAIT_S) == 1
+        queue.put(2, WAIT_S)
+        assert reader.get(WAIT_S) == 2
+
+
+def test_a_count_that_is_garbage_starts_again() -> None:
+    with MessageQueue("counts") as queue:
+        handle, words = queue.handle(), queue._writer.ring.memory.words
+        words[QueueHeader.CHANGES] = words[QueueHeader.EPOCH] = (1 << 64) - 1
+        with QueueReader(handle) as reader:
+            queue.put(1, WAIT_S)
+            assert reader.get(WAIT_S) == 1
+            queue.close()
+            MessageQueue.take_over(handle).close()
+
+
+def test_a_large_message_of_no_bytes_is_lost(fd: int) -> None:
+    forge(fd, 0, {})
+    with MessageQueue("large") as queue, QueueReader(queue.handle()) as reader:
+        writer = queue._writer
+        ring, position = writer.ring, writer._position
+        queue.put("replaced", WAIT_S)
+        RECORD.pack_into(
+            ring.memory.bytes, ring.data_at + position, position, describe(Kind.LARGE, 0, 0), 0, 0
+        )
+        place = os.getpid(), fd, os.fstat(fd).st_ino
+        LARGE.pack_into(ring.memory.bytes, ring.data_at + position + RECORD_BYTES, *place)
+        with pytest.raises(MessageLost):
+            reader.get(WAIT_S)
+        queue.put("next", WAIT_S)
+        assert reader.get(WAIT_S) == "next"
 
 
 @pytest.mark.parametrize(

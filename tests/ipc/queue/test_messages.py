@@ -111,8 +111,9 @@ def test_messages_wait_for_expected_readers() -> None:
                 assert reader.get(WAIT_S) == 1
                 with pytest.raises(QueueFull):
                     QueueReader(queue.handle(), slot=slot)
-        with pytest.raises(QueueFull):
-            QueueReader(queue.handle(), slot=2)
+        for slot in (-1, 2):
+            with pytest.raises(ValueError, match="slot: expected 0 to 1"):
+                QueueReader(queue.handle(), slot=slot)
 
 
 def test_a_slow_reader_blocks_the_writer_until_its_deadline(queue: MessageQueue) -> None:

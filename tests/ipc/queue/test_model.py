@@ -10,6 +10,7 @@ from tests.ipc.queue.model import Bounds, explore
 from tests.sizes import size
 
 SMALL = Bounds(messages=2, capacity=1)
+MISTAKES = Bounds(messages=4, capacity=2, readers=1, late=(), kills=0, mistakes=True)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,14 @@ def test_no_state_is_wrong(bounds: Bounds) -> None:
     found = explore(bounds)
     assert found.fault is None, "\n".join(found.steps)
     assert found.states > 5_000
+
+
+def test_a_reader_that_is_taken_for_dead_returns_nothing_torn() -> None:
+    found = explore(MISTAKES)
+    assert found.fault is None, "\n".join(found.steps)
+    found = explore(replace(MISTAKES, without="slot check"))
+    assert found.fault is not None
+    assert "torn message" in found.fault or "in place of" in found.fault
 
 
 @pytest.mark.full

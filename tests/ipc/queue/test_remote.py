@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from struct import Struct
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -15,6 +19,7 @@ from dataplane.ipc.queue import (
     CorruptMessage,
     MessageLost,
     MessageQueue,
+    QueueError,
     QueueGone,
     QueueHandle,
     QueueReader,
@@ -104,30 +109,57 @@ def test_the_end_of_the_writer_is_seen(sender: MessageQueue) -> None:
             reader.get(WAIT_S)
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1"])
-def test_a_reader_needs_the_key_of_the_handle(address: str) -> None:
-    with MessageQueue("keys", remote=f"tcp://{address}") as queue:
-        handle = queue.handle()
-        endpoint = str(handle.remote).replace("0.0.0.0", "127.0.0.1")
-        near = QueueHandle(handle.identity, handle.name, 0, 0, endpoint, handle.remote_key)
-        with QueueReader(near, remote=True) as reader:
-            queue.wait_for_readers(0, WAIT_S, remote=1)
-            queue.put("secret")
-            assert reader.get(WAIT_S) == "secret"
-            with QueueReader(
-                QueueHandle(handle.identity, handle.name, 0, 0, endpoint), remote=True
-            ) as stranger:
-                queue.put("another secret")
-                assert reader.get(WAIT_S) == "another secret"
-                with pytest.raises((TimeoutError, WriterGone)):
-                    stranger.get(0.5)
+def test_a_reader_and_its_writer_need_the_key_of_the_handle(sender: MessageQueue) -> None:
+    handle = sender.handle()
+    with QueueReader(handle, remote=True) as reader:
+        sender.wait_for_readers(0, WAIT_S, remote=1)
+        sender.put("secret")
+        assert reader.get(WAIT_S) == "secret"
+        stranger = msgspec.structs.replace(handle, remote_key=zmq.curve_keypair()[0])
+        with QueueReader(stranger, remote=True) as other:
+            sender.put("another secret")
+            assert reader.get(WAIT_S) == "another secret"
+            with pytest.raises(WriterGone, match="not connected"):
+                other.get(WAIT_S)
+    for key in (b"", b"short"):
+        with pytest.raises(ValueError, match="a key of 40 bytes"):
+            QueueReader(msgspec.structs.replace(handle, remote_key=key), remote=True)
+    with pytest.raises(ValueError, match="cannot be used"):
+        QueueReader(msgspec.structs.replace(handle, remote="garbage"), remote=True)
+
+
+@pytest.mark.parametrize("option", [None, zmq.PLAIN_SERVER, zmq.CURVE_SERVER])
+def test_a_process_without_the_secret_key_cannot_pose_as_the_writer(option: int | None) -> None:
+    """It binds the port of a writer that was killed. The reader neither subscribes to it nor sends it a password."""
+    key, _ = zmq.curve_keypair()
+    with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
+        socket.set(zmq.LINGER, 0)
+        if option is not None:
+            socket.set(option, 1)
+        if option == zmq.CURVE_SERVER:
+            socket.set(zmq.CURVE_SECRETKEY, zmq.curve_keypair()[1])
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        handle = QueueHandle("0" * 32, "posed", 0, 0, f"tcp://127.0.0.1:{port}", key)
+        with QueueReader(handle, remote=True) as reader, pytest.raises(WriterGone):
+            reader.get(WAIT_S)
+        assert not socket.poll(0)
+
+
+def test_a_writer_that_does_not_listen_is_gone(sender: MessageQueue) -> None:
+    handle = sender.handle()
+    sender.close()
+    with QueueReader(handle, remote=True) as reader, pytest.raises(WriterGone):
+        reader.get(WAIT_S)
 
 
 def test_what_is_no_message_is_refused_and_a_gap_is_reported() -> None:
+    key, secret = zmq.curve_keypair()
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.set(zmq.LINGER, 0)
+        socket.set(zmq.CURVE_SERVER, 1)
+        socket.set(zmq.CURVE_SECRETKEY, secret)
         port = socket.bind_to_random_port("tcp://127.0.0.1")
-        handle = QueueHandle("0" * 32, "forged", 0, 0, f"tcp://127.0.0.1:{port}")
+        handle = QueueHandle("0" * 32, "forged", 0, 0, f"tcp://127.0.0.1:{port}", key)
         with QueueReader(handle) as reader:  # no memory on this machine: the remote path
             assert socket.recv() == b"\x01"
             for frame in (
@@ -143,9 +175,12 @@ def test_what_is_no_message_is_refused_and_a_gap_is_reported() -> None:
                 socket.send(frame)
                 with pytest.raises(CorruptMessage):
                     reader.get(WAIT_S)
-            for number in (8, 13):
-                socket.send(HEADER.pack(number << 16, 1) + b"\x07")
+            for number in (8, 9, 10, 13):
+                socket.send(HEADER.pack(number << 16, 1) + (b"\xc1" if number == 9 else b"\x07"))
             assert reader.get(WAIT_S) == 7
+            with pytest.raises(CorruptMessage):
+                reader.get(WAIT_S)
+            assert reader.get(WAIT_S) == 7  # what cannot be decoded is not lost as well
             with pytest.raises(MessageLost):
                 reader.get(WAIT_S)
             assert reader.get(WAIT_S) == 7
@@ -156,5 +191,55 @@ def test_a_queue_without_endpoint_has_no_remote_readers(queue: MessageQueue) -> 
         QueueReader(queue.handle(), remote=True)
     with pytest.raises(QueueGone):
         QueueReader(QueueHandle("0" * 32, "none", 0, 0))
-    with pytest.raises(ValueError, match="IP address"):
-        MessageQueue("names", remote="tcp://example.invalid")
+
+
+@pytest.mark.parametrize(
+    ("remote", "wrong"),
+    [
+        ("tcp://example.invalid", "expected tcp://<IP address>"),
+        ("http://127.0.0.1", "expected tcp://<IP address>"),
+        ("tcp://127.0.0.1:99999", "expected tcp://<IP address>"),
+        ("tcp://0.0.0.0", "cannot connect to 0.0.0.0"),
+        ("tcp://[::]:5555", "cannot connect to"),
+        (5, "expected str"),
+    ],
+)
+def test_an_endpoint_that_no_reader_can_use_is_refused(remote: Any, wrong: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"remote: .*{wrong}"):
+        MessageQueue("wrong", remote=remote)
+
+
+def test_a_forked_child_cannot_use_the_remote_path_of_its_parent(sender: MessageQueue) -> None:
+    with QueueReader(sender.handle(), remote=True) as reader:
+        sender.wait_for_readers(0, WAIT_S, remote=1)
+        calls = [
+            lambda: reader.get(WAIT_S),
+            lambda: sender.put(1, WAIT_S),
+            lambda: sender.wait_for_readers(0, WAIT_S, remote=2),
+            sender.handle,
+        ]
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in calls:
+                with suppress(QueueError):
+                    call()
+                    continue
+                refused += 1
+            reader.close()
+            sender.close()
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
+        sender.put("whole", WAIT_S)
+        assert reader.get(WAIT_S) == "whole"
+
+
+def test_queues_and_readers_that_are_forgotten_leave_no_thread_or_descriptor() -> None:
+    with MessageQueue("first", remote="tcp://127.0.0.1"):  # what is opened once for a process is open
+        pass
+    before = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    queue = MessageQueue("forgotten", remote="tcp://127.0.0.1")
+    reader = QueueReader(queue.handle(), remote=True)
+    del queue, reader
+    gc.collect()
+    assert (len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))) <= before

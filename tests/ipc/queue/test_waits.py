@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from dataplane.ipc.queue import MessageQueue, QueueCancelled, QueueError, QueueReader, ReaderGone
+from dataplane.ipc.queue import MessageQueue, QueueCancelled, QueueError, QueueReader, ReaderGone, ring
 from dataplane.ipc.queue.stats import queue_stats
 from tests import threads
 
@@ -72,16 +74,32 @@ def test_a_process_that_dies_before_it_joins_blocks_nobody(expecting: MessageQue
         assert successor.get(WAIT_S) == "next"
 
 
+class Cut:
+    """Ends the process when it is stored in the memory of a queue, or when it is called."""
+
+    def __index__(self) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def __call__(self) -> None:
+        self.__index__()
+
+
 @pytest.mark.parametrize(
-    "cut", ["dataplane.ipc.queue.ring.start_time", "dataplane.ipc.queue.ring.ShmRingBuffer._changed"]
+    ("place", "cut"),
+    [
+        ("dataplane.ipc.queue.ring.start_time", lambda pid: Cut()),
+        ("dataplane.ipc.queue.ring.ShmRingBuffer._changed", Cut()),
+    ],
+    ids=["between pid and start time", "joined"],
 )
 def test_a_reader_that_dies_while_it_joins_blocks_nobody(
-    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, cut: str
+    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, place: str, cut: object
 ) -> None:
     handle = expecting.handle()
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(cut, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(place, cut)
         QueueReader(handle, slot=0)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -147,6 +165,15 @@ def test_close_ends_the_wait_for_readers(expecting: MessageQueue) -> None:
     assert [type(error) for error in raised] == [QueueCancelled]
 
 
+def test_cancel_ends_a_put_and_every_later_wait(expecting: MessageQueue) -> None:
+    with waiting(lambda: fill(expecting)) as raised:
+        until_waiting(expecting)
+        expecting.cancel()
+    with pytest.raises(QueueCancelled):
+        expecting.wait_for_readers(1)
+    assert [type(error) for error in raised] == [QueueCancelled]
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_close_ends_every_get(remote: bool) -> None:
     with MessageQueue("gets", remote="tcp://127.0.0.1") as queue:
@@ -175,3 +202,100 @@ def test_a_deadline_holds_beside_a_thread_that_waits_longer(remote: bool) -> Non
                 asyncio.run(reader.receive(0.01))
             queue.put(1)
         assert not raised
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"), [(float("nan"), ValueError), (-1, ValueError), ("1", TypeError)]
+)
+def test_a_wait_without_a_sensible_end_is_refused(expecting: MessageQueue, timeout: Any, error: type) -> None:
+    with QueueReader(expecting.handle()) as reader:
+        for name, wait in (
+            ("timeout", lambda: expecting.put(1, timeout)),
+            ("timeout", lambda: expecting.wait_for_readers(1, timeout)),
+            ("timeout", lambda: reader.get(timeout)),
+            ("timeout", lambda: asyncio.run(reader.receive(timeout))),
+            ("timeout", lambda: reader.wait_until_ready(timeout)),
+            ("linger", lambda: expecting.close(timeout)),
+        ):
+            with pytest.raises(error, match=f"{name}: expected"):
+                wait()
+        expecting.put(1, float("inf"))
+        assert reader.get(1e300) == 1
+
+
+@contextmanager
+def busy(queue: MessageQueue) -> Iterator[None]:
+    """Hold the lock of a queue, as another process does."""
+    held = os.open(f"/proc/self/fd/{queue.handle().fd}", os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def test_the_deadline_of_a_put_holds_for_the_lock_too(
+    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["true"]) as process:
+        expecting.expect(0, process.pid)
+    monkeypatch.setattr(ring, "LOCK_S", 10 * WAIT_S)
+    with busy(expecting), pytest.raises(TimeoutError):
+        fill(expecting, 0.2)
+    fill(expecting)
+
+
+def test_a_reader_that_closes_while_the_lock_is_busy_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MessageQueue("busy", capacity_bytes=RING) as queue:
+        reader = QueueReader(queue.handle())
+        with pytest.raises(TimeoutError):
+            fill(queue, 0.2)  # the writer watches the reader
+        monkeypatch.setattr(ring, "LOCK_S", 0.01)
+        with busy(queue):
+            reader.close()
+        monkeypatch.undo()
+        fill(queue)
+
+
+def test_a_closed_queue_says_that_it_is_closed(expecting: MessageQueue) -> None:
+    reader = QueueReader(expecting.handle())
+    reader.close()
+    expecting.close()
+    for call in (
+        reader.wait_until_ready,
+        expecting.handle,
+        lambda: expecting.wait_for_readers(0),
+        lambda: expecting.expect(0, 1),
+    ):
+        with pytest.raises(QueueError, match="closed by this"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({"slow_readers": "Drop"}, "slow_readers: expected 'wait' or 'drop', not 'Drop'"),
+        ({"capacity_bytes": 0}, "capacity_bytes: expected 1 to"),
+        ({"capacity_bytes": 1.5e6}, "capacity_bytes: expected a whole number"),
+        ({"readers": -1}, "readers: expected 0 to 64"),
+        ({"readers": 100}, "readers: expected 0 to 64"),
+        ({"max_readers": 0}, "max_readers: expected 1 to 64"),
+        ({"name": b"x"}, "name: expected str"),
+        ({"reducers": {int: str}}, "reducers: expected none without trusted=True"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: Any, wrong: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=wrong):
+        MessageQueue(**arguments)
+
+
+def test_a_wrong_argument_of_a_call_is_named(expecting: MessageQueue) -> None:
+    call: Any
+    for call, wrong in (
+        (lambda: expecting.wait_for_readers(17), "count: expected 0 to 16"),
+        (lambda: expecting.wait_for_readers(0, remote=1), "remote: expected 0"),
+        (lambda: QueueReader("expecting"), "handle: expected QueueHandle"),  # type: ignore[arg-type]
+        (lambda: QueueReader(expecting.handle(), slot=1.0), "slot: expected a whole number"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((ValueError, TypeError), match=wrong):
+            call()
