@@ -40,6 +40,7 @@ from dataplane.ipc.store.layout import (
     Shape,
     Tables,
     header_check,
+    increment,
     shape_of,
     up,
 )
@@ -176,7 +177,7 @@ class StoreAttachment:
             words[R_READER] = not self.writer
             words[R_PID] = os.getpid()
             if not self.writer:
-                tables.header[H_READERS_EVER] = ever + 1
+                increment(tables.header, H_READERS_EVER)
         return row
 
     def _clean(self, row: int) -> None:

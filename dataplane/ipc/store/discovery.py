@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dataplane.ipc.arguments import instance
+from dataplane.ipc.memory import EXHAUSTED
 from dataplane.ipc.store.errors import StoreError
 from dataplane.ipc.store.handles import StoreHandle
 
@@ -30,7 +32,8 @@ class OpenFile(NamedTuple):
 
 
 def file_name(name: str, identity: str) -> str:
-    """Return the name of a store's memfd. Raise ValueError for a name that cannot be one."""
+    """Return the name of a store's memfd. Raise ValueError for a name that cannot be one, and TypeError."""
+    instance("name", name, str)
     if not _NAME.fullmatch(name):
         raise ValueError(f"name: expected up to 128 letters, digits, '.', '_' and '-', got {name!r}")
     return f"{_PREFIX}{name}:{identity}"
@@ -44,19 +47,21 @@ def open_files() -> Iterator[OpenFile]:
             try:
                 if process.stat().st_uid == uid:
                     yield from _of_process(process)
-            except OSError:  # it ended, or does not let itself be read
-                continue
+            except OSError as error:  # it ended, or does not let itself be read
+                if error.errno in EXHAUSTED:
+                    raise
 
 
 def open_store(store: StoreHandle | str) -> int:
     """Return a new fd of a store's memory, given its handle or its name. Raise StoreError if there is none, or if
-    several have the name."""
+    several have the name, TypeError, and OSError if this process has no free descriptor."""
     if isinstance(store, StoreHandle):
         near = _of_file(Path(f"/proc/{store.pid:d}/fd/{store.fd:d}"))
         found = [near] if near is not None and near.identity == store.identity else []
         found = found or [each for each in open_files() if each.identity == store.identity]
         what = f"store {store.identity}"
     else:
+        instance("store", store, str)
         found = [each for each in open_files() if each.name == store]
         what = f"store named {store!r}"
     if len({each.identity for each in found}) > 1:
@@ -64,8 +69,9 @@ def open_store(store: StoreHandle | str) -> int:
     for each in found:
         try:
             return os.open(each.path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # that process has just ended
-            continue
+        except OSError as error:  # that process has just ended
+            if error.errno in EXHAUSTED:
+                raise
     raise StoreError(f"no process of uid {os.geteuid()} has a {what} open")
 
 

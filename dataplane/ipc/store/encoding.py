@@ -68,6 +68,8 @@ def encode(value: object, *, with_pickle: bool) -> Encoded:
     """
     buffers = _Buffers()
     if isinstance(value, _BYTES_TYPES):
+        if isinstance(value, memoryview) and not value.c_contiguous:
+            value = bytes(value)
         buffers.add(np.frombuffer(value, np.uint8))
         return buffers.encoded(_BYTES, b"")
     try:
@@ -175,6 +177,8 @@ def _parts_of(value: object) -> tuple[int, npt.NDArray[Any], str, tuple[int, ...
         dtype = value.dtype
         if not _DTYPE.fullmatch(dtype.str) or dtype.names is not None:
             raise TypeError(f"an array of dtype {dtype} cannot be stored")
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError("a masked array cannot be stored: store its data and its mask")
         return _NUMPY, value, dtype.str, value.shape
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dataplane.ipc.arguments import whole_number
 from dataplane.ipc.store.errors import StoreCorrupted
 
 U64 = npt.NDArray[np.uint64]
@@ -90,6 +91,8 @@ H_SECRET, H_SECRET_END = 64, 68
 FREE, WRITING, READY, RETIRED = range(4)
 STATE_BITS = 8
 STATE_MASK = (1 << STATE_BITS) - 1
+MAX_COUNT = (1 << 55) - 1
+"""Largest count or sequence number that writers store: it fits into the control word of an object."""
 
 R_PID, R_LEFT, R_READER, R_HITS, R_MISSES = range(5)
 ROW_WORDS = 8
@@ -110,12 +113,11 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name, value, most in (
-            ("data_bytes", self.data_bytes, MAX_DATA_BYTES),
+            ("budget_bytes", self.data_bytes, MAX_DATA_BYTES),
             ("max_objects", self.objects, MAX_OBJECTS),
             ("max_processes", self.processes, MAX_PROCESSES),
         ):
-            if not 1 <= value <= most:
-                raise ValueError(f"{name}: expected 1 to {most}, got {value}")
+            whole_number(name, value, 1, most)
 
     @property
     def stride(self) -> int:
@@ -239,6 +241,15 @@ def shape_of(header: U64, file_bytes: int) -> Shape:
             f"got {words[H_DATA_OFFSET]} of {file_bytes}"
         )
     return shape
+
+
+def increment(header: U64, word: int) -> int:
+    """Add one to a counter of the header, under the lock. Return its value before. Raise StoreCorrupted for garbage."""
+    value = int(header[word])
+    if value > MAX_COUNT:
+        raise StoreCorrupted(f"header: expected at most {MAX_COUNT} in word {word}, got {value}")
+    header[word] = value + 1
+    return value
 
 
 def header_check(header: U64) -> int:

@@ -16,20 +16,18 @@ from dataplane.ipc.store.layout import (
     STATE_BITS,
     WRITING,
     Tables,
+    increment,
 )
 
 
 def begin_change(tables: Tables) -> int:
     """Announce a change to processes that remember free ranges. Return the number to compare with later."""
-    number = int(tables.header[H_CHANGES]) + 1
-    tables.header[H_CHANGES] = number
-    return number
+    return increment(tables.header, H_CHANGES) + 1
 
 
 def allocate(tables: Tables, slot: int, offset: int, nbytes: int, tag: tuple[int, int], row: int) -> int:
     """Give a free slot to the writer of a row. Return the object's sequence number."""
-    sequence = int(tables.header[H_NEXT_SEQUENCE])
-    tables.header[H_NEXT_SEQUENCE] = sequence + 1
+    sequence = increment(tables.header, H_NEXT_SEQUENCE)
     if slot >= tables.used_slots():
         tables.header[H_USED_SLOTS] = slot + 1
     tables.reads[slot] = 0

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from dataplane.ipc.arguments import instance, seconds, whole_number
+from dataplane.ipc.memory import EXHAUSTED
 from dataplane.ipc.store import discovery
 from dataplane.ipc.store.attachment import ONE, ObjectLease, StoreAttachment, write_header
 from dataplane.ipc.store.encoding import Encoded, decode, encode, encode_pieces
@@ -19,7 +21,7 @@ from dataplane.ipc.store.entries import ObjectTable, Tag, find
 from dataplane.ipc.store.errors import ObjectMissing, StoreCorrupted, StoreError
 from dataplane.ipc.store.handles import ObjectHandle, StoreHandle
 from dataplane.ipc.store.layout import FLAG_CHECKSUMS, FLAG_PICKLE, Shape
-from dataplane.ipc.store.memory import Bytes, create_memory
+from dataplane.ipc.store.memory import Bytes, create_memory, reopen
 from dataplane.ipc.store.stats import StoreStats, read_stats
 
 TIMEOUT_S = 5.0
@@ -67,11 +69,15 @@ class ShmObjectStore:
         `trust_pickle`: store other values as pickles, for processes that attach with `trust_pickle`. `prefault`:
         allocate all memory now; otherwise the first write to each page takes about ten times as long as the copy.
 
-        Raise ValueError for an impossible size or name, MemoryError if the machine refuses the memory.
+        `timeout_s`: longest wait of each call for the store's lock, in seconds.
+
+        Raise ValueError for an impossible size or name, TypeError, MemoryError if the machine refuses the memory.
         """
         shape = Shape(budget_bytes, max_objects, max_processes)
-        if not 0 <= readers <= max_processes:
-            raise ValueError(f"readers: expected 0 to {max_processes}, got {readers}")
+        readers = whole_number("readers", readers, 0, max_processes)
+        instance("checksums", checksums, bool)
+        instance("trust_pickle", trust_pickle, bool)
+        timeout_s = seconds("timeout_s", timeout_s)
         identity = secrets.token_bytes(16)
         fd = create_memory(discovery.file_name(name, identity.hex()), shape.file_bytes)
         try:
@@ -97,12 +103,14 @@ class ShmObjectStore:
         """Attach to a store of the same user: by its handle, its name, or an fd that was received over a socket, which
         stays the caller's.
 
-        Raise StoreError if there is no such store, StoreCorrupted if its memory is damaged.
+        Raise StoreError if there is no such store, StoreCorrupted if its memory is damaged, ValueError, TypeError, and
+        OSError if this process has no free descriptor.
         """
-        if isinstance(store, int):
-            fd = os.open(f"/proc/self/fd/{store}", os.O_RDWR | os.O_CLOEXEC)
-        else:
-            fd = discovery.open_store(store)
+        instance("trust_pickle", trust_pickle, bool)
+        timeout_s = seconds("timeout_s", timeout_s)
+        if isinstance(store, bool):
+            raise TypeError(f"store: expected a handle, a name or an fd, not {store}")
+        fd = _reopen(store) if isinstance(store, int) else discovery.open_store(store)
         name = store if isinstance(store, str) else ""
         attachment = StoreAttachment(fd, writer=writer, deadline=time.monotonic() + timeout_s)
         return cls(attachment, name, timeout_s, trust_pickle=trust_pickle)
@@ -190,8 +198,7 @@ class ShmObjectStore:
 
     def _put(self, key: str, encoded: Encoded) -> ObjectHandle:
         attachment, table = self._open()
-        if attachment.target is None:
-            raise StoreError("attached for reading: attach with writer=True to put")
+        target = _target(attachment)
         tag = _tag(key)
         if encoded.nbytes > attachment.shape.data_bytes:
             raise ValueError(
@@ -200,10 +207,10 @@ class ShmObjectStore:
         reserved = table.allocate(key, tag, encoded.nbytes, self._deadline())
         try:
             slot, offset = reserved.slot, reserved.offset
-            target = attachment.target[offset : offset + encoded.nbytes]
-            encoded.copy_to(target)
+            place = target[offset : offset + encoded.nbytes]
+            encoded.copy_to(place)
             if attachment.flags & FLAG_CHECKSUMS:
-                attachment.tables.check[slot], attachment.tables.check_2[slot] = _checksum(target)
+                attachment.tables.check[slot], attachment.tables.check_2[slot] = _checksum(place)
             table.publish(key, tag, reserved, self._deadline())
         except BaseException:
             table.abandon(reserved, self._deadline())
@@ -212,13 +219,16 @@ class ShmObjectStore:
 
     def evict(self, nbytes: int) -> int:
         """Evict objects that no process reads, least recently used first, until `nbytes` are freed. Return the number
-        of freed bytes. Raise StoreTimeout."""
-        _, table = self._open()
+        of freed bytes. Raise StoreTimeout, and StoreError if the store was attached without `writer`."""
+        attachment, table = self._open()
+        _target(attachment)
         return table.evict(nbytes, self._deadline())
 
     def clear(self) -> None:
-        """Remove all objects. The memory of objects that are being read is freed later. Raise StoreTimeout."""
-        _, table = self._open()
+        """Remove all objects. The memory of objects that are being read is freed later. Raise StoreTimeout, and
+        StoreError if the store was attached without `writer`."""
+        attachment, table = self._open()
+        _target(attachment)
         table.clear(self._deadline())
 
     # ---- the rest
@@ -252,8 +262,25 @@ class ShmObjectStore:
         return time.monotonic() + self._timeout_s
 
 
+def _reopen(fd: int) -> int:
+    """Return an fd of our own of a store's memory. Raise StoreError, and OSError if there is no free descriptor."""
+    try:
+        return reopen(fd)
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
+        raise StoreError(f"fd {fd}: expected a store's memory: {error.strerror}") from None
+
+
+def _target(attachment: StoreAttachment) -> Bytes:
+    """Return the data, for writing. Raise StoreError if the store was attached without `writer`."""
+    if attachment.target is None:
+        raise StoreError("attached for reading: attach with writer=True to put, evict or clear")
+    return attachment.target
+
+
 def _lease(attachment: StoreAttachment, what: str | ObjectHandle) -> ObjectLease | None:
-    if isinstance(what, str):
+    if not isinstance(what, ObjectHandle):
         found = find(attachment.tables, _tag(what))
         return None if found is None else attachment.lease(*found)
     if what.store != attachment.number:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ from dataplane.ipc.store import (
 )
 from dataplane.ipc.store.locks import try_lock
 from dataplane.ipc.store.memory import reopen
+from tests.ipc.descriptors import opened, spare_descriptors
 from tests.ipc.released import until_released
 from tests.ipc.store.conftest import WAIT_S
 from tests.ipc.store.content import content, is_whole
@@ -175,8 +177,11 @@ def test_two_writers_share_a_store(store: ShmObjectStore) -> None:
             assert is_whole(f"{number}", two.get(f"{number}"))
         with pytest.raises(ObjectExists):
             other.put("199", b"")
-    with attach(store) as reader, pytest.raises(StoreError, match="writer=True"):
-        reader.put("a", b"")
+    with attach(store) as reader:
+        for change in (lambda: reader.put("a", b""), lambda: reader.evict(1), reader.clear):
+            with pytest.raises(StoreError, match="writer=True"):
+                change()
+    assert store.is_cached("199")
 
 
 def test_threads_share_a_store(make_store: MakeStore) -> None:
@@ -318,15 +323,46 @@ def test_a_forked_child_must_attach_again(store: ShmObjectStore) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budget_bytes": 0}, "data_bytes: expected 1 to"),
+        ({"budget_bytes": 0}, "budget_bytes: expected 1 to"),
+        ({"budget_bytes": 1.5}, "budget_bytes: expected a whole number"),
         ({"max_objects": 0}, "max_objects: expected 1 to"),
         ({"max_processes": 1 << 20}, "max_processes: expected 1 to"),
         ({"readers": -1}, "readers: expected 0 to"),
+        ({"timeout_s": float("nan")}, "timeout_s: expected 0 or more seconds"),
+        ({"timeout_s": "5"}, "timeout_s: expected a number of seconds"),
+        ({"checksums": "no"}, "checksums: expected bool"),
+        ({"name": b"x"}, "name: expected str"),
     ],
 )
-def test_impossible_sizes_are_refused(make_store: MakeStore, options: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_wrong_argument_is_named(make_store: MakeStore, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
         make_store(**options)
+
+
+def test_a_wait_may_have_no_end(make_store: MakeStore) -> None:
+    store = make_store(timeout_s=float("inf"))
+    store.put("a", b"1")
+    assert store.is_cached("a")
+
+
+def test_what_is_no_store_is_refused() -> None:
+    for wrong in (True, None, b"one", 1.5):
+        with pytest.raises(TypeError, match="store: expected"):
+            ShmObjectStore.attach(wrong)  # type: ignore[arg-type]
+    for fd in (-1, 1 << 70):
+        with pytest.raises(StoreError, match="expected a store's memory"):
+            ShmObjectStore.attach(fd)
+
+
+def test_a_process_without_descriptors_does_not_say_that_the_store_is_gone(make_store: MakeStore) -> None:
+    name = f"exhausted-{os.getpid()}"
+    store = make_store(name=name)
+    ways: list[Any] = [name, store.handle(), store.fileno()]
+    before = opened()
+    for way in ways:
+        with spare_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+            ShmObjectStore.attach(way)
+    assert opened() == before
 
 
 def test_a_handle_is_kept_until_every_reader_has_read_it(make_store: MakeStore) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dataplane.ipc.store import ShmObjectStore, StoreCorrupted, StoreError
+from dataplane.ipc.store.layout import H_CHANGES, H_NEXT_SEQUENCE, H_READERS_EVER
 from tests.ipc.store.conftest import WAIT_S
 
 MakeStore = Callable[..., ShmObjectStore]
@@ -94,7 +95,9 @@ def test_a_struct_comes_back_as_its_type(store: ShmObjectStore) -> None:
         store.get("a", type=int)
 
 
-@pytest.mark.parametrize("value", [b"bytes", bytearray(b"array"), memoryview(b"view"), b""])
+@pytest.mark.parametrize(
+    "value", [b"bytes", bytearray(b"array"), memoryview(b"view"), memoryview(b"a-b-c-")[::2], b""]
+)
 def test_bytes_come_back_as_a_view(store: ShmObjectStore, value: bytes) -> None:
     store.put("a", value)
     found = store.get("a")
@@ -104,7 +107,15 @@ def test_bytes_come_back_as_a_view(store: ShmObjectStore, value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), np.array([object()]), np.zeros(2, "i4,f8"), {"a": {1j}}, np.float32(1)]
+    "value",
+    [
+        object(),
+        np.array([object()]),
+        np.zeros(2, "i4,f8"),
+        {"a": {1j}},
+        np.float32(1),
+        np.ma.masked_equal([1, 2], 2),
+    ],
 )
 def test_a_value_that_cannot_be_stored_is_refused(store: ShmObjectStore, value: object) -> None:
     with pytest.raises(TypeError, match="expected an array, bytes, or what msgspec encodes"):
@@ -216,6 +227,14 @@ def test_a_damaged_header_is_an_error(store: ShmObjectStore) -> None:
     ShmObjectStore.attach(store.fileno(), timeout_s=WAIT_S).close()
 
 
+@pytest.mark.parametrize("word", [H_CHANGES, H_NEXT_SEQUENCE, H_READERS_EVER])
+def test_a_count_that_is_garbage_is_an_error(store: ShmObjectStore, word: int) -> None:
+    tables_of(store).header[word] = (1 << 64) - 1
+    ever = word == H_READERS_EVER
+    with pytest.raises(StoreCorrupted, match=f"header: expected at most .* in word {word}"):
+        ShmObjectStore.attach(store.fileno(), timeout_s=WAIT_S).close() if ever else store.put("a", b"")
+
+
 def test_other_files_are_refused(tmp_path: Any) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(8192))
@@ -242,6 +261,6 @@ with ShmObjectStore.create(4096) as store:
 
 @pytest.mark.parametrize("key", [b"bytes", 7, None])
 def test_a_key_that_is_no_text_is_refused(store: ShmObjectStore, key: Any) -> None:
-    for use in (store.is_cached, store.touch, lambda each: store.put(each, 1)):
+    for use in (store.is_cached, store.touch, store.get, lambda each: store.put(each, 1)):
         with pytest.raises(TypeError, match="expected a key of the type str"):
             use(key)
