@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from dataplane.ipc.arguments import deadline_of
 from dataplane.ipc.queue import MessageQueue, QueueCancelled, QueueHandle, QueueReader, WriterGone
 
 MAX_CAPACITY_BYTES = 32 << 20
@@ -142,14 +143,16 @@ class VllmMessageQueue:
             self._joined().wait_until_ready()
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
-        """Send a message. Raises TimeoutError after `timeout` seconds."""
+        """Send a message. Raises TimeoutError after `timeout` seconds, and RuntimeError for a wait after `shutdown`."""
         if self._queue is None:
             raise RuntimeError("only the writer of a queue can enqueue")
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         warn_s, text = _long_wait()
         while True:
             try:
                 self._queue.put(obj, _left(deadline, warn_s))
+            except QueueCancelled:
+                raise RuntimeError("cancelled") from None
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise
@@ -164,7 +167,7 @@ class VllmMessageQueue:
         `indefinite`: a long wait is usual, and is not logged.
         """
         reader = self._joined()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = _deadline(timeout)
         warn_s, text = _long_wait()
         while True:
             if self.shutting_down:
@@ -197,8 +200,9 @@ class VllmMessageQueue:
         """End waits of this process."""
         self.shutting_down = True
         self._ended.set()
-        if self._reader is not None:
-            self._reader.cancel()
+        for side in (self._queue, self._reader):
+            if side is not None:
+                side.cancel()
 
     def _joined(self) -> QueueReader:
         if self._reader is None:
@@ -213,6 +217,12 @@ def _long_wait() -> tuple[float, str]:
         getattr(vllm, "VLLM_RINGBUFFER_WARNING_INTERVAL", WARN_S),
         getattr(vllm, "LONG_WAIT_TIME_LOG_MSG", "the message queue has waited for %d seconds"),
     )
+
+
+def _deadline(timeout: float | None) -> float | None:
+    """Return the end of a wait. vLLM passes the rest of a longer wait, which may be negative. Raises ValueError for
+    NaN, and TypeError."""
+    return deadline_of(timeout) if timeout is None or not timeout < 0 else time.monotonic()
 
 
 def _left(deadline: float | None, most_s: float) -> float:

@@ -59,7 +59,7 @@ class SingleWriterShmRingBuffer:
     ID_MAX = 2**31
 
     def __init__(self, data_buffer_size: int, name: str | None = None, create: bool = False) -> None:
-        """Create memory of so many bytes, or open that of a name. Raise FileNotFoundError if there is none."""
+        """Create memory of so many bytes, or open that of a name. Raise StoreError if there is none."""
         self.data_buffer_size = data_buffer_size
         self.is_writer = create
         name = name or f"psm_{secrets.token_hex(4)}"

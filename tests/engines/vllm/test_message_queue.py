@@ -70,22 +70,35 @@ def test_values_stay_when_the_ring_is_used_again(kind: str, nbytes: int) -> None
         assert array[0] == 17
 
 
-def test_shutdown_ends_a_wait() -> None:
-    writer = VllmMessageQueue(1, 1)
+@pytest.mark.parametrize("side", ["reader", "writer"])
+def test_shutdown_ends_a_wait(side: str) -> None:
+    writer = VllmMessageQueue(1, 1, max_chunk_bytes=4096, max_chunks=1)
     reader = VllmMessageQueue.create_from_handle(writer.export_handle(), 0)
     errors: list[str] = []
 
     def wait() -> None:
         try:
+            while side == "writer":
+                writer.enqueue(bytes(1000))
             reader.dequeue(indefinite=True)
         except RuntimeError as error:
             errors.append(str(error))
 
-    waiting = threading.Thread(target=wait)
+    waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    reader.shutdown()
+    (reader if side == "reader" else writer).shutdown()
     threads.join(waiting)
     assert errors == ["cancelled"]
+
+
+def test_a_wait_that_vllm_has_used_up_times_out_and_one_without_an_end_is_refused() -> None:
+    writer = VllmMessageQueue(1, 1)
+    reader = VllmMessageQueue.create_from_handle(writer.export_handle(), 0)
+    with pytest.raises(TimeoutError):
+        reader.dequeue(timeout=-1.0)
+    for wait in (reader.dequeue, lambda timeout: writer.enqueue(1, timeout)):
+        with pytest.raises(ValueError, match="timeout: expected"):
+            wait(float("nan"))
 
 
 def test_long_waits_are_logged_at_vllms_interval(
