@@ -18,11 +18,11 @@ WORKDIR /src
 # Dependencies first: this layer is kept until they change. Who runs Larder may not write here: without compiled modules
 # each process would compile all of them anew, which is half of its start.
 ENV UV_COMPILE_BYTECODE=1
-COPY pyproject.toml constraints.txt LICENSE ./
+COPY pyproject.toml constraints.txt ./
 COPY dataplane/pyproject.toml dataplane/
 RUN uv pip install --no-cache --python /opt/larder/bin/python --torch-backend "${TORCH_BACKEND}" \
     -c constraints.txt -r pyproject.toml --extra server --extra otel --extra redis --extra s3
-COPY README.md ./
+COPY README.md LICENSE ./
 COPY app/ app/
 COPY dataplane/ dataplane/
 COPY docs/ docs/

@@ -2,6 +2,9 @@
 
 import sys
 
+USAGE_EXIT_CODE = 2
+"""Also of a wrong usage: a service manager does not try again."""
+
 
 def main() -> None:
     """Run the command line. If a package is missing, say which extra has it."""
@@ -10,12 +13,13 @@ def main() -> None:
 
         run()
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("app", "dataplane"):
+        if (error.name or "").partition(".")[0] in ("app", "dataplane", "migrations"):
             raise
-        sys.exit(
+        sys.stderr.write(
             f"larder: this command needs the package {error.name!r}, which is not installed. Machines that run Larder "
-            "need 'larder[server]'; 'larder[cli]' is enough for commands that ask a server."
+            "need 'larder[server]'; 'larder[cli]' is enough for commands that ask a server. See docs/install.md.\n"
         )
+        sys.exit(USAGE_EXIT_CODE)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataplane.base.settings import Common, SettingsError, read
 from dataplane.protocol.join import MAX_ADDRESSES, WILDCARD_HOSTS, host_of, url_fault
 
 ADMIN_TOKEN_CHARACTERS = 32
+MIN_RETIRE_S = 60
 MAX_TOKEN_CHARACTERS = 512
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -83,8 +84,9 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     node_lost_s: float = 3.0
     """Seconds of silence after which a node counts as lost; nodes publish every half second."""
     retire_nodes_after_s: float = 0.0
-    """Seconds after which a node that joined and is lost leaves the fleet, as with `larder nodes delete`; 0: never. Its
-    name is free again then; to come back, it must join with a token. Counted by the leader since its own start."""
+    """Seconds after which a node that joined and is lost is forgotten, as by `larder nodes delete`; 0: never, else at
+    least 60. Its name is free again then; to come back, it must join with a token. A manager counts from its own start,
+    or from when it found the node lost, and forgets none while all joined nodes are lost."""
     condition_kept_s: float = 600.0
     """Seconds for which a condition of a node, such as a crash loop, stays visible after it ended."""
     shutdown_grace_s: float = 2.0
@@ -163,6 +165,10 @@ def _check(common: Common, app: AppSettings) -> None:
     ):
         if not low <= value <= high:  # also true for NaN
             raise SettingsError(f"{name}: expected {low} to {high}, got {value}")
+    if 0 < app.retire_nodes_after_s < MIN_RETIRE_S:
+        raise SettingsError(
+            f"app.retire_nodes_after_s: expected 0 or at least {MIN_RETIRE_S}, got {app.retire_nodes_after_s}"
+        )
     largest = max(app.body_limit_bytes, app.apply_limit_bytes)
     if app.body_budget_bytes < largest:
         raise SettingsError(

@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
         missing = f"the package {error.name!r} is not installed; a data plane needs 'larder[server]'"
         _report(handover, SettingsError(missing))
         sys.stderr.write(f"larder data plane: {missing}\n")
-        return 1
+        return SETTINGS_EXIT_CODE
 
     log = configure(settings.table.log_level, settings.table.log_format)
     telemetry = otlp.start("data-plane", __version__, os.environ, settings.table.node or socket.gethostname())

@@ -137,9 +137,9 @@ class Fleet:
         return "" if node is None else node.name
 
     def serves_at(self, control_url: str) -> bool:
-        """Return whether the node at a socket of this machine was heard from in the last seconds."""
+        """Return whether the node at a socket of this machine has reported to this process, and is not lost."""
         node = self.at((control_url, ""))
-        return node is not None and not node.lost
+        return node is not None and node.live_stats is not None
 
     def living(self) -> list[FleetNode]:
         return [node for node in self.nodes.values() if not node.lost]

@@ -51,7 +51,7 @@ class _Sample(NamedTuple):
     requested: int
     hit: int
     refused: dict[str, int]
-    """Blocks refused for the limit of their tenant, by tenant."""
+    """Blocks refused for the limit of their tenant, by listed tenant."""
 
 
 @dataclass
@@ -149,7 +149,7 @@ class NodeConditions:
                         totals.evicted_blocks,
                         totals.requested_blocks,
                         totals.hit_blocks,
-                        {t.tenant: count for t in each.tenants if (count := t.refused.get(_OVER_LIMIT, 0))},
+                        {tenant.tenant: tenant.refused.get(_OVER_LIMIT, 0) for tenant in each.tenants},
                     )
                 )
                 if message := _thrashes(watched.samples, each):
@@ -216,7 +216,8 @@ def _refuses(samples: deque[_Sample]) -> str:
     if _is_short(samples):
         return ""
     before, now = samples[0].refused, samples[-1].refused
-    refused = {tenant: count - before.get(tenant, 0) for tenant, count in now.items()}
+    # Nodes list their largest tenants only: of a tenant that was not listed before, the count is of its whole life.
+    refused = {tenant: count - before[tenant] for tenant, count in now.items() if tenant in before}
     tenants = sorted(
         (each for each in refused if refused[each] >= MIN_REFUSED), key=lambda each: -refused[each]
     )

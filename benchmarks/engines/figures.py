@@ -64,12 +64,13 @@ def results_of(samples: Samples, sets: int) -> list[Result]:
 def section_of(report: Report, samples: Samples, sets: int) -> str:
     """Return the section with the table for the documentation."""
 
-    def seconds(figure: str, name: str) -> str:
+    def with_ratio(figure: str, name: str, text: str) -> str:
         ratios = _ratios(samples[figure], name, sets)
         value, (low, high) = median(ratios), interval(ratios)
-        return f"{median(samples[figure][name]):.3f} s" + (
-            "" if name == BARE else f": {value:.3f} ({low:.3f} to {high:.3f})"
-        )
+        return text if name == BARE else f"{text}: {value:.3f} ({low:.3f} to {high:.3f})"
+
+    def seconds(figure: str, name: str) -> str:
+        return with_ratio(figure, name, f"{median(samples[figure][name]):.3f} s")
 
     def share(figure: str, name: str) -> str:
         return f"{median(samples[figure][name]):.0%}".replace("%", " %")
@@ -86,7 +87,7 @@ def section_of(report: Report, samples: Samples, sets: int) -> str:
     if "goodput" in samples:
         rows |= {
             f"goodput: requests a second with a first token within {TTFT_BOUND_S:g} s":
-                lambda name: f"{median(samples['goodput'][name]):.2f}",
+                lambda name: with_ratio("goodput", name, f"{median(samples['goodput'][name]):.2f}"),
             "requests in time": lambda name: share("in_time", name),
             "tokens of prompts that were found": lambda name: share("found", name),
         }  # fmt: skip

@@ -90,7 +90,7 @@ def test_an_engine_installs_three_libraries_and_one_package_and_stores_and_reads
     finally:
         plane.stop()
     refused = run(python, "-m", "dataplane", cwd=socket_dir)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert refused.stderr.endswith(
         "the package 'zmq' is not installed; a data plane needs 'larder[server]'\n"
     )
@@ -108,6 +108,6 @@ def test_a_laptop_installs_the_commands_without_a_server(tmp_path: Path, wheels:
         assert "no Larder answers at http://127.0.0.1:9" in asked.stderr
     for name in ("up", "doctor", "dataplane"):
         refused = run(larder, name, cwd=tmp_path)
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert "'larder[server]'" in refused.stderr
         assert "Traceback" not in refused.stderr

@@ -88,12 +88,9 @@ def test_a_data_plane_that_crashes_is_always_started_again(units: Path) -> None:
     assert (serving["Restart"], serving["StartLimitIntervalSec"]) == (["on-failure"], ["0"])
 
 
-def test_services_of_the_machine_ask_for_a_token_from_the_start(tmp_path: Path) -> None:
-    result = install(tmp_path)
-    assert result.exit_code == 0
-    settings = load(environ=environment_of(tmp_path / "etc/systemd/system/larder.service"))
-    assert requires_token(settings)
-    assert "larder login --setup" in result.output
+def test_the_api_asks_for_a_token_from_the_start(manager: str, units: Path, tmp_path: Path) -> None:
+    assert requires_token(load(environ=environment_of(units / "larder.service")))
+    assert "larder login --setup" in install(tmp_path, manager).output
 
 
 def test_a_stop_of_the_data_plane_leaves_the_memory_keeper_alone(units: Path) -> None:

@@ -149,12 +149,16 @@ def as_written(name: str, value: Any) -> Any:
     """Return the value of a record's field in the form in which operators write it, such as `256 MiB`."""
     if name.endswith("_bytes") and isinstance(value, int):
         text = format_exact_size(value)
-        return value if text.endswith("bytes") else text
+        return text if value and not text.endswith("bytes") else value
     if name == "expires_at" and isinstance(value, float):
         try:
             return datetime.fromtimestamp(value, UTC).isoformat()
         except (OverflowError, ValueError, OSError):
             return value
+    if name == "tiers" and isinstance(value, dict):
+        return {
+            tier: {key: as_written(key, each) for key, each in share.items()} for tier, share in value.items()
+        }
     return value
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any
 
 import click
@@ -30,7 +31,7 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
             return False
         body = kept
         try:
-            after = yaml.safe_load(kept)
+            after = _with_times_as_text(yaml.safe_load(kept))
             if not isinstance(after, dict):
                 raise click.ClickException("expected fields and their values, such as `note: text`")
             if after == dict(record):
@@ -47,6 +48,13 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
             return True
         if not sys.stdin.isatty():
             raise click.ClickException(f"nothing was changed: {error}")
+
+
+def _with_times_as_text(value: Any) -> Any:
+    """Return what was read from YAML, whose unquoted times are no text, as the API takes it."""
+    if isinstance(value, dict):
+        return {name: _with_times_as_text(each) for name, each in value.items()}
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _without_comments(text: str) -> str:

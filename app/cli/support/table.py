@@ -125,6 +125,11 @@ def shortened(text: str, limit: int) -> str:
     return f"{(start if space and not text[len(cut) :].startswith(' ') else cut).rstrip()}{_ELLIPSIS}"
 
 
+def _is_name(column: Column, text: str) -> bool:
+    """Return whether a text is a name, not prose, a number, a size or a time."""
+    return not column.text and not column.right and " " not in text
+
+
 def _cut_name(text: str, limit: int) -> str:
     """Return the start and the end of a name: names of one kind often differ only at their end."""
     if cells(text) <= limit:
@@ -139,7 +144,7 @@ def _lines(columns: Sequence[Column], widths: dict[str, int], row: Sequence[str]
     parts = [
         textwrap.wrap(text, widths[column.name], break_long_words=False, break_on_hyphens=False) or [""]
         if column.wraps
-        else [(shortened if column.text else _cut_name)(text, widths[column.name])]
+        else [(_cut_name if _is_name(column, text) else shortened)(text, widths[column.name])]
         for column, text in zip(columns, row, strict=True)
     ]
     for at in range(max(map(len, parts))):

@@ -51,7 +51,7 @@ class NodeLost(PlaneEvent, tag="node.lost"):
 class NodeConditionStarted(PlaneEvent, tag="node.condition_started"):
     """A node crashes again and again, evicts blocks unread, or refuses blocks of a tenant at its limit."""
 
-    severity = "error"
+    severity = "warning"
 
     type: str
     """`crash_loop`, `thrashing` or `tenant_at_limit`."""

@@ -1,18 +1,22 @@
-"""Retires nodes: a node that is lost for longer than a set time leaves the fleet, so that its name is free again."""
+"""Forgets nodes that are lost for longer than a set time, so that their names are free again."""
 
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from app.errors import NotFound
+from app.errors import Conflict, NotFound
 from app.ingest.fleet import Fleet
 from app.services.base.principals import PLANE
 from app.services.fleet.node_intent import NodeIntent
 
 LOOK_S = 5.0
+"""Seconds between two looks at the fleet."""
 
 
 class Retirement:
+    """Forgets lost nodes for `app.retire_nodes_after_s`, as `larder nodes delete` does."""
+
     def __init__(
         self,
         fleet: Fleet,
@@ -28,8 +32,6 @@ class Retirement:
         self._leads = leads
         self._after_s = after_s
         self._clock = clock
-        self._lost_from: dict[str, float] = {}
-        """When this manager first found each node lost. Its last answer in the database may be weeks old."""
 
     async def run(self) -> None:
         """Run until cancelled. Raises StoreUnavailable; call it again then."""
@@ -38,16 +40,12 @@ class Retirement:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Retire nodes that joined and have been lost for long enough. If all nodes are lost, this manager may be the
-        one that is cut off, so none is retired. Raises StoreUnavailable."""
-        now = self._clock()
-        lost = {node.name for node in self._fleet.nodes.values() if node.lost and node.public_key}
-        self._lost_from = {name: self._lost_from.get(name, now) for name in lost}
-        if not self._leads() or not self._fleet.living():
+        """Forget nodes that joined and have been lost for long enough, counted from the start of this process. None is
+        forgotten while all of them are lost: this manager may be the one that is cut off. Raises StoreUnavailable."""
+        if not any(node.public_key for node in self._fleet.living()):
             return
-        for name, since in list(self._lost_from.items()):
-            if now - since >= self._after_s:
-                try:
-                    await self._intent.forget(name, PLANE, lost_s=now - since)
-                except NotFound:
-                    continue
+        for node in list(self._fleet.nodes.values()):
+            lost_s = self._clock() - node.seen
+            if node.lost and node.public_key and lost_s >= self._after_s and self._leads():
+                with suppress(NotFound, Conflict):  # an operator was faster, or the node is back
+                    await self._intent.forget(node.name, PLANE, lost_s=lost_s)

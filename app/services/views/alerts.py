@@ -51,14 +51,16 @@ EARLIEST = 946_684_800.0  # the year 2000
 VERSIONS = ("4", "1")
 PROCESS_ALERTS = frozenset(
     (
+        "LarderCacheCold",
+        "LarderChecksumFailures",
         "LarderDataPlaneRestarts",
         "LarderDatabaseDown",
         "LarderDown",
+        "LarderEventsDropped",
         "LarderGatewayMemoryShort",
         "LarderGatewayNameRemoved",
         "LarderGatewayUnreachable",
         "LarderGpuCopiesFail",
-        "LarderIdJournalFills",
         "LarderNoLeader",
         "LarderNodeLost",
         "LarderTierOutOfService",

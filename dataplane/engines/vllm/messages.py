@@ -69,6 +69,8 @@ class StepReport:
     """Number of ended saves for each request."""
     loads_failed: dict[str, int] = field(default_factory=dict)
     """Number of leading tokens of each failed load that the engine keeps."""
+    loads_late: list[str] = field(default_factory=list)
+    """Failed loads that took too long."""
     loaded_tokens: int = 0
     load_seconds: float = 0.0
 
@@ -78,6 +80,7 @@ class StepReport:
             self.saves_ended[request] = self.saves_ended.get(request, 0) + count
         for request, tokens in other.loads_failed.items():
             self.loads_failed[request] = min(self.loads_failed.get(request, tokens), tokens)
+        self.loads_late += other.loads_late
         self.loaded_tokens += other.loaded_tokens
         self.load_seconds += other.load_seconds
         return self

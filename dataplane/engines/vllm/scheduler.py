@@ -349,8 +349,9 @@ class SchedulerSide:
         tracked.saves_open += self._workers
         self._copying_at = self._clock()
 
-    def stepped(self, report: StepReport | None, received: Iterable[str]) -> None:
-        """Apply the results of a step. `received` are the requests whose loads have ended, including failed loads."""
+    def stepped(self, report: StepReport | None, received: Iterable[str], failed: Iterable[str] = ()) -> None:
+        """Apply the results of a step. `received` are the requests whose loads have ended; of these, `failed` are those
+        whose loads failed as a whole."""
         now = self._clock()
         if self._steps:
             started, tokens = self._steps.popleft()
@@ -365,7 +366,9 @@ class SchedulerSide:
                 if name in self._tracked:
                     self._tracked[name].saves_open -= count
             for name, kept in report.loads_failed.items():
-                self._load_failed(name, kept, now)
+                self._load_failed(name, kept, now, late=name in report.loads_late)
+        for name in failed:
+            self._load_failed(name, 0, now)
         for name in received:
             self._receiving.discard(name)
             self._leases.pop(name, None)
@@ -374,18 +377,20 @@ class SchedulerSide:
                 tracked.loaded_tokens += tracked.loading_tokens
                 tracked.loading, tracked.loading_tokens = [], 0
 
-    def _load_failed(self, name: str, kept: int, now: float) -> None:
-        """Of a load that failed on a rank, count the `kept` leading tokens, and make the chunks after them misses."""
+    def _load_failed(self, name: str, kept: int, now: float, *, late: bool = False) -> None:
+        """Of a load that failed on a rank, count the `kept` leading tokens, and make the chunks after them misses; of a
+        late load, all chunks, because the next one would be as slow."""
         tracked = self._tracked.get(name)
-        if tracked is None or tracked.loads:
-            self._count("failed_loads", 1)  # once, however many ranks report it
         if tracked is None:
             return
+        if tracked.loads:  # once, however many ranks report it
+            self._count("failed_loads", 1)
         tracked.loads = False
         tracked.saved_chunks = 0
         tracked.loading_tokens = min(tracked.loading_tokens, kept)
         step = self._settings.chunk_tokens
-        for key in tracked.loading[(tracked.local_tokens % step + kept) // step :]:
+        first = 0 if late else (tracked.local_tokens % step + kept) // step
+        for key in tracked.loading[first:]:
             self._failed.pop(key, None)
             self._failed[key] = now + FAILED_S
         while len(self._failed) > MAX_FAILED:

@@ -235,6 +235,8 @@ class WorkerSide:
         # a failed block have no blocks, so vLLM cannot recompute from the failed block on.
         keeps = len(load.blocks) == 1 and self._holds_blocks
         self._report.loads_failed[load.request] = job.failed_from if keeps else 0
+        if job.cancelled:
+            self._report.loads_late.append(load.request)
         if keeps:
             found.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
         else:

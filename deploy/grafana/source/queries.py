@@ -1,4 +1,5 @@
-"""PromQL queries. Every manager reports every node, so a query takes the maximum of a node's series before any sum."""
+"""PromQL queries. Two managers may report a node while the leader changes, so a query takes the maximum of a node's
+series before any sum."""
 
 NODE, TENANT = 'node=~"$node"', 'tenant=~"$tenant"'
 

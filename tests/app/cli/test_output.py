@@ -287,7 +287,7 @@ async def test_a_record_is_described_edited_and_created_once(
     expiry = float(int(time.time()) + 86_400)
     await plane.put_pin("sys", expires_at=expiry)
     shown, later = (datetime.fromtimestamp(at, UTC).isoformat() for at in (expiry, expiry + 9))
-    monkeypatch.setenv("EDITOR", f"sed -i s/{shown}/{later}/")
+    monkeypatch.setenv("EDITOR", f"sed -i s/.{shown}./{later}/")  # without quotes
     assert (await larder(plane, "pins", "edit", "sys"))[1] == "sys: pin changed\n"
     assert (await plane.get("/api/v1/pins/sys"))["expires_at"] == expiry + 9
     assert "Conditions" in (await larder(plane, "pins", "describe", "sys"))[1]

@@ -140,11 +140,12 @@ def test_a_full_pool_that_evicts_before_reads_thrashes(
 
 
 def test_blocks_refused_for_a_tenants_limit_are_a_condition(watch: Watch) -> None:
-    watch.stats.tenants.append(TenantStats("a", refused={"over_limit": 1000}))
+    watch.stats.tenants[:] = [TenantStats("a", refused={"over_limit": 1000}), TenantStats("b")]
     watch.later(0)
     watch.stats.tenants[:] = [
         TenantStats("a", refused={"over_limit": 1099, "pool_full": 5000}),
         TenantStats("b", refused={"over_limit": 99}),
+        TenantStats("newly listed", refused={"over_limit": 5000}),
     ]
     assert watch.later(WINDOW_S) == [], "too few"
     watch.stats.tenants[:] = [

@@ -264,10 +264,13 @@ async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(
     health = HealthChecks(parts.database, parts.progress, parts.fleet, lambda: serves)
     with pytest.raises(NotReady, match="the embedded data plane does not serve yet"):
         await health.readiness(stranger=False)
-    serves = parts.fleet.serves_at(node.control_url)
+    await plane.until(lambda: parts.fleet.serves_at(node.control_url))
+    serves = True
     assert (await health.readiness(stranger=False)).status == "ready"
     serves = False
     assert (await health.readiness(stranger=False)).status == "ready", "a crash does not take the API away"
+    parts.fleet.nodes["node-a"].stats = None
+    assert not parts.fleet.serves_at(node.control_url), "as after a start, when the database knows the node"
 
 
 async def test_a_node_with_a_new_name_replaces_the_old_one_at_its_url(plane: Plane, node: FakeNode) -> None:

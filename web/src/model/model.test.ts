@@ -117,10 +117,11 @@ describe('the verdict', () => {
 
   it('tells of conditions of nodes, and for a while of those that have ended', () => {
     const [node, ...others] = busy.nodes;
-    const found = (type: 'crash_loop' | 'thrashing', ended_at: number | null) =>
+    const found = (type: 'crash_loop' | 'thrashing' | 'tenant_at_limit', ended_at: number | null) =>
       judged({ ...busy, nodes: [{ ...node!, conditions: [{ type, message: 'it is so', since: busy.at - 120, ended_at }] }, ...others] }).findings.map(({ level, title, detail }) => [level, title, detail]);
     expect(found('crash_loop', null)).toEqual([['bad', `Node ${node!.name} is in a crash loop`, 'For 2 min: it is so.']]);
     expect(found('thrashing', null)[0]?.[0]).toBe('warn');
+    expect(found('tenant_at_limit', null)[0]?.slice(0, 2)).toEqual(['warn', `Node ${node!.name} is refusing blocks of a tenant at its limit`]);
     expect(found('thrashing', busy.at - 60)).toEqual([['note', `Node ${node!.name} was thrashing`, 'Until 1 min ago: it is so.']]);
   });
 

@@ -131,18 +131,17 @@ def _say_next(system: bool, larder: str) -> None:
     commands += [f"{control} daemon-reload", f"{control} enable --now larder-dataplane larder"]
     if shutil.which("larder") is None:
         commands.append(f"ln -s {larder} {'/usr/local/bin' if system else '~/.local/bin'}/larder")
-    if system:
-        commands += ["journalctl -u larder | grep setup_token", "larder login --setup --name YOUR-NAME"]
+    journal = "journalctl" if system else "journalctl --user"
+    commands += [f"{journal} -u larder | grep setup_token", "larder login --setup --name YOUR-NAME"]
     say()
     say("Next:")
     for command in commands:
         say(f"  {command}")
     say()
-    if system:
-        say(
-            "The API asks for a token: the first start logs a setup token, with which you make yourself an admin."
-        )
-    else:
+    say(
+        "The API asks for a token: the first start logs a setup token, with which you make yourself an admin."
+    )
+    if not system:
         say(
             "enable-linger starts the services at boot. It also keeps logind from removing the files of your user in"
         )
