@@ -23,6 +23,7 @@ import yaml
 
 from app.settings import join_addresses, load
 from dataplane.base import allowed_secrets
+from dataplane.ping import ping
 from tests.dataplane.plane import wait_for
 from tests.free_port import free_port
 from tests.require import require
@@ -443,10 +444,34 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
         )
         join.write_text(made.stdout.strip(), encoding="ascii")  # as $(…) and --from-literal do
         join.chmod(0o600)
-        serving = {"LARDER_DATAPLANE__KEEP_MEMORY_S": "0"}
-        stack.enter_context(container(found["DaemonSet/larder-dataplane"], serving, paths, log))
+        plane = found["DaemonSet/larder-dataplane"]
+        process = stack.enter_context(container(plane, {}, paths, log))
         joined = wait_for(node, "the node is in sync")
         assert joined["name"] == "node-1.example"
+        (spec,) = plane["spec"]["template"]["spec"]["containers"]
+        socket = f"{socket_dir}/run/engine.sock"
+        for probe in ("readinessProbe", "livenessProbe", "startupProbe"):
+            assert spec[probe]["exec"]["command"] == ["python", "-m", "dataplane.ping"]
+        assert pinged(socket) == (0, "")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(TimeoutError):  # although a process that hangs accepts connections
+                ping(socket, 0.2)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+
+def pinged(socket: str) -> tuple[int, str]:
+    """Run the probe of a data plane. Return its exit code and its error."""
+    probe = subprocess.run(
+        [sys.executable, "-m", "dataplane.ping"],
+        env={**os.environ, "LARDER_ENGINE_SOCKET": socket},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return probe.returncode, probe.stderr
 
 
 def _curve_key() -> str:
