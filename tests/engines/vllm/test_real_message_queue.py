@@ -19,10 +19,12 @@ PROMPTS = [prompt(tokens, seed) for tokens, seed in ((50, 1), (400, 2), (700, 3)
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """Environment in which vLLM finds Larder's plugins, as it does where Larder is installed."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    info = tmp_path / f"larder-{project['version']}.dist-info"
+    project = tomllib.loads((REPOSITORY / "dataplane" / "pyproject.toml").read_text())["project"]
+    info = tmp_path / f"larder_engine-{project['version']}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: larder\nVersion: {project['version']}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: larder-engine\nVersion: {project['version']}\n"
+    )
     plugins = project["entry-points"]["vllm.general_plugins"]
     lines = [f"{name} = {value}" for name, value in plugins.items()]
     (info / "entry_points.txt").write_text("\n".join(["[vllm.general_plugins]", *lines, ""]))
