@@ -2,13 +2,13 @@
 
 The exit code is 0 if it answers, and 1, with the reason on the standard error, if nothing listens or no answer comes: a
 process that hangs still accepts connections. The request is `Detach` without an attached engine, which the data plane
-refuses without a trace. Nothing is imported that takes longer than the question.
+refuses without a trace.
 """
 
-import os
 import socket
 import sys
-from pathlib import Path
+
+from dataplane.engines.settings import default_socket
 
 ANSWER_S = 5.0
 REQUEST = b"\x92\xa6detach\x01"
@@ -27,9 +27,8 @@ def ping(path: str, answer_s: float = ANSWER_S) -> None:
 
 
 def main() -> int:
-    """Ping the socket of `LARDER_ENGINE_SOCKET`, else the one in `LARDER_STATE_DIR`."""
-    state_dir = os.environ.get("LARDER_STATE_DIR", "")
-    path = os.environ.get("LARDER_ENGINE_SOCKET") or str(Path(state_dir) / "engine.sock")
+    """Ping the engine socket that this process's environment names, else the default socket of the user."""
+    path = default_socket()
     try:
         ping(path)
     except OSError as error:

@@ -15,8 +15,8 @@ class MetricSources:
     """Sources of a scrape; every callable returns current numbers."""
 
     leads: Callable[[], bool]
-    """Whether this manager serves the metrics of nodes and of the fleet: it is the leader, or was the last one that it
-    knows of."""
+    """Whether this manager is the leader, or the last leader that it knows of. It then serves the metrics of nodes and
+    of the fleet."""
     stats: Callable[[], Iterable[NodeStats]]
     nodes_up: Callable[[], Mapping[str, bool]]
     node_states: Callable[[], Mapping[str, int]]

@@ -1,4 +1,4 @@
-"""What is installed where: the environment of an engine gets three libraries and one package, a laptop the commands."""
+"""Each distribution in an empty environment: its top-level packages, its libraries, and its main command."""
 
 from __future__ import annotations
 

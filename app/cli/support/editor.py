@@ -51,7 +51,7 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
 
 
 def _with_times_as_text(value: Any) -> Any:
-    """Return what was read from YAML, whose unquoted times are no text, as the API takes it."""
+    """Return a parsed YAML value with its times as RFC 3339 text: YAML parses an unquoted time into a datetime."""
     if isinstance(value, dict):
         return {name: _with_times_as_text(each) for name, each in value.items()}
     return value.isoformat() if isinstance(value, date) else value
