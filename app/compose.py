@@ -14,6 +14,7 @@ from app.ingest.history import History
 from app.ingest.node_conditions import NodeConditions
 from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.rollup import Rollup
+from app.ingest.sampler import Sampler
 from app.ingest.subscriber import IngestCounts
 from app.observe import manager_metrics
 from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
@@ -78,7 +79,10 @@ from app.services.views.alerts import Alerts
 from app.services.views.applied_changes import AppliedChanges
 from app.services.views.events import Events
 from app.services.views.health import HealthChecks
+from app.services.views.marks import Marks
 from app.services.views.overview import OverviewService
+from app.services.views.series import SeriesService
+from app.services.views.series_writer import SeriesWriter
 from app.services.views.snapshot import Snapshots
 from app.settings import Settings, admin_token, join_addresses, proxies, requires_token
 from app.store.base.database import Database
@@ -98,6 +102,7 @@ class Parts:
         self.bus = bus = EventBus()
         self.fleet = fleet = Fleet()
         self.history = History()
+        self.sampler = Sampler()
         self.desired = DesiredState(database, fleet.change_traces)
         self.progress = RecordProgress(fleet, self.desired)
         changes = Changes(database, fleet, bus)
@@ -210,6 +215,10 @@ class Parts:
             database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost
         )
         self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
+        self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
+        self.series = SeriesService(
+            database, self.sampler, self.series_writer, Marks(database, self.applied_changes)
+        )
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
