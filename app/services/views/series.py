@@ -23,7 +23,7 @@ from app.services.base.checks import Faults
 from app.services.base.principals import Principal
 from app.services.views.marks import Marks
 from app.services.views.packed_points import MEASURED_S, Column, PackedScopes, unpack
-from app.services.views.series_writer import DAY_S, HOUR_S, KEPT_S, ROLLED_STEP_S, SeriesWriter
+from app.services.views.series_writer import DAY_S, HOUR_S, KEPT_S, ROLLED_STEP_S, SPANS, SeriesWriter
 from app.store.base.database import Database
 from app.store.views import series
 from app.store.views.series import PackedSeries
@@ -132,19 +132,8 @@ class SeriesService:
         grid = _grid(query, len(declarations) * len(subjects), self._clock())
         scopes = sorted({scope for subject in subjects for scope in subject.scopes})
         stored = await self._read(scopes, grid)
-        columns = {name for each in declarations for name in each.columns}
-        sums = await asyncio.to_thread(_collect, grid, scopes, columns, stored, list(self._sampler.points))
-        found = [
-            SeriesValues(
-                each.name,
-                each.unit,
-                subject.node,
-                subject.tenant,
-                _values(each, subject.scopes, sums, grid.points),
-            )
-            for each in declarations
-            for subject in subjects
-        ]
+        points = list(self._sampler.points)
+        found = await asyncio.to_thread(_series, grid, declarations, subjects, stored, points)
         at = [grid.first + place * grid.step_s for place in range(grid.points)]
         marks = await self._marks.between(
             grid.start, query.end or self._clock(), query.nodes, query.tenants, by
@@ -198,7 +187,7 @@ class SeriesService:
                     day = grid.start // DAY_S * DAY_S
                     found += await series.blocks(session, scopes, ROLLED_STEP_S, day, grid.last)
                 recent = await series.recent(session, grid.start, (grid.last // HOUR_S + 1) * HOUR_S)
-                newest = await series.newest(session, STEP_S, HOUR_S)
+                newest = await series.newest(session, SPANS)
         except StoreUnavailable as error:
             return _Stored(problem=f"stored points are missing: {error.message}")
         return _Stored(found, recent, newest=newest)
@@ -228,6 +217,29 @@ def _grid(query: SeriesQuery, series_count: int, now: float) -> _Grid:
 
 def _invalid(name: str, message: str) -> Invalid:
     return Invalid(f"{name}: {message}", [FieldError(name, message)])
+
+
+def _series(
+    grid: _Grid,
+    declarations: Sequence[SeriesDeclaration],
+    subjects: Sequence[_Subject],
+    stored: _Stored,
+    points: Sequence[Point],
+) -> list[SeriesValues]:
+    scopes = sorted({scope for subject in subjects for scope in subject.scopes})
+    columns = {name for each in declarations for name in each.columns}
+    sums = _collect(grid, scopes, columns, stored, points)
+    return [
+        SeriesValues(
+            each.name,
+            each.unit,
+            subject.node,
+            subject.tenant,
+            _values(each, subject.scopes, sums, grid.points),
+        )
+        for each in declarations
+        for subject in subjects
+    ]
 
 
 def _collect(
@@ -303,22 +315,25 @@ def _add(
     found = sums.get(key)
     if found is None:
         found = sums[key] = _Sums([0.0] * grid.points, [0.0] * grid.points)
-    total, seconds = found.total, found.seconds
-    counts = key[1] in COUNTERS
-    begin = max(0, (grid.start - start) // step_s)
-    end = min(len(values), (grid.last - start) // step_s)
-    for place in range(begin, end):
-        value = values[place]
-        if value is None:
+    per_bucket = grid.step_s // step_s
+    offset = (grid.start - start) // step_s
+    begin, end = max(0, offset), min(len(values), offset + grid.points * per_bucket)
+    has_nulls, counts = None in values, key[1] in COUNTERS
+    for bucket in range((begin - offset) // per_bucket, -((offset - end) // per_bucket)):
+        first = offset + bucket * per_bucket
+        part = slice(max(begin, first), min(end, first + per_bucket))
+        known = values[part]
+        if has_nulls:
+            known = [value for value in known if value is not None]
+        if not known:
             continue
-        # The bucket whose step (grid.start + i * step, + step] has the end of this point's step.
-        bucket = (start + (place + 1) * step_s - grid.start - 1) // grid.step_s
-        if counts:
-            total[bucket] += value
-            seconds[bucket] += step_s if measured is None else (measured[place] or step_s)
-        else:
-            total[bucket] += value * step_s
-            seconds[bucket] += step_s
+        total = sum(known)  # type: ignore[arg-type]
+        seconds = len(known) * step_s
+        if counts and measured is not None:
+            pairs = zip(values[part], measured[part], strict=True)
+            seconds = sum(each or step_s for value, each in pairs if value is not None)
+        found.total[bucket] += total if counts else total * step_s
+        found.seconds[bucket] += seconds
 
 
 def _values(

@@ -31,7 +31,7 @@ SPANS = {STEP_S: HOUR_S, ROLLED_STEP_S: DAY_S}
 """Seconds of one row, by the step of its points."""
 KEPT_S = {STEP_S: 25 * HOUR_S, ROLLED_STEP_S: 30 * DAY_S}
 """Age up to which points are kept, by their step."""
-MAX_BYTES = 80 << 20
+MAX_BYTES = 72 << 20
 """Maximum size of the packed points of one step."""
 ROWS = 25
 """Rows per transaction."""
@@ -102,12 +102,13 @@ class SeriesWriter:
         """Write the points that are not stored yet. Raises StoreUnavailable."""
         if self._written is None:
             async with self._database.read() as session:
-                self._written = await series.newest(session, STEP_S, HOUR_S)
+                self._written = await series.newest(session, SPANS)
         points = [point for point in list(self._sampler.points) if point.at > self._written]
         if not points:
             return
-        if len(points) == MAX_POINTS and self._written:
-            self.lost += max(0, (points[0].at - self._written) // STEP_S - 1)
+        if len(points) == MAX_POINTS and self._written and self._written < points[0].at - STEP_S:
+            self.lost += (points[0].at - self._written) // STEP_S - 1
+            self._written = points[0].at - STEP_S
         hours: dict[int, list[Point]] = {}
         for point in points:
             hours.setdefault((point.at - 1) // HOUR_S, []).append(point)

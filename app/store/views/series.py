@@ -4,7 +4,7 @@ Points of 10 s arrive each minute, for all scopes in one row of `series_recent`.
 row for each scope in `series`, and when a day is complete, so do its points of 5 minutes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -48,11 +48,12 @@ class PackedSeries(NamedTuple):
     points: bytes
 
 
-async def newest(session: AsyncSession, step_s: int, span_s: int) -> int:
-    """Return the time of the newest stored point; 0 without any. Points of `step_s` are in rows of `span_s`."""
+async def newest(session: AsyncSession, spans: Mapping[int, int]) -> int:
+    """Return the time up to which points are stored; 0 without any. `spans` are the seconds of rows by their step."""
     recent = await session.scalar(sa.select(sa.func.max(RecentSeriesRow.at)))
-    start = await session.scalar(sa.select(sa.func.max(SeriesRow.start)).where(SeriesRow.step_s == step_s))
-    return max(recent or 0, 0 if start is None else start + span_s)
+    query = sa.select(SeriesRow.step_s, sa.func.max(SeriesRow.start)).group_by(SeriesRow.step_s)
+    ends = [start + spans[step_s] for step_s, start in (await session.execute(query)).all()]
+    return max(recent or 0, *ends, 0)
 
 
 async def add_recent(session: AsyncSession, at: int, points: bytes) -> None:
