@@ -260,6 +260,7 @@ class Parts:
                 (manager_metrics.EVENTS_LOST, ingest.lost),
                 (manager_metrics.STREAMS, self.bus.listeners),
                 (manager_metrics.EVENTS_UNKEPT, self.events.dropped.total()),
+                (manager_metrics.SERIES_LOST, self.series_writer.lost),
                 (manager_metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
                 (manager_metrics.APPLY_FILE, self.startup_document.in_force),
                 (manager_metrics.APPLY_FILE_REFUSED, self.startup_document.refused),

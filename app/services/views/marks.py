@@ -1,6 +1,7 @@
 """Marks on the time axis of charts: changes, alerts, crashes and restarts that the database has."""
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.errors import StoreUnavailable
@@ -15,6 +16,9 @@ from app.store.views import events
 from app.store.views.events import EventRow
 
 MAX_MARKS = 500
+RESTART_S = 10.0
+"""Longest time in which a node that restarts joins."""
+JOINED = "node joined"
 Fields = Mapping[str, Any]
 
 
@@ -53,7 +57,7 @@ MARKED: Mapping[str, _Marked] = {
         "restart", _always("warning"), lambda fields: f"cache started cold: {fields.get('reason')}"
     ),
     "manager.restart_requested": _Marked("restart", _always("info"), lambda _: "restart requested"),
-    "node.joined": _Marked("node", _always("info"), lambda _: "node joined"),
+    "node.joined": _Marked("node", _always("info"), lambda _: JOINED),
     "node.lost": _Marked("node", _always("error"), lambda _: "node lost"),
     "node.condition_started": _Marked(
         "node", _always("warning"), lambda fields: f"{fields.get('type')}: {fields.get('message')}"
@@ -93,8 +97,8 @@ class Marks:
             return []
         marks = [_of_change(change) for change in changes]
         marks += [mark for row in rows if (mark := _of_event(row, by)) is not None]
-        marks = [mark for mark in marks if _concerns(mark, nodes, tenants)]
-        return sorted(marks, key=lambda mark: mark.at)[-MAX_MARKS:]
+        marks = sorted((mark for mark in marks if _concerns(mark, nodes, tenants)), key=lambda mark: mark.at)
+        return _without_rejoins(marks)[-MAX_MARKS:]
 
 
 def _concerns(mark: Mark, nodes: Collection[str], tenants: Collection[str]) -> bool:
@@ -106,6 +110,18 @@ def _concerns(mark: Mark, nodes: Collection[str], tenants: Collection[str]) -> b
     if mark.tenant is not None and tenants:
         return mark.tenant in tenants
     return True
+
+
+def _without_rejoins(marks: Sequence[Mark]) -> list[Mark]:
+    """Leave out that a node joined if its restart is a mark already."""
+    started: dict[str | None, float] = {}
+    found = []
+    for mark in marks:
+        if mark.kind == "restart":
+            started[mark.node] = mark.at
+        if mark.title != JOINED or mark.at - started.get(mark.node, -math.inf) > RESTART_S:
+            found.append(mark)
+    return found
 
 
 def _of_change(change: ChangeAnswer) -> Mark:

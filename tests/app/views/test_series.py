@@ -23,7 +23,8 @@ from app.services.views.marks import Marks
 from app.services.views.series import MAX_RANGE_S, SeriesQuery, SeriesService
 from app.services.views.series_writer import DAY_S, HOUR_S, MAX_BYTES, ROLLED_STEP_S, SPANS, SeriesWriter
 from app.store.base.database import Database
-from app.store.views import series
+from app.store.views import events, series
+from app.store.views.events import EventRow
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
@@ -450,6 +451,36 @@ async def test_series_come_with_changes_and_restarts_and_are_not_sent_twice(
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
     other = await plane.get(f"{path}&tenant=rival".replace("&name=nodes", ""))
     assert not [mark for mark in other["marks"] if mark["tenant"] == "acme"]
+
+
+async def test_a_restart_is_one_mark_and_a_node_that_comes_back_is_another(database: Database) -> None:
+    manager = Manager(database)
+    at = MIDNIGHT
+    rows = [
+        ("dataplane.exited", at, "a", {"code": -9}),
+        ("dataplane.started", at + 1, "a", {"pid": 7}),
+        ("node.joined", at + 2, "a", {}),
+        ("alert.fired", at + 3, "", {"alertname": "Hot", "alert_severity": "critical", "tenant": "t"}),
+        ("node.lost", at + 20, "a", {}),
+        ("node.joined", at + 30, "a", {}),
+        ("blocks.evicted", at + 31, "a", {}),
+    ]
+    async with database.write() as session:
+        await events.append(
+            session, [EventRow(at=at, name=name, node=node, fields=fields) for name, at, node, fields in rows]
+        )
+    manager.now = at + 60
+    marks = (await manager.ask("nodes")).marks
+    assert [(mark.kind, mark.level, mark.title) for mark in marks] == [
+        ("crash", "error", "data plane killed by signal 9"),
+        ("restart", "info", "data plane started"),
+        ("alert", "error", "Hot fires"),
+        ("node", "error", "node lost"),
+        ("node", "info", "node joined"),
+    ]
+    assert [mark.tenant for mark in marks if mark.kind == "alert"] == ["t"]
+    of_other_node = (await manager.ask("hit_ratio", nodes=("b",))).marks
+    assert [mark.kind for mark in of_other_node] == ["alert"]
 
 
 async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_dir: Path) -> None:
