@@ -10,8 +10,8 @@ from app.http.middleware.stack import RequestCounts
 from app.http.middleware.turns import LARGE_READS
 from app.ingest.cache_watch import CacheWatch
 from app.ingest.fleet import Fleet
-from app.ingest.history import History
 from app.ingest.node_conditions import NodeConditions
+from app.ingest.rates import RateMeter
 from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.rollup import Rollup
 from app.ingest.sampler import Sampler
@@ -101,7 +101,7 @@ class Parts:
         self.database = database = Database(settings.common.database_url)
         self.bus = bus = EventBus()
         self.fleet = fleet = Fleet()
-        self.history = History()
+        self.rate_meter = RateMeter()
         self.sampler = Sampler()
         self.desired = DesiredState(database, fleet.change_traces)
         self.progress = RecordProgress(fleet, self.desired)
@@ -199,7 +199,7 @@ class Parts:
         )
 
         self.overview = OverviewService(
-            database, fleet, self.history, bus, self.progress, self.nodes, self.pins, self.policies
+            database, fleet, self.rate_meter, bus, self.progress, self.nodes, self.pins, self.policies
         )
         self.health = HealthChecks(
             database,

@@ -244,7 +244,7 @@ class BackgroundTasks:
         return asyncio.create_task(loop(), name=f"keep {name}")
 
     async def _clockwork(self) -> None:
-        """Find silent nodes, flush the sums of frequent events, sample the history."""
+        """Find silent nodes, flush the sums of frequent events, sample nodes."""
         parts = self.parts
         sampled = -SAMPLE_S
         while True:
@@ -256,7 +256,7 @@ class BackgroundTasks:
             if now - sampled >= SAMPLE_S:
                 sampled = now
                 stats = parts.fleet.stats()
-                parts.history.sample(time.time(), stats)
+                parts.rate_meter.sample(time.time(), stats)
                 parts.refusal_runs.look(stats)
                 parts.node_conditions.look(stats)
                 if stats and parts.sampler.is_due(time.time()):
