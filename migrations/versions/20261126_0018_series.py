@@ -1,4 +1,4 @@
-"""The management plane keeps series of nodes and tenants.
+"""The management plane keeps series of nodes and tenants; events by name and time, for the marks beside them.
 
 Revision: 0018; after: 0017.
 """
@@ -28,8 +28,10 @@ def upgrade() -> None:
         sa.Column("points", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("at", name="pk_series_recent"),
     )
+    op.create_index("ix_events_name_at", "events", ["name", "at"])
 
 
 def downgrade() -> None:
+    op.drop_index("ix_events_name_at", "events")
     op.drop_table("series_recent")
     op.drop_table("series")

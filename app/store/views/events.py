@@ -23,6 +23,7 @@ class EventRow(Base):
     node: Mapped[Name]
     actor: Mapped[Name] = mapped_column(server_default=EMPTY)
     fields: Mapped[dict[str, Any]] = mapped_column(sa.JSON())
+    __table_args__ = (sa.Index(None, "name", "at"),)
 
 
 _SORTABLE: dict[str, listing.Expression] = {
