@@ -81,6 +81,7 @@ from app.services.views.events import Events
 from app.services.views.health import HealthChecks
 from app.services.views.marks import Marks
 from app.services.views.overview import OverviewService
+from app.services.views.prometheus_series import PrometheusSeries
 from app.services.views.series import SeriesService
 from app.services.views.series_writer import SeriesWriter
 from app.services.views.snapshot import Snapshots
@@ -217,7 +218,11 @@ class Parts:
         self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
         self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
         self.series = SeriesService(
-            database, self.sampler, self.series_writer, Marks(database, self.applied_changes)
+            database,
+            self.sampler,
+            self.series_writer,
+            Marks(database, self.applied_changes),
+            prometheus=PrometheusSeries(app.prometheus_url) if app.prometheus_url else None,
         )
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
         # Every manager receives the events of nodes; only one stores them.

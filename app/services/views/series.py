@@ -24,6 +24,7 @@ from app.services.base.checks import Faults
 from app.services.base.principals import Principal
 from app.services.views.marks import Marks
 from app.services.views.packed_points import MEASURED_S, Column, PackedScopes, unpack
+from app.services.views.prometheus_series import PrometheusSeries, Selection
 from app.services.views.series_writer import DAY_S, HOUR_S, KEPT_S, ROLLED_STEP_S, SPANS, SeriesWriter
 from app.store.base.database import Database
 from app.store.views import series
@@ -33,12 +34,13 @@ from dataplane.protocol.salts import salt_of, shown
 
 MAX_NAMES = 50
 MAX_SCOPES = 256
-MAX_RANGE_S = 30 * DAY_S
+MAX_RANGE_S = 400 * DAY_S
+"""Longest range, with Prometheus."""
 MAX_POINTS = 720
 """Points of an answer for which the step is chosen."""
 MAX_VALUES = 200_000
 """Values in one answer."""
-STEPS_S = (10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600)
+STEPS_S = (10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 """Steps that are chosen from: the last one is enough for MAX_RANGE_S."""
 
 
@@ -82,6 +84,12 @@ class _Subject(NamedTuple):
     scopes: Sequence[str]
     """Scopes that are added up."""
 
+    @property
+    def selection(self) -> Selection:
+        """The same for Prometheus."""
+        tenants = [scope[1:] for scope in self.scopes if scope.startswith("t")]
+        return Selection(self.node, tenants or None)
+
 
 @dataclass
 class _Sums:
@@ -111,7 +119,10 @@ class SeriesService:
         writer: SeriesWriter,
         marks: Marks,
         clock: Callable[[], float] = time.time,
+        prometheus: PrometheusSeries | None = None,
     ) -> None:
+        """`prometheus` has the times before those that are kept."""
+        self._prometheus = prometheus
         self._database = database
         self._sampler = sampler
         self._writer = writer
@@ -133,16 +144,46 @@ class SeriesService:
         """Return series and marks. While the database is unavailable, the points in memory are returned. Raises
         Invalid, Forbidden."""
         declarations, subjects = self._checked(query, by)
-        grid = _grid(query, len(declarations) * len(subjects), self._clock())
-        scopes = sorted({scope for subject in subjects for scope in subject.scopes})
-        stored = await self._read(scopes, grid)
-        points = list(self._sampler.points)
-        found = await asyncio.to_thread(_series, grid, declarations, subjects, stored, points)
+        now = self._clock()
+        if query.range_s > KEPT_S[ROLLED_STEP_S] and self._prometheus is None:
+            raise _invalid(
+                "range_s",
+                f"expected at most {KEPT_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
+                f"{query.range_s}",
+            )
+        grid = _grid(query, len(declarations) * len(subjects), now)
+        if self._prometheus is not None and (query.end or now) - query.range_s < now - KEPT_S[ROLLED_STEP_S]:
+            found, problem = await self._from_prometheus(self._prometheus, grid, declarations, subjects)
+        else:
+            scopes = sorted({scope for subject in subjects for scope in subject.scopes})
+            stored = await self._read(scopes, grid)
+            points = list(self._sampler.points)
+            found = await asyncio.to_thread(_series, grid, declarations, subjects, stored, points)
+            problem = stored.problem or self._writer.problem
         at = [grid.first + place * grid.step_s for place in range(grid.points)]
-        marks = await self._marks.between(
-            grid.start, query.end or self._clock(), query.nodes, query.tenants, by
-        )
-        return SeriesAnswer(grid.step_s, at, found, marks, stored.problem or self._writer.problem)
+        marks = await self._marks.between(grid.start, query.end or now, query.nodes, query.tenants, by)
+        return SeriesAnswer(grid.step_s, at, found, marks, problem)
+
+    async def _from_prometheus(
+        self,
+        prometheus: PrometheusSeries,
+        grid: _Grid,
+        declarations: Sequence[SeriesDeclaration],
+        subjects: Sequence[_Subject],
+    ) -> tuple[list[SeriesValues], str]:
+        pairs = [(each, subject) for each in declarations for subject in subjects]
+        wanted = [(each, subject.selection) for each, subject in pairs]
+        values, problem = await prometheus.values(wanted, grid.first, grid.last, grid.step_s)
+        return [
+            SeriesValues(
+                each.name,
+                each.unit,
+                subject.node,
+                subject.tenant,
+                [None if value is None else _rounded(value) for value in found],
+            )
+            for (each, subject), found in zip(pairs, values, strict=True)
+        ], problem
 
     async def history(self, seconds: float, by: Principal) -> Series:
         """Return the series of the fleet that the first dashboard drew, without the times that have no value."""

@@ -78,7 +78,7 @@ class SeriesWriter:
         """Write the new points and keep the rows in shape, if this manager writes. Raises nothing that the database
         causes: a failure is logged once, and shown in answers."""
         if not self._is_writing():
-            self._written, self.problem = None, ""
+            self._written, self._tidied, self.problem = None, -1, ""
             return
         try:
             await self.flush()

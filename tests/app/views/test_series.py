@@ -401,10 +401,11 @@ async def test_a_rate_is_for_the_measured_part_of_a_step(database: Database) -> 
         ("name=hit_ratio&step_s=15", "step_s: expected a multiple of 10, got 15"),
         ("name=hit_ratio&step_s=0", "step_s: "),
         (
-            f"name=hit_ratio&range_s={MAX_RANGE_S}&step_s=10",
+            f"name=hit_ratio&range_s={30 * DAY_S}&step_s=10",
             "step_s: expected a multiple of 300 for times more",
         ),
         (f"name=hit_ratio&range_s={MAX_RANGE_S + 1}", "range_s: "),
+        (f"name=hit_ratio&range_s={MAX_RANGE_S}", "range_s: expected at most 2592000 without a Prometheus"),
         (
             "name=hit_ratio&range_s=86400&step_s=10" + "".join(f"&node=n{i}" for i in range(24)),
             "200,000 values",

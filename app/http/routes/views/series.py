@@ -46,7 +46,14 @@ async def get_series(
         ),
     ] = None,
     range_s: Annotated[
-        int, QueryParameter(ge=10, le=MAX_RANGE_S, description="Seconds to look back from `end`.")
+        int,
+        QueryParameter(
+            ge=10,
+            le=MAX_RANGE_S,
+            description=(
+                "Seconds to look back from `end`: at most 30 days, or 400 with a Prometheus (`app.prometheus_url`)."
+            ),
+        ),
     ] = 3600,
     step_s: Annotated[
         int | None,
