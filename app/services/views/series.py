@@ -151,8 +151,9 @@ class SeriesService:
                 f"expected at most {KEPT_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
                 f"{query.range_s}",
             )
-        grid = _grid(query, len(declarations) * len(subjects), now)
-        if self._prometheus is not None and (query.end or now) - query.range_s < now - KEPT_S[ROLLED_STEP_S]:
+        end = now if query.end is None else min(query.end, now)
+        grid = _grid(query, len(declarations) * len(subjects), end, now)
+        if self._prometheus is not None and end - query.range_s < now - KEPT_S[ROLLED_STEP_S] - HOUR_S:
             found, problem = await self._from_prometheus(self._prometheus, grid, declarations, subjects)
         else:
             scopes = sorted({scope for subject in subjects for scope in subject.scopes})
@@ -161,7 +162,7 @@ class SeriesService:
             found = await asyncio.to_thread(_series, grid, declarations, subjects, stored, points)
             problem = stored.problem or self._writer.problem
         at = [grid.first + place * grid.step_s for place in range(grid.points)]
-        marks = await self._marks.between(grid.start, query.end or now, query.nodes, query.tenants, by)
+        marks = await self._marks.between(grid.start, end, query.nodes, query.tenants, by)
         return SeriesAnswer(grid.step_s, at, found, marks, problem)
 
     async def _from_prometheus(
@@ -252,9 +253,8 @@ class SeriesService:
         return _Stored(found, recent, newest=newest)
 
 
-def _grid(query: SeriesQuery, series_count: int, now: float) -> _Grid:
+def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Grid:
     """Return the time axis. Raises Invalid."""
-    end = now if query.end is None else min(query.end, now)
     stored_step_s = STEP_S if end - query.range_s >= now - KEPT_S[STEP_S] else ROLLED_STEP_S
     step_s = query.step_s
     if step_s is None:
