@@ -16,6 +16,8 @@ from app.store.views import events
 from app.store.views.events import EventRow
 
 MAX_MARKS = 500
+MAX_LIMITED = 50
+"""Changes for a caller who is limited to tenants: each is searched for among 20 entries of the audit log."""
 RESTART_S = 10.0
 """Longest time in which a node that restarts joins."""
 JOINED = "node joined"
@@ -90,7 +92,8 @@ class Marks:
         """Return the newest marks of a time that the caller may see, oldest first; none while the database is
         unavailable. Given nodes or tenants, those of other ones are left out."""
         try:
-            changes = await self._changes.between(start, end, MAX_MARKS, by)
+            limit = MAX_MARKS if by.salts is None else MAX_LIMITED
+            changes = await self._changes.between(start, end, limit, by)
             async with self._database.read() as session:
                 rows = await events.between(session, MARKED, start, end, MAX_MARKS)
         except StoreUnavailable:
