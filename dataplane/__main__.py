@@ -7,19 +7,15 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from dataplane import __version__
 from dataplane.base.settings import SettingsError, without_secrets
-from dataplane.protocol.barrier import UnsupportedMachine
-from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code
-from dataplane.protocol.engine import LISTENER, Refused
+from dataplane.protocol.engine import LISTENER
 from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HANDED_OVER_EXIT_CODE, SETTINGS_EXIT_CODE
-from dataplane.recovery.fd_passing import Handover, SupervisorGone, wait
+from dataplane.recovery.supervision import SupervisorConnection, SupervisorGone
 from dataplane.settings import DataPlaneSettings, load
 
 
@@ -34,14 +30,14 @@ def _print_config(settings: DataPlaneSettings) -> None:
     sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
-def _await_supervisor(fd: int) -> Handover:
-    """Import all modules, then wait for the supervisor's handover. The settings are read only after that."""
+def _await_supervisor(fd: int) -> SupervisorConnection:
+    """Import all modules, then wait for the supervisor's word to begin. The settings are read only after that."""
     import dataplane.compose
     import dataplane.observe.log  # noqa: F401 (loaded ahead of use)
     from dataplane.base import otlp
 
     otlp.preload(os.environ)
-    return wait(fd)
+    return SupervisorConnection.wait(fd)
 
 
 def _environ(join_token_file: str | None) -> Mapping[str, str]:
@@ -51,17 +47,23 @@ def _environ(join_token_file: str | None) -> Mapping[str, str]:
     return {**os.environ, "LARDER_DATAPLANE__JOIN_TOKEN_FILE": join_token_file}
 
 
-def _check_memory(settings: DataPlaneSettings, handover: Handover | None) -> int:
-    """Print why this release cannot adopt the memory with these settings. Return the exit code: 0 if it can, 3 if
-    not. Raises SettingsError if it cannot start with them on this machine."""
+def _check_memory(settings: DataPlaneSettings) -> int:
+    """Print why this release, under a supervisor, cannot adopt the memory that is held with these settings. Return the
+    exit code: 0 if it can, 3 if not. Raises SettingsError if it cannot start with them on this machine."""
     from dataplane.base.state_folder import check_state_folder
     from dataplane.gateways.build import check_listener
+    from dataplane.holding.requests import HolderFailed, peek
     from dataplane.recovery.adoption import segment_bytes, why_not
     from dataplane.settings import check_machine
 
-    memory = [] if handover is None else handover.memory
-    check_state_folder(Path(settings.common.state_dir))
-    check_machine(settings, segment_bytes(memory), supervised=handover is not None)
+    folder = Path(settings.common.state_dir)
+    check_state_folder(folder)
+    try:
+        memory = peek(folder)
+    except HolderFailed as error:
+        sys.stderr.write(f"{error}\n")
+        return CANNOT_ADOPT_EXIT_CODE
+    check_machine(settings, segment_bytes(memory), supervised=True)
     check_listener(settings, [fd for kind, _, fd in memory if kind == LISTENER])
     reason = why_not(settings, memory)
     if reason:
@@ -69,11 +71,10 @@ def _check_memory(settings: DataPlaneSettings, handover: Handover | None) -> int
     return CANNOT_ADOPT_EXIT_CODE if reason else 0
 
 
-def _report(handover: Handover | None, error: BaseException) -> None:
+def _report(supervisor: SupervisorConnection | None, error: BaseException) -> None:
     """Tell the supervisor why this process ends before it serves."""
-    if handover is not None:
-        with suppress(OSError):
-            handover.connection.send(encode(Refused(0, Code.UNAVAILABLE, str(error))), socket.MSG_NOSIGNAL)
+    if supervisor is not None:
+        supervisor.failed(str(error))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -95,16 +96,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--supervisor-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--check-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    handover = None
+    supervisor = None
     if options.supervisor_fd is not None:
         try:
-            handover = _await_supervisor(options.supervisor_fd)
+            supervisor = _await_supervisor(options.supervisor_fd)
         except (SupervisorGone, OSError):
             return 0
     try:
         settings = load(options.config, _environ(options.join_token_file))
     except SettingsError as error:
-        _report(handover, error)
+        _report(supervisor, error)
         sys.stderr.write(f"larder data plane: {error}\n")
         return SETTINGS_EXIT_CODE
     if options.print_config:
@@ -112,24 +113,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.check_memory:
         try:
-            return _check_memory(settings, handover)
+            return _check_memory(settings)
         except SettingsError as error:
             sys.stderr.write(f"{error}\n")
             return SETTINGS_EXIT_CODE
     try:
-        from zmq import ZMQError
-
         from dataplane.base import otlp
-        from dataplane.compose import serve
-        from dataplane.membership import JoinFailed
+        from dataplane.compose import EXPECTED_FAILURES, serve
         from dataplane.observe.log import configure
-        from dataplane.sockets.engine import SocketInUse
-        from dataplane.state import StateInUse
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "dataplane":
             raise
         missing = f"the package {error.name!r} is not installed; a data plane needs 'larder[server]'"
-        _report(handover, SettingsError(missing))
+        _report(supervisor, SettingsError(missing))
         sys.stderr.write(f"larder data plane: {missing}\n")
         return SETTINGS_EXIT_CODE
 
@@ -137,16 +133,12 @@ def main(arguments: list[str] | None = None) -> int:
     telemetry = otlp.start("data-plane", __version__, os.environ, settings.table.node or socket.gethostname())
     code = 1
     try:
-        code = serve(settings, handover)
+        code = serve(settings, supervisor)
         return code
-    except SettingsError as error:
-        _report(handover, error)
+    except EXPECTED_FAILURES as error:
+        _report(supervisor, error)
         sys.stderr.write(f"larder data plane: {error}\n")
-        return SETTINGS_EXIT_CODE
-    except (UnsupportedMachine, JoinFailed, SocketInUse, StateInUse, ZMQError, OSError, MemoryError) as error:
-        _report(handover, error)
-        sys.stderr.write(f"larder data plane: {error}\n")
-        return 1
+        return SETTINGS_EXIT_CODE if isinstance(error, SettingsError) else 1
     finally:
         if telemetry is not None:  # the next data plane waits for the end of one that hands over
             telemetry.close(otlp.HAND_OVER_S if code == HANDED_OVER_EXIT_CODE else otlp.CLOSE_S)

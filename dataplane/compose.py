@@ -10,7 +10,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from dataplane import __version__
 from dataplane.base import tracing
 from dataplane.base.allocator import trim_memory
 from dataplane.base.process_figures import ProcessFigures
+from dataplane.base.settings import SettingsError
 from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
@@ -33,6 +34,7 @@ from dataplane.core.stats import node_stats
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.build import lmcache_gateway
 from dataplane.gateways.lmcache.zmtp.sockets import HeldSocket
+from dataplane.holding.connection import RETRY_S, HolderConnection
 from dataplane.io.loop import Loop
 from dataplane.io.peers import may_pin, started_at
 from dataplane.kv_events.build import kv_event_publisher
@@ -47,6 +49,7 @@ from dataplane.observe.bus import EventFanout
 from dataplane.observe.ipc import IpcWatcher
 from dataplane.observe.log import log_event
 from dataplane.protocol import barrier
+from dataplane.protocol.barrier import UnsupportedMachine
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.control.snapshots import Snapshot
 from dataplane.protocol.engine import SOCKETS
@@ -64,18 +67,17 @@ from dataplane.protocol.stats.processes import ProcessStats
 from dataplane.recovery import named_segment
 from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin, segment_bytes
 from dataplane.recovery.ending import Ending
-from dataplane.recovery.fd_passing import Handover
-from dataplane.recovery.kept_cache import KeptCache, find_keeper, settle_keeper, take_stored
+from dataplane.recovery.kept_cache import KeptCache
 from dataplane.recovery.record import load
-from dataplane.recovery.service_manager import RETRY_S, ServiceManager
+from dataplane.recovery.service_manager import ServiceManager
 from dataplane.recovery.snapshot_store import SnapshotStore
 from dataplane.recovery.start import cache_start, status
+from dataplane.recovery.supervision import SupervisorConnection
 from dataplane.settings import DataPlaneSettings, check_machine, rank_url
 from dataplane.sockets.control import ControlServer, Introduction
-from dataplane.sockets.engine import EngineServer
+from dataplane.sockets.engine import EngineServer, SocketInUse
 from dataplane.sockets.publisher import Publisher
-from dataplane.sockets.session import Keepable
-from dataplane.state import StateDirectory
+from dataplane.state import StateDirectory, StateInUse
 from dataplane.tiering.build import node_tiers
 
 COLLECT_INTERVAL_S = 10.0
@@ -88,6 +90,18 @@ NAME_INTERVAL_S = 0.25
 REMEMBER_INTERVAL_S = 5.0
 """Limit on how much of a pin's extension a crash can lose."""
 
+EXPECTED_FAILURES = (
+    SettingsError,
+    UnsupportedMachine,
+    JoinFailed,
+    SocketInUse,
+    StateInUse,
+    zmq.ZMQError,
+    OSError,
+    MemoryError,
+)
+"""Reasons for a start to fail that are no defect of the memory which is held."""
+
 log = structlog.stdlib.get_logger()
 
 
@@ -98,21 +112,6 @@ def steady_clock() -> Callable[[], float]:
     return lambda: offset + time.monotonic()
 
 
-@dataclass
-class Holders:
-    """All holders of duplicates of the memory: the service manager, and connections to the engine socket."""
-
-    stores: list[ServiceManager | EngineServer]
-
-    def made(self, kind: str, number: int, file: Keepable) -> None:
-        for store in self.stores:
-            store.made(kind, number, file)
-
-    def dropped(self, kind: str, number: int) -> None:
-        for store in self.stores:
-            store.dropped(kind, number)
-
-
 class DataPlane:
     """One running data plane. `run` serves until `stop` is called."""
 
@@ -120,37 +119,29 @@ class DataPlane:
         self,
         settings: DataPlaneSettings,
         leases: Callable[[Fence], LeaseTable] = LeaseTable,
-        handover: Handover | None = None,
+        supervisor: SupervisorConnection | None = None,
         find_devices: FindRuntime = find,
         service_manager: ServiceManager | None = None,
+        holder: HolderConnection | None = None,
     ) -> None:
-        """Build the data plane. `find_devices` finds the GPU runtime when the first engine with a GPU registers;
-        without a supervisor, `service_manager` may hold the memory."""
+        """Build the data plane. `find_devices` finds the GPU runtime when the first engine with a GPU registers.
+        Without a `holder`, the memory ends with this process."""
         barrier.check_machine()
         # A full collection walks every block of the pool, and no request is served for tens of milliseconds. Blocks
         # leave no reference cycles, so only young objects are collected, on a timer.
         gc.disable()
         self._state = StateDirectory(Path(settings.common.state_dir))
-        self._state.lock(WRITER_ENDS_S if handover is not None else 0.0)
+        self._state.lock(WRITER_ENDS_S if supervisor is not None else 0.0)
         self._ending = Ending.RELEASE
+        self._supervisor = supervisor
         self._service_manager = service_manager or ServiceManager()
-        self._holders = Holders([self._service_manager])
-        keeper, keeper_failure = find_keeper(self._state.path)
-        if handover is not None:
-            given = handover.memory
-        elif keeper is not None:
-            given = []
-            self._service_manager.discard()
-        else:
-            given, keeper_failure = take_stored(self._service_manager, self._state, keeper_failure)
-        handed = [each for each in given if each[0] not in SOCKETS]
-        sockets = [each for each in given if each[0] in SOCKETS]
-        from_keeper = keeper is not None and not handed
-        if keeper is not None and from_keeper:
-            handed = keeper.files()
-        check_machine(settings, segment_bytes(handed), supervised=handover is not None)
+        self._holder = holder or HolderConnection()
+        taken, holder_failure = self._holder.take()
+        handed = [each for each in taken if each[0] not in SOCKETS]
+        sockets = [each for each in taken if each[0] in SOCKETS]
+        check_machine(settings, segment_bytes(handed), supervised=supervisor is not None)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._membership = None if handover is not None else membership(settings, self._context)
+        self._membership = None if supervisor is not None else membership(settings, self._context)
         self._join_failed: JoinFailed | None = None
         self._server: EngineServer | None = None
         self._overflowed = False
@@ -171,16 +162,16 @@ class DataPlane:
         core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
         self._memory, self.node = core.memory, core.node
         held_sockets = [(kind, number, HeldSocket(fd)) for kind, number, fd in sockets]
-        self._service_manager.sync([*self._memory.files(), *held_sockets])
+        self._holder.list_all([*self._memory.files(), *held_sockets])
         self._figures = ProcessFigures()
         self.node.process_stats = self._process_stats
         self._ipc = IpcWatcher(settings.table.ipc_interval_s, self.clock)
         self.node.ipc_stats = lambda: self._ipc.latest
         before = load(self._state.path)
         self.node.counts.dropped_events = self._bus.dropped
-        self.node.cache_start = cache_start(core, before, self.clock(), keeper_failure)
+        self.node.cache_start = cache_start(core, before, self.clock(), holder_failure)
         self._kept_cache = KeptCache(
-            self._state, self.node, self._memory, self.clock, settings.table.keep_memory_s
+            self._state, self.node, self._memory, self.clock, settings.table.keep_memory_s, self._holder
         )
         if self._memory.named is not None:
             self._memory.named.may_give_back = self._no_device_writes
@@ -226,30 +217,23 @@ class DataPlane:
             self._gpu_copies,
             self._tiers,
         )
-        self._holders.stores.append(server)
-        if handover is not None:
-            # From the start: if this process ends at once, the next one gets all sockets.
-            server.sockets = lambda: held_sockets
-            server.serve_supervisor(handover.connection)
         self._lmcache = lmcache_gateway(
             settings,
             self._loop,
             self.node,
             self._memory,
             self.clock,
-            self._holders,
+            self._holder,
             sockets,
             self._devices,
             self._gpu_copies,
         )
-        server.sockets = tuple
         self.node.spans_dropped = tracing.spans_dropped
         if tracing.on():
             self._bus.subscribe(server.request_spans)
         self._spans = server.request_spans
         if self._lmcache is not None:
             self._lmcache.request_spans = server.request_spans
-            server.sockets = self._lmcache.connections.keepable
             self.node.gateway_stats = self._lmcache.stats
             if self._kv_events is not None and self._kv_events.token_ids is not None:
                 self._lmcache.chains.on_hashed = self._kv_events.token_ids.add
@@ -280,25 +264,7 @@ class DataPlane:
         self._loop.every(REMEMBER_INTERVAL_S, self._kept_cache.record)
         self._loop.every(COLLECT_INTERVAL_S, _collect_young)
         self._loop.every(TRIM_INTERVAL_S, trim_memory)
-        self._settle_keeper: Callable[[], None] | None = None
-        if keeper is not None:
-            self._settle_keeper = partial(
-                settle_keeper, keeper, self._memory, core.not_adopted, from_keeper=from_keeper
-            )
-        self._loop.every(RETRY_S, self._flush_store)
-        self._flush_store()
-
-    def _flush_store(self) -> None:
-        """Send the remaining messages to the service manager. The keeper holds the memory until then."""
-        self._service_manager.flush()
-        if self._service_manager.is_current:
-            self._end_keeper()
-
-    def _end_keeper(self) -> None:
-        """End the keeper that handed its memory to this process, if there is one."""
-        settle, self._settle_keeper = self._settle_keeper, None
-        if settle is not None:
-            settle()
+        self._loop.every(RETRY_S, self._holder.step)
 
     def _join(self) -> None:
         """Begin to announce this node to the fleet's management plane, if it joins or has joined a fleet."""
@@ -399,9 +365,10 @@ class DataPlane:
             self.node.emit(
                 CacheStartedCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
             )
-        self._state.served()
-        if self._server is not None:
-            self._server.announce_serving()
+        named = self._memory.named
+        self._holder.serving([] if named is None else [str(path) for path in named.paths])
+        if self._supervisor is not None:
+            self._supervisor.serving()
         self._service_manager.ready(status(start))
         try:
             self._loop.run()
@@ -435,9 +402,8 @@ class DataPlane:
             self._server.close()
         if self._lmcache is not None:
             self._lmcache.close(hand_over=self._ending is Ending.HAND_OVER)
-        self._end_keeper()
         released = self._kept_cache.end(self._ending)
-        self._service_manager.end(keep=self.handed_over)
+        self._holder.end()
         self._tiers.close(self.clock())
         self._gpu_copies.close()
         self._devices.close()
@@ -552,16 +518,18 @@ class DataPlane:
         if self._prefault is not None and (kind == "segment" or (kind == "part" and self._prefault.locks)):
             self._prefault.submit(number, file)
         if kind != "part":
-            self._holders.made(kind, number, file)
+            self._holder.made(kind, number, file)
 
     def _memory_dropped(self, kind: str, number: int) -> None:
         if self._prefault is not None and kind in ("segment", "part"):
             self._prefault.cancel(number)
         if kind != "part":
-            self._holders.dropped(kind, number)
+            self._holder.dropped(kind, number)
+            if kind == "segment" and self._server is not None:
+                self._server.segment_retired(number)
 
 
-def serve(settings: DataPlaneSettings, handover: Handover | None = None) -> int:
+def serve(settings: DataPlaneSettings, supervisor: SupervisorConnection | None = None) -> int:
     """Run a data plane in this process until SIGTERM or SIGINT, and return the exit code."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:  # every engine and every segment needs a few descriptors
@@ -585,7 +553,20 @@ def serve(settings: DataPlaneSettings, handover: Handover | None = None) -> int:
     signal.signal(RELEASE_SIGNAL, stop_as(Ending.RELEASE))
     # Also a supervised process removes the variables of the service manager: they are its supervisor's.
     manager = ServiceManager.of(os.environ)
-    plane = DataPlane(settings, handover=handover, service_manager=manager if handover is None else None)
+    table = settings.table
+    holder = HolderConnection(
+        Path(settings.common.state_dir), table.keep_memory_s, external=table.external_holder
+    )
+    try:
+        plane = DataPlane(
+            settings,
+            supervisor=supervisor,
+            service_manager=manager if supervisor is None else None,
+            holder=holder,
+        )
+    except BaseException as error:
+        holder.start_failed(because_of_memory=not isinstance(error, EXPECTED_FAILURES))
+        raise
     running.append(plane)
     if stops:
         plane.stop(stops[-1])

@@ -146,7 +146,11 @@ class DataPlaneTable(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     """Batches that wait for a slow subscriber of KV events before it misses some."""
     keep_memory_s: float = 120.0
     """Seconds for which the memory outlives a stop (SIGTERM, Ctrl-C): a small process holds it, and a data plane that
-    starts within this time has every block. 0 releases the memory when the data plane stops."""
+    starts within this time has every block. 0 releases the memory when the data plane stops. After a kill, the memory
+    is held for at least 60 seconds."""
+    external_holder: bool = False
+    """Wait for a holder of the memory that another service or container runs in the state directory, instead of
+    starting one that belongs to this service."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity of log lines that are written."""
     log_format: Literal["auto", "json", "console"] = "auto"

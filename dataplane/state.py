@@ -22,7 +22,6 @@ import structlog
 from dataplane.base.state_folder import check_state_folder
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
-from dataplane.protocol.keeper import NEW_SOCKET_NAME
 from dataplane.recovery.record import CacheRecord, save
 
 LOCK_POLL_S = 0.005
@@ -79,8 +78,6 @@ class StateDirectory:
                 time.sleep(LOCK_POLL_S)
             else:
                 self._lock_fd = fd
-                with suppress(OSError):  # the memory keeper replaces it, also when the disk is full by then
-                    os.mknod(self._path / NEW_SOCKET_NAME, 0o600)
                 self._thread = threading.Thread(target=self._run, name="state", daemon=True)
                 self._thread.start()
                 return
@@ -125,23 +122,6 @@ class StateDirectory:
                 path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("draining.not_saved", on=on, reason=error.strerror)
-
-    # ---- starts
-
-    def count_start(self) -> int:
-        """Count a start with stored memory, and return the number of such starts since `served`."""
-        path = self._path / "starts"
-        count = 1
-        with suppress(OSError, ValueError):
-            count += int(path.read_bytes()[:9])
-        with suppress(OSError):  # on a full disk, starts are not counted
-            self._replace(path, str(count).encode())
-        return count
-
-    def served(self) -> None:
-        """Reset the count of starts, because this one serves."""
-        with suppress(OSError):
-            (self._path / "starts").unlink(missing_ok=True)
 
     # ---- snapshots
 

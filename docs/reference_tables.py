@@ -32,6 +32,7 @@ from app.observe import (
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.page import MetricDeclaration
 from app.observe.series import SERIES
+from dataplane.holding import holder
 from dataplane.protocol import engine, join
 from dataplane.protocol.control import messages
 from dataplane.protocol.event import COMMON_FIELDS, EventStruct
@@ -280,10 +281,10 @@ def wire(note: str) -> str:
         "",
         note,
         "",
-        f"Messages are MessagePack with a tag. Versions: engine protocol {engine.VERSION}, control protocol "
-        f"{messages.VERSION}, enrolment {join.VERSION}. Larder never unpickles data. Events are in "
-        "[Events](events.md); the layout of shared memory is in `dataplane/protocol/layout.py`, and the LMCache wire "
-        "in [LMCache gateway](lmcache-gateway.md).",
+        "Messages are MessagePack with a tag, except those of the holder. Versions: engine protocol "
+        f"{engine.VERSION}, control protocol {messages.VERSION}, enrolment {join.VERSION}. Larder never unpickles "
+        "data. Events are in [Events](events.md); the layout of shared memory is in "
+        "`dataplane/protocol/layout.py`, and the LMCache wire in [LMCache gateway](lmcache-gateway.md).",
     ]
     for title, about, union in CHANNELS:
         lines += ["", f"## {title}", "", about, "", "| message | fields | what |", "|---|---|---|"]
@@ -291,6 +292,9 @@ def wire(note: str) -> str:
             hints = get_type_hints(kind)
             fields = ", ".join(f"`{name}: {_type(hints[name])}`" for name in kind.__struct_fields__)
             lines.append(f"| `{_tag(kind)}` | {cell(fields)} | {cell(_documented(kind))} |")
+    _, listens, messages_of_holder = (holder.__doc__ or "").partition("The holder listens")
+    text = listens + messages_of_holder.partition("\nThis module")[0]
+    lines += ["", "## Holder", "", f"Version {holder.VERSION}. {text.strip()}"]
     return "\n".join(lines) + "\n"
 
 

@@ -27,7 +27,7 @@ START_S = 60.0
 PRELOADED = {
     "app": "app.asgi app.cli.support.client app.cli.support.show app.cli.commands.machine.up app.push.joining uvloop"
     " tests.app.prepared",
-    "dataplane": "argparse dataplane.compose dataplane.observe.log dataplane.recovery.fd_passing dataplane.client"
+    "dataplane": "argparse dataplane.compose dataplane.observe.log dataplane.holding.connection dataplane.client"
     " tests.dataplane.factories",
     "dataplane.replay": "dataplane.replay.command dataplane.compose",
     "moto.server": "argparse moto.moto_server.threaded_moto_server moto.moto_server.werkzeug_app moto.s3.urls",

@@ -73,6 +73,10 @@ _COMMANDS = {
         "app.cli.commands.machine.passthrough:dataplane",
         "Run only a data plane, which joins a fleet with a token.",
     ),
+    "holder": (
+        "app.cli.commands.machine.holder:holder",
+        "Hold the memory of a data plane, as a service of its own.",
+    ),
     "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
     "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
     "doctor": (
@@ -103,7 +107,7 @@ _COMMANDS = {
 
 
 SECTIONS = {
-    "Run": ("up", "down", "restart", "demo", "dataplane", "install"),
+    "Run": ("up", "down", "restart", "demo", "dataplane", "holder", "install"),
     "Look": ("status", "why", "alerts", "top", "series", "events", "usage", "doctor", "version"),
     "Records": ("quotas", "tenants", "pins", "policies", "tiers", "ceilings", "rates", "tokenizers"),
     "Documents": ("export", "diff", "apply"),

@@ -1,4 +1,4 @@
-"""A data plane process from its supervisor's view: started by it or adopted, its end, and the memory that it sends."""
+"""A data plane process from its supervisor's view: started by it, or found running."""
 
 from __future__ import annotations
 
@@ -14,35 +14,91 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from struct import calcsize, unpack
 
-from app.supervisor.fd_store import FdReceiver, FdStore
+from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.engine import VERSION, EngineReply, Ping, Refused, Serving
+from dataplane.protocol.supervision import BEGIN, BEGUN, FAILED, MAX_BYTES, READY, SERVING
 
-SEND_BUFFER_BYTES = 1 << 20
 ANSWER_POLL_S = 0.002
 KILLED_S = 10.0
 """Longest wait in seconds for a killed process to end. It takes longer only if the process hangs in a driver."""
 _PR_SET_PDEATHSIG = 1
 _SO_PEERPIDFD = 77
 _CREDENTIALS = "iII"
+_MAX_ANSWER_BYTES = 1 << 16
+
+_decoder = decoder(EngineReply)
 
 
 class NodeProcess:
-    """A data plane process. `receiver` is the connection over which it sends its memory."""
+    """A data plane process, and the connection on which it reports. It waits until `begin`, unless it was found
+    running."""
 
-    def __init__(
-        self, pid: int, receiver: FdReceiver, process: asyncio.subprocess.Process | None, pidfd: int = -1
-    ) -> None:
+    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
+        """Take ownership of the pidfd and of the connection."""
+        connection.setblocking(False)
         self.pid = pid
-        self.receiver = receiver
-        self._process = process
+        self.connection = connection
         self._pidfd = pidfd
-        """pidfd of a process that asyncio does not wait for, otherwise -1."""
+        self.ready = False
+        """Whether it has imported all its modules."""
+        self.begun = False
+        """Whether it has received `begin`."""
+        self.serves = False
+        self.refusal = ""
+        """Why it ended before it served, as it said itself."""
+        self.other_version = False
+        """Whether it is of a release that speaks another version of the engine protocol."""
+
+    def read(self) -> bool:
+        """Process all messages that are waiting. Return False if the other end is closed."""
+        while True:
+            try:
+                data = self.connection.recv(_MAX_ANSWER_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not data:
+                return False
+            self._on_message(data)
+
+    def _on_message(self, data: bytes) -> None:
+        if data == READY:
+            self.ready = True
+        elif data == BEGUN:
+            self.begun = True
+        elif data == SERVING:
+            self.serves = True
+        elif data.startswith(FAILED):
+            self.refusal = data.removeprefix(FAILED)[:MAX_BYTES].decode(errors="replace")
+        else:
+            self._on_answer(data)
+
+    def _on_answer(self, data: bytes) -> None:
+        """Process the answer of a running data plane to `Ping` on its engine socket."""
+        try:
+            reply = decode(_decoder, data)
+        except ProtocolError:
+            reply = None
+        self.serves = isinstance(reply, Serving)
+        if isinstance(reply, Refused):
+            self.other_version = reply.code in (Code.VERSION_MISMATCH, Code.MALFORMED)
+            self.refusal = reply.message
+
+    def begin(self) -> None:
+        """Make it take the memory from the holder, and serve. Ignores that it has ended."""
+        with suppress(OSError):
+            self.connection.send(BEGIN, socket.MSG_NOSIGNAL)
+
+    # ---- the process
 
     @property
     def ended(self) -> bool:
-        return self._process is not None and self._process.returncode is not None
+        return self._pidfd < 0 or self._has_exited(0.0)
 
     def end(self, grace_s: float) -> None:
-        """Ask an early data plane to end, wait, and kill it after `grace_s` seconds. Does nothing if it is closed."""
+        """Ask it to end, wait, and kill it after `grace_s` seconds. Does nothing if it is closed."""
         if self._pidfd < 0:
             return
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILLED_S)):
@@ -53,11 +109,11 @@ class NodeProcess:
         self.close()
 
     def exit_code(self, timeout_s: float) -> int | None:
-        """Return the exit code of an early data plane that has closed its connection; None if it has not ended in time.
+        """Return the exit code of a process that has closed its connection; None if it has not ended in time.
 
         `wait` still returns the code afterwards.
         """
-        if self.receiver.read() or not self._has_exited(timeout_s):
+        if self.read() or not self._has_exited(timeout_s):
             return None
         return _reap(self._pidfd, os.WNOWAIT)
 
@@ -68,8 +124,6 @@ class NodeProcess:
 
     async def wait(self) -> int | None:
         """Wait for its end and return the exit code; None if it is not a child of this process."""
-        if self._process is not None:
-            return await self._process.wait()
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         loop.add_reader(self._pidfd, ended.set)
@@ -81,53 +135,20 @@ class NodeProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal. Does nothing if the process has ended or is closed."""
-        with suppress(ProcessLookupError):
-            if self._process is not None:
-                self._process.send_signal(number)
-            elif self._pidfd >= 0:
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    def take_pidfd(self) -> int:
-        """Return the pidfd of an adopted process and give up its ownership."""
-        pidfd, self._pidfd = self._pidfd, -1
-        return pidfd
-
     def close(self) -> None:
-        self.receiver.close()
+        self.connection.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
 
 
-async def start(
-    command: tuple[str, ...], environ: Mapping[str, str], store: FdStore, *, survives: bool
-) -> NodeProcess:
-    """Start a process that waits until it is given its memory (see `send_memory`). Raise OSError."""
-    ours, theirs = _connection()
-    with theirs:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                "--supervisor-fd",
-                str(theirs.fileno()),
-                env=environ,
-                start_new_session=True,
-                pass_fds=(theirs.fileno(),),
-                preexec_fn=None if survives else _die_with(os.getpid()),
-            )
-        except BaseException:
-            ours.close()
-            raise
-    return NodeProcess(process.pid, FdReceiver(ours, store), process)
-
-
-def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
-    """Start a data plane without an event loop and without memory of a supervisor. Raise OSError.
-
-    It takes over the memory of a keeper. `Supervisor.begin_with` supervises it. Its exit code says it if it has ended
-    before it received anything.
-    """
-    ours, theirs = _connection()
+def start(command: tuple[str, ...], environ: Mapping[str, str], *, survives: bool) -> NodeProcess:
+    """Start a process that waits for `begin`. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
             process = subprocess.Popen(
@@ -142,70 +163,42 @@ def start_early(command: tuple[str, ...], environ: Mapping[str, str], *, survive
             ours.close()
             raise
     process.returncode = 0  # the pidfd reaps it
-    store = FdStore()
-    with suppress(BrokenPipeError, ConnectionResetError):
-        for data, fds in store.messages():
-            socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
-    return NodeProcess(process.pid, FdReceiver(ours, store), None, pidfd)
-
-
-def _connection() -> tuple[socket.socket, socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for each in (ours, theirs):
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    return ours, theirs
+    return NodeProcess(process.pid, pidfd, ours)
 
 
 def serves(child: NodeProcess, timeout_s: float) -> bool:
-    """Wait until an early data plane serves. Return False if it has ended, or on the timeout."""
+    """Wait until a data plane serves. Return False if it has ended, or on the timeout."""
     deadline = time.monotonic() + timeout_s
-    while child.receiver.read() and not child.receiver.serves and time.monotonic() < deadline:
+    while child.read() and not child.serves and time.monotonic() < deadline:
         time.sleep(ANSWER_POLL_S)
-    return child.receiver.serves
+    return child.serves
 
 
-async def send_memory(child: NodeProcess, store: FdStore) -> None:
-    """Send all kept memory to a waiting process, which then begins to serve. Ignores the end of the process."""
-    connection = child.receiver.connection
-    with suppress(BrokenPipeError, ConnectionResetError):
-        for data, fds in list(store.messages()):
-            while True:
-                try:
-                    socket.send_fds(connection, [data], fds, socket.MSG_NOSIGNAL)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(0.001)
-
-
-async def has_answered(child: NodeProcess, received_before: int, timeout_s: float) -> bool:
-    """Return whether a process that was given its memory answers, or ends, in time.
-
-    `received_before` is the value of the receiver's counter before that.
-    """
+async def has_begun(child: NodeProcess, timeout_s: float) -> bool:
+    """Return whether a process that was told to begin answers, or ends, in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    while child.receiver.read() and child.receiver.messages_received == received_before:
+    while child.read() and not child.begun:
         if loop.time() >= deadline:
             return False
         await asyncio.sleep(ANSWER_POLL_S)
     return True
 
 
-def adopt(path: str, store: FdStore) -> NodeProcess | None:
-    """Connect to the data plane on an engine socket and ask it for its memory. Return None if there is none."""
+def find_running(path: str) -> NodeProcess | None:
+    """Connect to the data plane on an engine socket, and ping it. Return None if there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     connection.setblocking(False)
-    receiver = FdReceiver(connection, store)
     try:
         connection.connect(path)
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, calcsize(_CREDENTIALS))
         pid: int = unpack(_CREDENTIALS, raw)[0]
         pidfd = _pidfd_of(connection, pid)
-        receiver.ask()
+        connection.send(encode(Ping(1, VERSION)))
     except OSError:
-        receiver.close()
+        connection.close()
         return None
-    return NodeProcess(pid, receiver, None, pidfd)
+    return NodeProcess(pid, pidfd, connection)
 
 
 def _reap(pidfd: int, options: int = 0) -> int | None:

@@ -1,17 +1,15 @@
-"""Keeps a data plane running on this machine: adopts a running one or starts one, and restarts it with its memory.
+"""Keeps a data plane running on this machine: finds a running one or starts one, and starts the next one when it ends.
 
 The data plane outlives this process: it continues to serve after a `kill -9` of its supervisor. The next supervisor
-finds it through the lock of its state directory and its engine socket. While the supervisor runs, it holds duplicates
-of the data plane's memory, so that nothing is lost if the data plane is killed: the next one continues with that
-memory. A standby process waits with all modules imported, so that a restart takes milliseconds instead of the start of
-an interpreter on a busy machine.
+finds it through the lock of its state directory and its engine socket. The next data plane continues with the memory,
+which a holder has (`dataplane.recovery`). A standby process waits with all modules imported, so that a restart takes
+milliseconds instead of the start of an interpreter on a busy machine.
 """
 
 import asyncio
 import fcntl
 import os
 import signal
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,32 +19,24 @@ from pathlib import Path
 import structlog
 
 from app.supervisor.descriptors import allow_descriptors
-from app.supervisor.fd_store import FdStore
-from app.supervisor.memory_keeper import KeeperUnavailable, describe
-from app.supervisor.node_process import KILLED_S, NodeProcess, adopt, has_answered, send_memory, serves, start
+from app.supervisor.node_process import KILLED_S, NodeProcess, find_running, has_begun, start
 from dataplane.base.child_command import module_command
-from dataplane.protocol.codes import Code
 from dataplane.protocol.signals import (
     CANNOT_ADOPT_EXIT_CODE,
     HAND_OVER_SIGNAL,
     HANDED_OVER_EXIT_CODE,
     RELEASE_SIGNAL,
-    SETTINGS_EXIT_CODE,
 )
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 MANY_EXITS, MANY_EXITS_S = 8, 5.0
 """A data plane that served is restarted without a pause, except after MANY_EXITS ends in MANY_EXITS_S seconds."""
-WARM_TRIES = 3
-"""Number of data planes that may end before they serve until the next one starts without the memory."""
 STANDBY_ANSWERS_S = 1.0
 """Seconds after which a standby that does not answer, or does not end when asked to, is killed."""
 MEET_POLL_S = 0.02
-HOLD_AGAIN_S = 0.2
-"""Seconds between attempts to get all memory of a data plane that could not send it."""
-KEEPER_S = 7.0
-"""Seconds beyond the grace time in which a data plane hands its memory to the keeper on a busy machine."""
+HOLDER_S = 12.0
+"""Seconds beyond the grace time in which a data plane leaves its memory to the holder on a busy machine."""
 STANDBY_READY_S = 60.0
 """Seconds in which a new process must import all modules before the old one is stopped."""
 CHECK_S = 60.0
@@ -93,7 +83,6 @@ class Supervisor:
         self._survives = survives
         self._with_standby = standby
         self._log = structlog.get_logger()
-        self._store = FdStore()
         self._first: NodeProcess | None = None
         self._child: NodeProcess | None = None
         self._standby: NodeProcess | None = None
@@ -101,26 +90,23 @@ class Supervisor:
         """Waits for the end of a standby that has the wrong settings."""
         self._served_at: float | None = None
         self._serving = asyncio.Event()
-        """Set while the data plane serves and has sent the descriptors of all its memory."""
+        """Set while the data plane serves."""
         self._settled = asyncio.Event()
         """Set when a data plane begins to serve, or ends before it does."""
         self._failure = ""
         """Why the last data plane that ended before it served did so."""
         self._environ_before: dict[str, str] | None = None
         """Environment for the next start if the data plane of a planned restart does not serve."""
-        self._releasing = False
-        """Whether the data plane was asked to end and release its memory."""
         self._restarting = asyncio.Lock()
-        self._failures = 0
         self._ends: deque[float] = deque(maxlen=MANY_EXITS)
         self.restarts = 0
 
     def begin_with(self, child: NodeProcess) -> None:
-        """Supervise first a data plane of `start_early`. Call it before `run`."""
-        self._first, self._store = child, child.receiver.store
+        """Supervise first a data plane that was told to begin before. Call it before `run`."""
+        self._first = child
 
     async def run(self) -> None:
-        """Adopt or start a data plane, wait for its end, and restart it."""
+        """Find or start a data plane, wait for its end, and restart it."""
         pause_s = 0.0
         allow_descriptors()
         child, self._first = self._first, None
@@ -140,12 +126,9 @@ class Supervisor:
             self._ended(child, code)
             if self._served() and not self._ends_often():
                 pause_s = 0.0
-            if self._releasing or (code == 0 and self._served()):  # it was released, or the keeper has it
-                self._store.clear()
-            self._releasing = False
             planned = code == HANDED_OVER_EXIT_CODE
             log = self._log.info if planned else self._log.warning
-            log("dataplane.exited", code=code, restart_in_s=pause_s, memory_fds=len(self._store))
+            log("dataplane.exited", code=code, restart_in_s=pause_s)
             self._on_exit(code, pause_s)
             child, met = None, False
             await asyncio.sleep(pause_s)
@@ -153,25 +136,22 @@ class Supervisor:
             self.restarts += not planned
 
     async def _start(self) -> NodeProcess:
-        """Return the standby, or a new process, which takes over all memory that is kept."""
+        """Return the standby, or a new process, which takes the memory from the holder."""
         standby, self._standby = self._standby, None
         if standby is not None:
-            asyncio.get_running_loop().remove_reader(standby.receiver.connection.fileno())
+            self._ignore(standby)
             if await self._takes_over(standby):
                 return standby
-        child = await start(self._command, self._environ, self._store, survives=self._survives)
-        await send_memory(child, self._store)
+        child = start(self._command, self._environ, survives=self._survives)
+        child.begin()
         return child
 
     async def _takes_over(self, standby: NodeProcess) -> bool:
         """Return whether the standby begins to serve. Kill a standby that does not answer."""
         if not standby.ended:
-            received_before = standby.receiver.messages_received
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STANDBY_ANSWERS_S):
-                    await send_memory(standby, self._store)
-                    if await has_answered(standby, received_before, STANDBY_ANSWERS_S):
-                        return True
+            standby.begin()
+            if await has_begun(standby, STANDBY_ANSWERS_S):
+                return True
             self._log.warning("dataplane.standby_given_up", pid=standby.pid, timeout_s=STANDBY_ANSWERS_S)
             standby.signal(signal.SIGKILL)
             await self._end(standby, KILLED_S, "dataplane.standby_killed")
@@ -180,26 +160,15 @@ class Supervisor:
 
     def _ended(self, child: NodeProcess, code: int | None) -> None:
         """Process the last messages of a data plane that has ended."""
-        asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
-        child.receiver.read()
-        child.receiver.settle()
+        self._ignore(child)
+        child.read()
         self._child = None
         self._serving.clear()
         child.close()
         if not self._served():
-            refused = child.receiver.refused
-            self._failure = refused.message if refused is not None else f"exit code {code}"
+            self._failure = child.refusal or f"exit code {code}"
             self._restore_environ()
             self._settled.set()
-        # One that says why it ends, or that took the memory over and was killed, does not count against the memory.
-        killed = child.receiver.complete and code is not None and code < 0
-        if self._served():
-            self._failures = 0
-        elif child.receiver.refused is None and code != SETTINGS_EXIT_CODE and not killed:
-            self._failures += 1
-        if self._failures >= WARM_TRIES and len(self._store):
-            self._log.error("dataplane.memory_given_up", reason=f"{self._failures} starts with it failed")
-            self._store.clear()
 
     def _restore_environ(self) -> None:
         """Start the next data plane with the settings from before a planned restart, and not with a standby that has
@@ -207,13 +176,11 @@ class Supervisor:
         if self._environ_before is None:
             return
         self._environ, self._environ_before = self._environ_before, None
-        self._failures = 0
         standby, self._standby = self._standby, None
         if standby is not None:
-            loop = asyncio.get_running_loop()
-            loop.remove_reader(standby.receiver.connection.fileno())
-            standby.close()  # the standby ends when its connection is closed
-            self._dropping = loop.create_task(
+            self._ignore(standby)
+            standby.connection.close()  # the standby ends when its connection is closed
+            self._dropping = asyncio.get_running_loop().create_task(
                 self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed"), name="standby"
             )
 
@@ -230,78 +197,56 @@ class Supervisor:
         self._ends.append(now)
         return len(self._ends) == MANY_EXITS and now - self._ends[0] < MANY_EXITS_S
 
-    # ---- memory of the data plane
+    # ---- messages
 
     def _listen(self, child: NodeProcess) -> None:
-        receiver = child.receiver
-        asyncio.get_running_loop().add_reader(receiver.connection.fileno(), self._on_message, child)
+        asyncio.get_running_loop().add_reader(child.connection.fileno(), self._on_message, child)
+
+    def _ignore(self, child: NodeProcess) -> None:
+        with suppress(OSError, ValueError):
+            asyncio.get_running_loop().remove_reader(child.connection.fileno())
 
     def _on_message(self, child: NodeProcess) -> None:
-        receiver = child.receiver
-        receives_more = receiver.read()
-        if receiver.serves and self._served_at is None:
+        if not child.read():
+            self._ignore(child)
+        if child.serves and self._served_at is None:
             self._served_at = time.monotonic()
             self._serving.set()
             self._settled.set()
             if self._with_standby and self._standby is None:
-                asyncio.get_running_loop().create_task(self._prepare(), name="standby")
-        if not receives_more:
-            asyncio.get_running_loop().remove_reader(receiver.connection.fileno())
-            # The data plane may be alive, and have dropped a slow supervisor or failed to send all memory.
-            pause_s = 0.0 if receiver.complete else HOLD_AGAIN_S
-            asyncio.get_running_loop().create_task(self._hold_again(child, pause_s), name="hold again")
+                self._prepare()
 
-    async def _hold_again(self, child: NodeProcess, pause_s: float) -> None:
-        """Connect to the data plane's engine socket to get its memory, as long as it lives."""
-        await asyncio.sleep(pause_s)
-        while self._child is child:
-            adopted = adopt(self._engine_socket, self._store) if self._engine_socket else None
-            if adopted is not None and adopted.pid == child.pid:
-                child.receiver.close()
-                child.receiver = adopted.receiver
-                os.close(adopted.take_pidfd())
-                self._log.info("dataplane.held_again", pid=child.pid)
-                self._listen(child)
-                return
-            if adopted is not None:
-                adopted.close()
-            await asyncio.sleep(MEET_POLL_S)
-
-    async def _prepare(self) -> None:
+    def _prepare(self) -> None:
         """Start the standby process."""
         with suppress(OSError):
-            standby = await start(self._command, self._environ, self._store, survives=self._survives)
-            if self._standby is not None or not self._with_standby:
-                standby.close()
-                return
-            self._standby = standby
-            connection = standby.receiver.connection.fileno()
-            asyncio.get_running_loop().add_reader(connection, self._on_standby_message, standby)
+            self._standby = start(self._command, self._environ, survives=self._survives)
+            asyncio.get_running_loop().add_reader(
+                self._standby.connection.fileno(), self._on_standby_message, self._standby
+            )
 
     def _on_standby_message(self, standby: NodeProcess) -> None:
-        if not standby.receiver.read():
-            asyncio.get_running_loop().remove_reader(standby.receiver.connection.fileno())
-        elif standby.receiver.ready:
+        if not standby.read():
+            self._ignore(standby)
+        elif standby.ready:
             self._log.info("dataplane.standby_ready", pid=standby.pid)
 
-    # ---- adopting a running data plane
+    # ---- a data plane that runs already
 
     async def _find_running(self) -> NodeProcess | None:
-        """Return the running data plane of the state directory, after it has sent its memory; None if there is none."""
+        """Return the running data plane of the state directory once it has answered; None if there is none."""
         logged_at = time.monotonic()
         child: NodeProcess | None = None
         while self._engine_socket and self._state_dir is not None and _is_locked(self._state_dir):
-            child = child or adopt(self._engine_socket, self._store)
+            child = child or find_running(self._engine_socket)
             if child is not None:
-                receives_more = child.receiver.read()
-                refused = child.receiver.refused
-                if child.receiver.complete:
+                is_open = child.read()
+                if child.serves:
                     return child
-                if refused is not None and refused.code == Code.VERSION_MISMATCH:
-                    self._log.warning("dataplane.replaced", pid=child.pid, reason=refused.message)
+                if child.other_version:
+                    self._log.warning("dataplane.replaced", pid=child.pid, reason=child.refusal)
                     child.signal(signal.SIGTERM)
                     await self._end(child, REPLACED_S)
-                if refused is not None or not receives_more:
+                if child.refusal or not is_open:
                     child.close()
                     child = None
             if time.monotonic() - logged_at >= SILENT_S:
@@ -322,30 +267,16 @@ class Supervisor:
         """
         if not self._serving.is_set():
             raise CannotReplace("no data plane serves now; try again when one does")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours, theirs:
-            ours.settimeout(CHECK_S)
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                "--check-memory",
-                "--supervisor-fd",
-                str(theirs.fileno()),
-                env=dict(environ),
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
-            )
-            theirs.close()
-            try:
-                async with asyncio.timeout(CHECK_S):
-                    for data, fds in list(self._store.messages()):
-                        # A process that has ended reports the reason by its exit code.
-                        with suppress(BrokenPipeError, ConnectionResetError):
-                            socket.send_fds(ours, [data], fds, socket.MSG_NOSIGNAL)
-                    _, errors = await process.communicate()
-            except TimeoutError:
-                process.kill()
-                await asyncio.wait_for(process.wait(), KILLED_S)
-                raise CannotReplace(f"a new data plane process did not answer within {CHECK_S:g} s") from None
+        process = await asyncio.create_subprocess_exec(
+            *self._command, "--check-memory", env=dict(environ), stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(CHECK_S):
+                _, errors = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            await asyncio.wait_for(process.wait(), KILLED_S)
+            raise CannotReplace(f"a new data plane process did not answer within {CHECK_S:g} s") from None
         if process.returncode == 0:
             return ""
         lines = errors.decode(errors="replace").strip().splitlines()
@@ -378,7 +309,6 @@ class Supervisor:
                     # It died, and its successor, which has the new settings, began before the standby was ready.
                     failure = await self._until_settled()
                 else:
-                    self._releasing = not keep
                     self._serving.clear()
                     self._settled.clear()
                     child.signal(HAND_OVER_SIGNAL if keep else RELEASE_SIGNAL)
@@ -432,16 +362,16 @@ class Supervisor:
         """Replace the standby by a process that runs the code that is now on disk. Raise CannotReplace."""
         await self._end_standby()
         try:
-            standby = await start(self._command, self._environ, self._store, survives=self._survives)
+            standby = start(self._command, self._environ, survives=self._survives)
         except OSError as error:
             raise CannotReplace(f"a new data plane process cannot be started: {error.strerror}") from None
         deadline = time.monotonic() + STANDBY_READY_S
-        while standby.receiver.read() and not standby.receiver.ready:
+        while standby.read() and not standby.ready:
             if time.monotonic() >= deadline:
                 standby.signal(signal.SIGKILL)
                 break
             await asyncio.sleep(MEET_POLL_S)
-        if not standby.receiver.ready:
+        if not standby.ready:
             code = await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
             standby.close()
             raise CannotReplace(
@@ -449,9 +379,7 @@ class Supervisor:
             )
         await self._end_standby()  # a standby that was prepared meanwhile
         self._standby = standby
-        asyncio.get_running_loop().add_reader(
-            standby.receiver.connection.fileno(), self._on_standby_message, standby
-        )
+        asyncio.get_running_loop().add_reader(standby.connection.fileno(), self._on_standby_message, standby)
 
     # ---- stopping
 
@@ -464,17 +392,16 @@ class Supervisor:
         await self._end_standby()
         child, self._child = self._child, None
         if child is not None:
-            with suppress(OSError, ValueError):
-                asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
+            self._ignore(child)
             child.close()
-        self._store.clear()
 
     async def _end_standby(self) -> None:
         standby, self._standby = self._standby, None
         if standby is not None:
-            asyncio.get_running_loop().remove_reader(standby.receiver.connection.fileno())
-            standby.close()  # the standby ends when its connection is closed
+            self._ignore(standby)
+            standby.connection.close()  # the standby ends when its connection is closed
             await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
+            standby.close()
 
     def kill(self) -> None:
         """Kill the data plane and the standby at once, from any thread, when there is no time for `stop`."""
@@ -483,43 +410,17 @@ class Supervisor:
                 child.signal(signal.SIGKILL)
 
     async def stop(self, grace_s: float) -> None:
-        """Ask the data plane to end, and kill it if it does not. Cancel `run` first.
-
-        If the data plane was killed before a keeper had its memory, another one takes the memory over and hands it to a
-        keeper.
-        """
+        """Ask the data plane to end, and kill it if it does not: the holder has its memory either way. Cancel `run`
+        first."""
         self._with_standby = False
-        code = await self._stop_child(grace_s)
-        if code != 0 and len(self._store) and not self._store.released and not await self._is_kept():
-            self._log.warning("dataplane.killed_before_memory_kept", memory_fds=len(self._store))
-            with suppress(OSError):
-                self._child = await self._start()
-                await asyncio.to_thread(serves, self._child, grace_s + KEEPER_S)
-            await self._stop_child(grace_s)
-        await self._end_standby()
-        self._store.clear()
-
-    async def _stop_child(self, grace_s: float) -> int | None:
-        """Ask the data plane to end, kill it if it does not, and receive its last messages. Return its exit code."""
-        child, code = self._child, None
+        child, self._child = self._child, None
         if child is not None:
             child.signal(signal.SIGTERM)
-            code = await self._end(child, grace_s + KEEPER_S)
+            code = await self._end(child, grace_s + HOLDER_S)
             self._log.info("dataplane.stopped", code=code)
-            with suppress(OSError, ValueError):
-                asyncio.get_running_loop().remove_reader(child.receiver.connection.fileno())
-            child.receiver.read()
-            child.receiver.settle()
+            self._ignore(child)
             child.close()
-        self._child = None
-        return code
-
-    async def _is_kept(self) -> bool:
-        """Return whether a keeper has memory of the state directory."""
-        if self._state_dir is not None:
-            with suppress(KeeperUnavailable, OSError):
-                return await asyncio.to_thread(describe, self._state_dir) is not None
-        return False
+        await self._end_standby()
 
     async def _end(self, child: NodeProcess, grace_s: float, killed: str = "dataplane.killed") -> int | None:
         """Wait for a process that was asked to end, and kill it after `grace_s` seconds.

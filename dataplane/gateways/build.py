@@ -64,18 +64,18 @@ def lmcache_gateway(
     node: Node,
     memory: NodeMemory,
     clock: Callable[[], float],
-    keeper: SocketStore,
+    holder: SocketStore,
     inherited: Sequence[InheritedSocket],
     devices: Devices,
     gpu_copies: GpuCopyService,
 ) -> LMCacheServer | None:
     """Return the LMCache gateway, or None if it is disabled, or if it cannot listen and was not requested explicitly.
 
-    `keeper` is notified of the gateway's sockets; `inherited` are the sockets of the previous data plane, which the
+    `holder` is notified of the gateway's sockets; `inherited` are the sockets of the previous data plane, which the
     holders kept. Raise SettingsError if the gateway was requested explicitly and cannot listen.
     """
     if not settings.lmcache_port or memory.named is None:
-        release(inherited, keeper)
+        release(inherited, holder)
         return None
     url = settings.lmcache_url
     try:
@@ -91,7 +91,7 @@ def lmcache_gateway(
             timeouts=Timeouts(
                 settings.table.lmcache_idle_timeout_s, settings.table.lmcache_first_ping_timeout_s
             ),
-            keeper=keeper,
+            holder=holder,
             inherited=inherited,
             devices=devices,
             gpu_copies=gpu_copies,

@@ -1,4 +1,4 @@
-"""Memory of a previous data plane, kept by its supervisor or keeper; each file is checked before any of it is used."""
+"""Memory of a previous data plane, which its holder has; each file is checked before any of it is used."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The segment is one trust domain: any process that can open it can read and write
 plane's uid, has mode 0600, and contains only bytes of gateways' spaces. The core assigns its ranges (`core.ranges`).
 
 Ownership of the name. The file is locked (flock) before it gets its name, and every duplicate of that open file holds
-the lock: the data plane's, and its supervisor's, which outlives a `kill -9`. So if the lock of a file can be taken, its
+the lock: the data plane's, and its holder's, which outlives a `kill -9`. So if the lock of a file can be taken, its
 owner is dead and its name is removed; if not, its owner lives and the name is left alone. A header page after the last
 byte identifies a file as Larder's; other files are never touched.
 
@@ -464,8 +464,8 @@ def _reclaim(path: Path, *, remove: bool = True, pauses_s: Iterable[float] = ())
             )
         if not _locked(fd, pauses_s):
             return (
-                f"belongs to another data plane or its supervisor (created by process {header.pid}). Stop it, or "
-                "choose another name with dataplane.lmcache_shm_name"
+                f"belongs to another data plane or its holder (created by process {header.pid}). Run `larder down` "
+                "with its state directory, or choose another name with dataplane.lmcache_shm_name"
             )
         if remove and os.path.samestat(found, os.stat(path, follow_symlinks=False)):
             os.unlink(path)

@@ -10,7 +10,7 @@ import msgspec
 from dataplane.protocol.spaces import Space
 
 SOCKETS = LISTENER, CONNECTION = "listener", "connection"
-"""Kinds of `HeldMemory` that are sockets."""
+"""Kinds of descriptors of a holder (`dataplane.holding.holder`) that are sockets."""
 VERSION = 2
 MAX_DATAGRAM_BYTES = 192 * 1024
 """Below the default send buffer of an AF_UNIX socket, so that no datagram fails because of its size."""
@@ -134,9 +134,8 @@ class Detach(msgspec.Struct, tag="detach", array_like=True, forbid_unknown_field
     id: int
 
 
-class Hold(msgspec.Struct, tag="hold", array_like=True, forbid_unknown_fields=True):
-    """Ask, as a supervisor, for duplicates of every memory fd, now and when memory is added, so that memory outlives a
-    crash."""
+class Ping(msgspec.Struct, tag="ping", array_like=True, forbid_unknown_fields=True):
+    """Ask whether the data plane serves, and speaks this version. Needs no attachment."""
 
     id: int
     version: int
@@ -316,7 +315,7 @@ EngineRequest = (
     | Report
     | Map
     | Detach
-    | Hold
+    | Ping
     | RegisterCache
     | RegisterHostPool
     | UnregisterCache
@@ -416,29 +415,8 @@ class SegmentsMapped(msgspec.Struct, tag="mapped", array_like=True):
     """As in `Reserved`."""
 
 
-class HeldMemory(msgspec.Struct, array_like=True, frozen=True):
-    """One fd attached for a holder."""
-
-    kind: str
-    """`index`, `books`, `names`, `segment`, `area` or `named`; or a socket: `listener` or `connection`."""
-    number: int
-    """Segment number, client number, connection number, or 0."""
-    nbytes: int
-    """Size in bytes; 0 for a socket."""
-
-
-class MemoryHeld(msgspec.Struct, tag="held", array_like=True):
-    """Fds for a holder, in the order of `memory`; sent again with id 0 when memory is added."""
-
-    id: int
-    epoch: int
-    memory: list[HeldMemory]
-    dropped: list[HeldMemory] = []
-
-
 class Serving(msgspec.Struct, tag="serving", array_like=True):
-    """To the supervisor that started the data plane: all its sockets are bound, and it serves. `id` is 0: nothing
-    asked for it."""
+    """Answer to `Ping`."""
 
     id: int
     epoch: int
@@ -540,7 +518,6 @@ EngineReply = (
     | Reported
     | SegmentsMapped
     | Detached
-    | MemoryHeld
     | Serving
     | Refused
     | CacheRegistered

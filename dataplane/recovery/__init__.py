@@ -1,14 +1,15 @@
 """Recovery: how a data plane continues with the memory of the previous one.
 
-A data plane that is killed leaves its memory to its supervisor, which holds duplicates of the descriptors
-(`app.supervisor.fd_store`) and passes them to the next process (`fd_passing`). Without a supervisor, systemd does the
-same (`service_manager`). A data plane that is stopped hands its memory to a keeper: `keeper` is a separate process that
-imports only the wire format and `record`, holds the descriptors for `dataplane.keep_memory_s`, and gives them to the
-next data plane of the state directory (`kept` is the data plane's side of this).
+A process of its own, the `holder`, has duplicates of the descriptors of all memory from the first byte on, and outlives
+the data plane, its supervisor and the management plane. `holding` is the data plane's connection to it, which starts
+one when there is none. However a data plane ends, by a stop, a restart or a kill, the next one of the state directory
+takes the memory from the holder.
 
 The next process proceeds in the same way in all cases. `adoption` checks the memory and adopts it, `named_segment`
 does so for the segment that LMCache clients map by name, `dataplane.core.restore` rebuilds the core from the recovery
 table and the id journal, and `snapshot_store` applies the saved snapshots of the management plane. Memory that cannot
 be adopted is released, and the start is cold; `start` describes the start, using the `record` of what the cache held.
-`ending` lists the ways in which a data plane ends.
+`ending` lists the ways in which a data plane ends, and `kept_cache` carries them out.
+
+`supervision` is the connection to the supervisor that started a data plane, and `service_manager` that to systemd.
 """

@@ -9,7 +9,7 @@ class Ending(Enum):
     RELEASE = "release"
     """Mark the memory as released: engines stop reading it, and the machine gets it back."""
     KEEP = "keep"
-    """Hand the memory to a keeper process for `keep_memory_s`."""
+    """Leave the memory to the holder for `keep_memory_s`."""
     HAND_OVER = "hand_over"
-    """Leave memory and sockets to the holders of their duplicates, which start the next data plane at once. Also the
-    end by an error that nothing caught."""
+    """Leave memory and sockets to the holder for a data plane that starts at once. Also the end by an error that
+    nothing caught."""

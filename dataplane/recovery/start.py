@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataplane.base.units import format_size
+from dataplane.holding.holder import boot_id
 from dataplane.protocol.stats.processes import CacheStart
-from dataplane.recovery.record import CacheRecord, boot_id
+from dataplane.recovery.record import CacheRecord
 
 if TYPE_CHECKING:
     from dataplane.recovery.adoption import Core
 
 
-def cache_start(core: Core, before: CacheRecord | None, now: float, keeper_failure: str = "") -> CacheStart:
-    """Return the description of this start. `before` is the record of the previous data plane, and `keeper_failure`
-    says why the memory keeper did not hand the memory over."""
+def cache_start(core: Core, before: CacheRecord | None, now: float, holder_failure: str = "") -> CacheStart:
+    """Return the description of this start. `before` is the record of the previous data plane, and `holder_failure`
+    says why the holder did not hand the memory over."""
     restored = core.restored
     if restored is not None:
         return CacheStart(
@@ -24,18 +25,18 @@ def cache_start(core: Core, before: CacheRecord | None, now: float, keeper_failu
     if core.not_adopted:
         reason = f"the memory of the previous data plane could not be adopted: {core.not_adopted}"
         return CacheStart("cold", now, reason, lost_blocks=blocks, lost_bytes=nbytes)
-    if keeper_failure:
-        return CacheStart("cold", now, keeper_failure, lost_blocks=blocks, lost_bytes=nbytes)
-    if before is None or not before.blocks:
-        return CacheStart("first", now)
-    if before.reason:
+    if holder_failure:
+        return CacheStart("cold", now, holder_failure, lost_blocks=blocks, lost_bytes=nbytes)
+    if before is not None and before.reason:
         return CacheStart(
             "cold", now, before.reason, before.on_purpose, lost_blocks=blocks, lost_bytes=nbytes
         )
+    if before is None or not before.blocks:
+        return CacheStart("first", now)
     if before.boot and before.boot != boot_id():
         reason = "the machine was restarted"
     else:
-        reason = "every process that held the memory of the previous data plane ended"
+        reason = "the holder of the memory ended, too"
     return CacheStart("cold", now, reason, lost_blocks=blocks, lost_bytes=nbytes)
 
 

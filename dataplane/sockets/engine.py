@@ -1,4 +1,4 @@
-"""The engine socket (AF_UNIX SEQPACKET): accepts engines and holders, and watches for the exit of their processes."""
+"""The engine socket (AF_UNIX SEQPACKET): accepts engines, and watches for the exit of their processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,9 +28,9 @@ from dataplane.observe.trace import RequestSpans
 from dataplane.protocol.codec import encode
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.nodes import Expel, Expelled
-from dataplane.protocol.engine import Refused, Serving
+from dataplane.protocol.engine import Refused
 from dataplane.protocol.events import EngineRefused
-from dataplane.sockets.session import Keepable, Session
+from dataplane.sockets.session import Session
 from dataplane.tiering.service import TierService
 
 MAX_CONNECTIONS = 4096
@@ -38,8 +38,6 @@ DESCRIPTORS_PER_CONNECTION = 2
 """The connection's socket and its process's pidfd. One process may use up to half of the connections that the
 descriptor limit allows."""
 ACCEPT_PAUSE_S = 0.2
-SUPERVISORS_ID = 1
-"""Id of the answer with which a supervisor gets its list, because it sends no request."""
 SPARE_DESCRIPTORS = 64
 """Descriptors kept free for segments and areas of connected peers; new peers are refused before these are used."""
 
@@ -51,7 +49,7 @@ class SocketInUse(Exception):
 
 
 class EngineServer:
-    """Accepts engines and holders on one path."""
+    """Accepts engines on one path."""
 
     def __init__(
         self,
@@ -73,11 +71,8 @@ class EngineServer:
         self.path = path
         self._loop = loop
         self._allowed = allowed_uids | {os.geteuid(), 0}
-        self.sockets: Callable[[], Iterable[tuple[str, int, Keepable]]] = tuple
-        """Sockets of a gateway whose clients should outlive this process."""
         self.tiers = tiers
         self._sessions: dict[int, Session] = {}
-        self._supervisor: Session | None = None
         self._of_process: Counter[int] = Counter()
         """Number of connections of each pid."""
         self._pidfds: dict[int, int] = {}
@@ -110,13 +105,9 @@ class EngineServer:
         if refusal is not None:
             self._reject(connection, peer, *refusal)
             return
-        self._begin(connection, peer)
-
-    def _begin(self, connection: socket.socket, peer: Peer) -> Session:
         session = self._sessions[connection.fileno()] = Session(self, connection, peer)
         self._of_process[peer.pid] += 1
         self._loop.register(connection.fileno(), session.on_readable)
-        return session
 
     def _refusal(self, peer: Peer) -> tuple[Code, str] | None:
         """Return the reason to refuse a peer; None if it is accepted."""
@@ -248,42 +239,11 @@ class EngineServer:
                 "kill",
             ) from None
 
-    # ---- holders
-
-    def holders(self, pid: int | None = None) -> int:
-        """Return the number of connections that hold memory, of all processes or of one."""
-        return sum(each.holder and (pid is None or each.peer.pid == pid) for each in self._sessions.values())
-
-    def serve_supervisor(self, connection: socket.socket) -> None:
-        """Serve the supervisor that started this process, which holds its memory from the start. Raises OSError."""
-        connection.setblocking(False)
-        self._supervisor = self._begin(connection, peer_of(connection))
-        self._supervisor.hold(SUPERVISORS_ID)
-
-    def announce_serving(self) -> None:
-        """Tell the supervisor that started this process that it serves: every socket is bound."""
-        if self._supervisor is not None:
-            self._supervisor.send(Serving(0, int(self.node.options.epoch, 16)))
-
-    def keepable(self) -> list[tuple[str, int, Keepable]]:
-        """Return everything that holders get, with kind and number."""
-        return [*self.memory.files(), *self.sockets()]
-
-    def made(self, kind: str, number: int, file: Keepable) -> None:
-        """Send new memory, or a new socket, to the holders."""
+    def segment_retired(self, number: int) -> None:
+        """Tell engines that they may unmap a segment."""
+        self.copies.retired(number)
         for session in list(self._sessions.values()):
-            if session.holder:
-                session.send_held(0, [(kind, number, file)])
-
-    def dropped(self, kind: str, number: int) -> None:
-        """Tell holders that they may close memory or a socket, and engines that they may unmap a segment."""
-        if kind == "segment":
-            self.copies.retired(number)
-        for session in list(self._sessions.values()):
-            if session.holder:
-                session.send_dropped(kind, number)
-            elif kind == "segment":
-                session.segment_retired(number)
+            session.segment_retired(number)
 
     def close(self) -> None:
         """Stop listening, wait for running copies, and remove the socket's name."""

@@ -10,7 +10,7 @@ import os
 import select
 import socket
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -40,15 +40,13 @@ from dataplane.protocol.engine import (
     Detached,
     EngineReply,
     EngineRequest,
-    HeldMemory,
-    Hold,
     Leased,
     LeaseRequest,
     LoadInto,
     Map,
     MapGpuCopies,
     MapTiers,
-    MemoryHeld,
+    Ping,
     Prefetch,
     Prefetching,
     Refused,
@@ -60,6 +58,7 @@ from dataplane.protocol.engine import (
     Reserved,
     SegmentGrant,
     SegmentsMapped,
+    Serving,
     StoreFrom,
     TiersMapped,
     Traced,
@@ -71,9 +70,6 @@ from dataplane.tiering.service import TierService
 
 DATAGRAMS_PER_TURN = 32
 MAX_RETIRED_PER_ANSWER = 4096
-MAX_HOLDERS = 16
-MAX_HOLDERS_PER_PROCESS = 4
-"""Limit because each holder receives every descriptor."""
 
 # Plain integers, because an operation on enumeration flags costs as much as the system call.
 _NO_WAIT = int(socket.MSG_DONTWAIT)
@@ -83,16 +79,6 @@ _CONTROL_BYTES = socket.CMSG_SPACE(4 * MAX_HOST_FILES)
 _SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _decoder = decoder(EngineRequest)
 log = structlog.stdlib.get_logger()
-
-
-class Keepable(Protocol):
-    """An object that is duplicated for holders: memory, or a gateway's socket."""
-
-    @property
-    def fd(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
 
 
 class SessionServer(Protocol):
@@ -116,15 +102,9 @@ class SessionServer(Protocol):
     def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
         """Clean up after a session that closed its connection."""
 
-    def holders(self, pid: int | None = None) -> int:
-        """Return the number of connections that hold memory, of all processes or of one."""
-
-    def keepable(self) -> list[tuple[str, int, Keepable]]:
-        """Return everything that holders get, with kind and number."""
-
 
 class Session:
-    """One connection: an engine, a holder, or a peer that has sent no request yet."""
+    """One connection: an engine, or a peer that has not attached."""
 
     def __init__(self, server: SessionServer, connection: socket.socket, peer: Peer) -> None:
         self._server = server
@@ -133,7 +113,6 @@ class Session:
         self._connection = connection
         self.peer = peer
         self.client = 0
-        self.holder = False
         self._sent: set[int] = set()
         """Segments whose fd the engine has."""
         self._retired: list[int] = []
@@ -209,8 +188,8 @@ class Session:
         now = self._server.clock()
         if isinstance(request, Attach):
             self._attach(request, now)
-        elif isinstance(request, Hold):
-            self._hold(request)
+        elif isinstance(request, Ping):
+            self._ping(request)
         elif not self.client:
             raise ProtocolError(Code.NOT_ATTACHED, "attach first")
         elif isinstance(request, Reserve):
@@ -333,7 +312,7 @@ class Session:
         self._server.copies.end(self.client, leave)
 
     def _attach(self, request: Attach, now: float) -> None:
-        if self.client or self.holder:
+        if self.client:
             raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
         membarrier = self._server.membarrier and request.membarrier
         try:
@@ -430,46 +409,12 @@ class Session:
         )
         return retired
 
-    # ---- holders
-
-    def _hold(self, request: Hold) -> None:
+    def _ping(self, request: Ping) -> None:
         if request.version != VERSION:
             raise ProtocolError(
                 Code.VERSION_MISMATCH, f"this data plane speaks {VERSION}, got {request.version}", "version"
             )
-        if self.peer.uid not in (os.geteuid(), 0):
-            raise ProtocolError(Code.NOT_ALLOWED, "only the data plane's own uid may hold its memory")
-        if self.client or self.holder:
-            raise ProtocolError(Code.ALREADY_ATTACHED, "this connection attached before")
-        if self._server.holders(self.peer.pid) >= MAX_HOLDERS_PER_PROCESS:
-            raise ProtocolError(
-                Code.TOO_MANY_CLIENTS,
-                f"at most {MAX_HOLDERS_PER_PROCESS} connections of one process may hold",
-            )
-        if self._server.holders() >= MAX_HOLDERS:
-            raise ProtocolError(Code.TOO_MANY_CLIENTS, f"at most {MAX_HOLDERS} connections may hold")
-        self.hold(request.id)
-
-    def hold(self, request_id: int) -> None:
-        """Send all memory; a datagram with fewer files than the maximum ends the list. Memory that is added later is
-        sent when it appears."""
-        self.holder = True
-        files = self._server.keepable()
-        for start in range(0, len(files) + 1, MAX_FDS_PER_DATAGRAM):
-            self.send_held(request_id, files[start : start + MAX_FDS_PER_DATAGRAM])
-
-    def send_held(self, request_id: int, files: Sequence[tuple[str, int, Keepable]]) -> None:
-        """Send duplicates of fds to a holder. If that fails, the connection is closed, and the holder must start
-        again."""
-        memory = [HeldMemory(kind, number, file.nbytes) for kind, number, file in files]
-        epoch = int(self._node.options.epoch, 16)
-        if not self.send(MemoryHeld(request_id, epoch, memory), [file.fd for _, _, file in files]):
-            self.close(IN_FLIGHT)
-
-    def send_dropped(self, kind: str, number: int) -> None:
-        """Tell a holder that it may close an fd."""
-        epoch = int(self._node.options.epoch, 16)
-        self.send(MemoryHeld(0, epoch, [], [HeldMemory(kind, number, 0)]))
+        self.send(Serving(request.id, int(self._node.options.epoch, 16)))
 
     # ---- the connection
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import zmq
 
+from dataplane.holding.requests import signal_holders
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.codes import Code, code_of
 from dataplane.protocol.control.messages import ControlReply
@@ -60,6 +61,8 @@ class Plane:
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    module: str = "dataplane"
+    """What the process runs."""
 
     @property
     def socket(self) -> str:
@@ -101,7 +104,7 @@ class Plane:
     def start(self) -> Plane:
         """Start the process and wait until it accepts connections."""
         with (self.folder / "log").open("ab") as log:
-            self.process = Forked("dataplane", env=self.environ, stdout=log, stderr=log)
+            self.process = Forked(self.module, env=self.environ, stdout=log, stderr=log)
         wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", START_TIMEOUT_S)
         assert self.alive, self.log()
         return self
@@ -127,7 +130,13 @@ class Plane:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """kill -9, and wait for the end."""
+        """kill -9 of the data plane and of its holder: the memory is gone."""
+        self.kill_process()
+        if self.process is not None:
+            signal_holders(self.folder, signal.SIGKILL)
+
+    def kill_process(self) -> None:
+        """kill -9 of the data plane, and wait for the end: the holder has its memory."""
         if self.process is not None:
             self.signal(signal.SIGKILL)
             self.process.wait(60)

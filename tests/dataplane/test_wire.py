@@ -204,7 +204,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.Report(9, b"\x01\x00\x00\x00", bytes(8)),
             engine.Map(6, [1, 2]),
             engine.Detach(7),
-            engine.Hold(8, 1),
+            engine.Ping(8, 1),
             engine.RegisterCache(
                 10,
                 3,
@@ -249,7 +249,6 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
             engine.Reported(9, 1),
             engine.SegmentsMapped(6, [engine.SegmentGrant(2, 4096, False)]),
             engine.Detached(7),
-            engine.MemoryHeld(8, 9, [engine.HeldMemory("index", 0, 4096)], [engine.HeldMemory("area", 1, 0)]),
             engine.Serving(0, 9),
             engine.Refused(9, int(Code.BAD_SALT), "expected", "tenant"),
             engine.CacheRegistered(10, 1, 4096, 16),

@@ -23,7 +23,9 @@ import yaml
 
 from app.settings import join_addresses, load
 from dataplane.base import allowed_secrets
+from dataplane.client import Space, attach
 from dataplane.ping import ping
+from dataplane.protocol.keys import chain
 from tests.dataplane.plane import wait_for
 from tests.free_port import free_port
 from tests.require import require
@@ -190,7 +192,7 @@ def test_managers_are_spread_and_their_ingress_is_an_allowed_host(helm: Any) -> 
     assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "larder", "port": {"name": "http"}}
     hosts = environment_of(found["Deployment/larder-manager"])["LARDER_APP__ALLOWED_HOSTS"].split(",")
     assert {"cache.example", "larder.example"} <= set(hosts)
-    for name in ("Deployment/larder-manager", "DaemonSet/larder-dataplane"):
+    for name in ("Deployment/larder-manager", "DaemonSet/larder-dataplane", "DaemonSet/larder-holder"):
         assert pod(found[name])["priorityClassName"] == "system-cluster-critical"
 
 
@@ -199,6 +201,7 @@ def test_what_is_optional_is_left_out(helm: Any) -> None:
         "Deployment/larder-manager",
         "PodDisruptionBudget/larder-manager",
         "DaemonSet/larder-dataplane",
+        "DaemonSet/larder-holder",
         "Service/larder",
         "Service/larder-gateway",
         "NetworkPolicy/larder-dataplane",
@@ -207,7 +210,12 @@ def test_what_is_optional_is_left_out(helm: Any) -> None:
         helm,
         {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}, "manager": {"replicas": 1}},
     )
-    assert set(little) == {"Deployment/larder-manager", "DaemonSet/larder-dataplane", "Service/larder"}
+    assert set(little) == {
+        "Deployment/larder-manager",
+        "DaemonSet/larder-dataplane",
+        "DaemonSet/larder-holder",
+        "Service/larder",
+    }
     found = manifests(helm, EVERYTHING)
     assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(found)
     assert pod(found["Deployment/larder-vllm"])["containers"][0]["env"] == [
@@ -346,6 +354,24 @@ def test_engines_map_the_memory_of_the_data_plane_of_their_node(helm: Any, mode:
     assert any(labels.items() >= rule["from"][0]["podSelector"]["matchLabels"].items() for rule in rules)
 
 
+@pytest.mark.parametrize("values", VALUES)
+def test_the_holder_of_a_node_shares_what_its_data_plane_has(helm: Any, values: dict[str, Any]) -> None:
+    found = manifests(helm, values)
+    holding, serving = (pod(found[f"DaemonSet/larder-{name}"]) for name in ("holder", "dataplane"))
+    for name in ("hostIPC", "securityContext", "nodeSelector", "tolerations", "affinity"):
+        assert holding.get(name) == serving.get(name), name
+    for name in ("volumes", "volumeMounts"):
+        mine, others = (
+            (spec if name == "volumes" else spec["containers"][0])[name] for spec in (holding, serving)
+        )
+        assert all(each in others for each in mine)
+    assert found["DaemonSet/larder-holder"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    environ = environment_of(found["DaemonSet/larder-holder"])
+    expected = environment_of(found["DaemonSet/larder-dataplane"])
+    assert environ["LARDER_STATE_DIR"] == expected["LARDER_STATE_DIR"]
+    assert expected["LARDER_DATAPLANE__EXTERNAL_HOLDER"] == "true"
+
+
 def test_the_chart_has_the_version_of_the_project(version: str) -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert (chart["version"], chart["appVersion"]) == (version, version)
@@ -376,8 +402,9 @@ def container(
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, log.read_text(errors="replace")
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, log.read_text(errors="replace")
 
 
 def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any, socket_dir: Path) -> None:
@@ -444,7 +471,8 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
         )
         join.write_text(made.stdout.strip(), encoding="ascii")  # as $(…) and --from-literal do
         join.chmod(0o600)
-        plane = found["DaemonSet/larder-dataplane"]
+        holding, plane = (found[f"DaemonSet/larder-{name}"] for name in ("holder", "dataplane"))
+        stack.enter_context(container(holding, {}, paths, log))
         process = stack.enter_context(container(plane, {}, paths, log))
         joined = wait_for(node, "the node is in sync")
         assert joined["name"] == "node-1.example"
@@ -459,12 +487,27 @@ def test_a_data_plane_joins_the_manager_with_the_settings_of_the_chart(helm: Any
                 ping(socket, 0.2)
         finally:
             process.send_signal(signal.SIGCONT)
+        keys, space = chain(list(range(512))), Space(model="m")
+        with attach(socket, [space], timeout_s=60) as client:
+            wait_for(lambda: client.connected, "the engine is attached")
+            with client.reserve(keys, 4096) as room:
+                assert room.commit().blocks == 2
+        process.kill()
+        process.wait(60)
+        stack.enter_context(container(plane, {}, paths, log))
+        with attach(socket, [space], timeout_s=60) as client:
+            wait_for(lambda: client.lookup(keys) == 2, "the next pod has the blocks")
+        (spec,) = pod(holding)["containers"]
+        for probe in ("livenessProbe", "startupProbe"):
+            assert spec[probe]["exec"]["command"][:3] == ["python", "-m", "dataplane.ping"]
+        (path,) = spec["livenessProbe"]["exec"]["command"][3:]
+        assert pinged(socket, path.replace("/var/lib/larder", paths["/var/lib/larder"])) == (0, "")
 
 
-def pinged(socket: str) -> tuple[int, str]:
-    """Run the probe of a data plane. Return its exit code and its error."""
+def pinged(socket: str, *arguments: str) -> tuple[int, str]:
+    """Run a probe. Return its exit code and its error."""
     probe = subprocess.run(
-        [sys.executable, "-m", "dataplane.ping"],
+        [sys.executable, "-m", "dataplane.ping", *arguments],
         env={**os.environ, "LARDER_ENGINE_SOCKET": socket},
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ from dataplane.base.settings import Common
 from dataplane.protocol.keys import chain
 from dataplane.replay.load import MODEL
 from dataplane.replay.sessions import SUPPORT, system_prompt
+from dataplane.settings import load as load_data_plane
 
 ROOT = Path(__file__).parents[2]
 FILES = ["docker-compose.yml", "deploy/postgres.yml"]
@@ -158,17 +159,29 @@ def test_the_image_is_called_after_the_version(version: str) -> None:
     assert services("docker-compose.yml")["larder"]["image"] == f"larder:{version}"
 
 
+def test_the_holder_outlives_larders_container_and_shares_its_state_directory() -> None:
+    holder, larder = (services("docker-compose.yml")[name] for name in ("holder", "larder"))
+    assert holder["image"] == larder["image"]
+    assert holder["environment"]["LARDER_STATE_DIR"] == larder["environment"]["LARDER_STATE_DIR"]
+    assert set(holder["volumes"]) <= set(larder["volumes"])
+    assert "restart" not in larder["depends_on"]["holder"], "a restart of the holder would restart Larder"
+    assert holder["ulimits"]["nofile"] >= larder["ulimits"]["nofile"]
+    environ = environment_of_larder("docker-compose.yml")
+    assert load_data_plane(environ=environ).table.external_holder
+
+
 def test_engines_reach_the_gateway_and_share_its_memory() -> None:
     found = services("docker-compose.yml")
     environ = environment_of_larder("docker-compose.yml")
     assert environ["LARDER_DATAPLANE__LMCACHE_HOST"] == "0.0.0.0"
-    assert found["larder"]["ipc"] == "shareable"
-    assert "shm_size" in found["larder"]
+    assert found["holder"]["ipc"] == "shareable"
+    assert "shm_size" in found["holder"]
+    assert found["larder"]["ipc"] == "service:holder"
     assert not any("5555" in port for port in found["larder"]["ports"]), "the gateway has no authentication"
     for name, profile in (("vllm-cpu", "cpu"), ("vllm-gpu", "gpu")):
         engine = found[name]
         assert engine["profiles"] == [profile]
-        assert engine["ipc"] == "service:larder"
+        assert engine["ipc"] == "service:holder"
         assert "pid" not in engine, "the end of Larder would kill the engine"
         config = json.loads(engine["command"][engine["command"].index("--kv-transfer-config") + 1])
         options = config["kv_connector_extra_config"]

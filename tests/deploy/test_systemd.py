@@ -1,7 +1,7 @@
 """`larder install systemd`: written and unchanged files, and units that keep the cache across a restart.
 
 No systemd runs here as process 1. `systemd-analyze verify` reads the units, and a test runs their commands with their
-environment and stops them as `KillMode=process` does.
+environment, and stops and kills the process group of each, as systemd does with a control group.
 """
 
 import json
@@ -22,13 +22,15 @@ from click.testing import CliRunner, Result
 from app.cli import larder
 from app.settings import load, requires_token
 from dataplane.client import Space, attach
+from dataplane.holding.requests import describe
 from dataplane.protocol.keys import chain
+from dataplane.settings import load as load_data_plane
 from tests.dataplane.plane import wait_for
 from tests.free_port import free_port
 from tests.require import require
 
 LARDER = Path(sys.executable).with_name("larder")
-UNITS = ["larder-dataplane.service", "larder.service"]
+UNITS = ["larder-dataplane.service", "larder-holder.service", "larder.service"]
 
 
 def install(prefix: Path, *arguments: str) -> Result:
@@ -93,20 +95,29 @@ def test_the_api_asks_for_a_token_from_the_start(manager: str, units: Path, tmp_
     assert "larder login --setup" in install(tmp_path, manager).output
 
 
-def test_a_stop_of_the_data_plane_leaves_the_memory_keeper_alone(units: Path) -> None:
+def test_the_holder_starts_with_the_data_plane_and_outlives_it(units: Path) -> None:
+    serving, holding = (
+        settings_of(units / name) for name in ("larder-dataplane.service", "larder-holder.service")
+    )
+    for name in ("Wants", "After"):
+        assert "larder-holder.service" in serving[name][0].split()
+    for name in ("Requires", "BindsTo", "PartOf", "StopWhenUnneeded", "KillMode"):
+        assert name not in serving
+        assert name not in holding
+    assert load_data_plane(environ=environment_of(units / "larder-dataplane.service")).table.external_holder
+    assert holding["ExecStart"] == ["/bin/true holder"]
+    assert (holding["Restart"], holding["StartLimitIntervalSec"]) == (["always"], ["0"])
+    assert int(holding["LimitNOFILE"][0]) >= int(serving["LimitNOFILE"][0])
+
+
+def test_the_services_see_gpus_and_the_names_in_shared_memory(units: Path) -> None:
     serving = settings_of(units / "larder-dataplane.service")
-    assert serving["KillMode"] == ["process"]
-    assert "DynamicUser" not in serving
-    assert serving.get("RemoveIPC", ["no"]) == ["no"]
     for hides_gpus in ("PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"):
         assert hides_gpus not in serving
-
-
-def test_systemd_holds_the_memory_of_the_data_plane(units: Path) -> None:
-    serving = settings_of(units / "larder-dataplane.service")
-    assert serving["Type"] == ["notify"]
-    assert int(serving["FileDescriptorStoreMax"][0]) >= 1024
-    assert "FileDescriptorStorePreserve" not in serving
+    for unit in (serving, settings_of(units / "larder-holder.service")):
+        assert "DynamicUser" not in unit
+        assert "PrivateIPC" not in unit
+        assert unit.get("RemoveIPC", ["no"]) == ["no"]
 
 
 def test_a_second_install_changes_nothing(manager: str, units: Path, tmp_path: Path) -> None:
@@ -145,7 +156,7 @@ def test_the_environment_file_is_private_and_never_overwritten(
 def test_print_writes_nothing(manager: str, tmp_path: Path) -> None:
     result = install(tmp_path, manager, "--print")
     assert result.exit_code == 0
-    assert result.output.count("ExecStart=/bin/true ") == 2
+    assert result.output.count("ExecStart=/bin/true ") == 3
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,15 +189,17 @@ def service(unit: Path, overrides: dict[str, str], log: Path) -> Iterator["subpr
             cwd=log.parent,
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGTERM)  # KillMode=process: to the main process alone
-        assert process.wait(60) == 0, log.read_text(errors="replace")
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.wait(60) == 0, log.read_text(errors="replace")
 
 
-def test_the_cache_outlives_a_restart_of_either_service(
+def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(
     tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require(LARDER.exists(), "the larder command is not installed")
@@ -204,7 +217,10 @@ def test_the_cache_outlives_a_restart_of_either_service(
         "LARDER_DATAPLANE__KEEP_MEMORY_S": "240",  # until the next one is started, also on a busy machine
         "LARDER_APP__SHUTDOWN_GRACE_S": "20",
     }
-    managing, serving, log = units / "larder.service", units / "larder-dataplane.service", socket_dir / "log"
+    holding, serving, managing = (
+        units / name for name in ("larder-holder.service", "larder-dataplane.service", "larder.service")
+    )
+    log = socket_dir / "log"
     keys, space = chain(list(range(512))), Space(model="m")
 
     def node() -> Any:
@@ -216,7 +232,14 @@ def test_the_cache_outlives_a_restart_of_either_service(
             return None
         return next((each for each in nodes if each["state"] == "in_sync"), None)
 
-    with ExitStack() as manager:
+    def read() -> None:
+        with attach(str(socket), [space], timeout_s=60) as client:
+            wait_for(lambda: client.lookup(keys) == 2, "the data plane serves both blocks")
+            with client.acquire(keys) as lease:
+                assert [bytes(lease.view(i)) for i in range(len(lease))] == [b"\7" * 4096, b"\10" * 4096]
+
+    with ExitStack() as holders, ExitStack() as manager:
+        first = holders.enter_context(service(holding, overrides, log))
         manager.enter_context(service(managing, overrides, log))
         with service(serving, overrides, log):
             wait_for(node, "the management plane has the node in sync")
@@ -224,15 +247,26 @@ def test_the_cache_outlives_a_restart_of_either_service(
                 for i in room.writable:
                     room.array(i)[:] = 7 + i
                 assert room.commit().blocks == 2
+        held = describe(socket_dir)
+        assert held is not None
+        assert (held.pid, held.blocks, held.connected) == (first.pid, 2, False)
+        with service(serving, overrides, log) as killed:
+            read()
+            os.killpg(killed.pid, signal.SIGKILL)
+            killed.wait(60)
         with service(serving, overrides, log):
-            wait_for(socket.exists, "the data plane listens")
-            with attach(str(socket), [space], timeout_s=60) as client, client.acquire(keys) as lease:
-                assert [bytes(lease.view(i)) for i in range(len(lease))] == [b"\7" * 4096, b"\10" * 4096]
+            read()
+            holders.close()  # and at once the data plane, which waits for the next holder
+            holder = holders.enter_context(service(holding, overrides, log))
+        with service(serving, overrides, log):
+            read()
             manager.close()
             with attach(str(socket), [space], timeout_s=60) as client:
                 assert client.lookup(keys) == 2
             manager.enter_context(service(managing, overrides, log))
             wait_for(node, "the new management plane has the node in sync")
-    monkeypatch.setenv("LARDER_STATE_DIR", str(socket_dir))
-    released = CliRunner().invoke(larder, ["down"])
-    assert "released 2 blocks" in released.output, released.output
+        monkeypatch.setenv("LARDER_STATE_DIR", str(socket_dir))
+        manager.close()
+        released = CliRunner().invoke(larder, ["down"])
+        assert "released 2 blocks" in released.output, released.output
+        assert holder.poll() is None

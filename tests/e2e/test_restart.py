@@ -322,7 +322,7 @@ def test_down_releases_what_a_stopped_larder_left(larder: Restarted) -> None:
         assert store(client, keys("left", 2)) == 2
     larder.stop()
     looked = larder.cli("doctor")
-    assert "2 blocks (128 KiB) of a stopped Larder are kept for" in " ".join(looked.stdout.split()), (
+    assert "2 blocks (128 KiB) of a Larder that ended are kept for" in " ".join(looked.stdout.split()), (
         looked.stdout
     )
     completed = larder.cli("down", "--json")

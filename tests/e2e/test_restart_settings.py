@@ -63,6 +63,7 @@ WRONG: dict[str, Any] = {
     "kv_events_ranks": 0,
     "kv_events_buffer_steps": -1,
     "kv_events_hwm": -1,
+    "external_holder": "perhaps",
     "log_level": "loud",
     "log_format": "xml",
     "tick_s": 0,

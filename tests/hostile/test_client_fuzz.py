@@ -29,7 +29,7 @@ REPLIES = (
     wire.Reported,
     wire.SegmentsMapped,
     wire.Detached,
-    wire.MemoryHeld,
+    wire.Serving,
     wire.Refused,
     wire.Attached,
 )

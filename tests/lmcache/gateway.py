@@ -59,7 +59,7 @@ class PlainPool:
         return memoryview(self.bytes)
 
 
-class Keeper:
+class Holder:
     """Records its calls, in order."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Gateway:
         self.pool = PlainPool(self.bench, capacity_bytes)
         self._allow_clear = allow_clear
         self._find_devices = find_devices
-        self.keeper = Keeper()
+        self.holder = Holder()
         self._clients: list[Client] = []
         self.begin("tcp://127.0.0.1:0")
 
@@ -116,7 +116,7 @@ class Gateway:
             allow_clear=self._allow_clear,
             timeouts=Timeouts(),
             devices=self.devices,
-            keeper=self.keeper,
+            holder=self.holder,
         )
 
     def client(self, *, greet: bool = True) -> Client:

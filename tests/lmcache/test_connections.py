@@ -16,7 +16,7 @@ from dataplane.gateways.lmcache.zmtp.connections import ZmtpServer
 from dataplane.gateways.lmcache.zmtp.protocol import message
 from dataplane.gateways.lmcache.zmtp.sockets import release
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
-from tests.lmcache.gateway import Gateway, Keeper
+from tests.lmcache.gateway import Gateway, Holder
 from tests.lmcache.test_zmtp import GREETING, ready
 
 
@@ -100,20 +100,16 @@ class TestWhatHoldersKeep:
 
     def test_a_connection_is_kept_from_its_handshake_to_its_end(self, gateway: Gateway) -> None:
         with gateway.client(greet=False) as client:
-            gateway.until(lambda: gateway.keeper.kept, "it is kept before it says anything")
+            gateway.until(lambda: gateway.holder.kept, "it is kept before it says anything")
             assert client.ask("noop") == "OK"
-            assert gateway.keeper.calls == ["listener made", "connection made"]
-            assert [number for kind, number, _ in gateway.server.connections.keepable()] == [
-                0,
-                *gateway.keeper.kept,
-            ]
-        gateway.until(lambda: not gateway.keeper.kept, "it is let go")
+            assert gateway.holder.calls == ["listener made", "connection made"]
+        gateway.until(lambda: not gateway.holder.kept, "it is let go")
 
     def test_what_was_read_of_a_request_is_in_the_kernel_until_it_was_answered(
         self, gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[int] = []
-        (fd,) = gateway.keeper.kept.values()
+        (fd,) = gateway.holder.kept.values()
         noop = gateway.server._operations.methods["noop"]
 
         def looking(*arguments: object) -> object:
@@ -132,26 +128,26 @@ class TestWhatHoldersKeep:
     def test_one_that_goes_on_is_kept_only_when_what_it_said_was_served(self, gateway: Gateway) -> None:
         """A request that ended the data plane must not end the next one, and the one after it."""
         with gateway.client() as client:
-            (fd,) = gateway.keeper.kept.values()
+            (fd,) = gateway.holder.kept.values()
             inherited = os.dup(fd)
             client.send([b"\x01", b"\x18"])
             assert select.select([inherited], [], [], 60)[0], "it lies in the kernel"
-            keeper = Keeper()
-            keeper.kept[5] = inherited
+            holder = Holder()
+            holder.kept[5] = inherited
             served: list[bool] = []
             after = ZmtpServer(
                 gateway.loop,
                 "tcp://127.0.0.1:0",
-                lambda connection, frames: served.append(bool(keeper.kept)),
+                lambda connection, frames: served.append(bool(holder.kept)),
                 lambda connection: None,
-                keeper,
+                holder,
                 [("connection", 5, inherited)],
             )
             try:
                 after.turn()
                 assert served == [False]
-                assert list(keeper.kept) == [5]
-                assert keeper.calls == ["listener made", "connection dropped", "connection made"]
+                assert list(holder.kept) == [5]
+                assert holder.calls == ["listener made", "connection dropped", "connection made"]
             finally:
                 after.close()
 
@@ -159,7 +155,7 @@ class TestWhatHoldersKeep:
         self, gateway: Gateway, client: Client
     ) -> None:
         assert client.call("noop", bytes(2_000_000)) == []
-        assert gateway.keeper.calls[-2:] == ["connection dropped", "connection made"]
+        assert gateway.holder.calls[-2:] == ["connection dropped", "connection made"]
         assert client.ask("noop") == "OK"
 
     def test_the_end_of_a_message_that_does_not_come_is_waited_for_outside_of_the_kernel(
@@ -170,16 +166,16 @@ class TestWhatHoldersKeep:
         _, _, port = gateway.server.url.rpartition(":")
         with socket.create_connection(("127.0.0.1", int(port))) as peer:
             peer.sendall(said)
-            gateway.until(lambda: gateway.keeper.kept, "it waits for the rest")
+            gateway.until(lambda: gateway.holder.kept, "it waits for the rest")
             gateway.server.tick()
-            gateway.until(lambda: not gateway.keeper.kept, "it was taken out")
+            gateway.until(lambda: not gateway.holder.kept, "it was taken out")
             peer.sendall(b"cde")
-            gateway.until(lambda: gateway.keeper.kept, "it is whole")
+            gateway.until(lambda: gateway.holder.kept, "it is whole")
 
 
 def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:
     with gateway.client() as client:
-        (fd,) = gateway.keeper.kept.values()
+        (fd,) = gateway.holder.kept.values()
         release([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
         client.wait_lost()
 
@@ -193,7 +189,7 @@ class TestPeersThatHangUp:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives_bytes)
         peer.connect(("127.0.0.1", int(port)))
         peer.sendall(GREETING + ready())
-        gateway.until(lambda: gateway.keeper.kept, "it is there")
+        gateway.until(lambda: gateway.holder.kept, "it is there")
         return peer
 
     @pytest.mark.parametrize(
@@ -204,7 +200,7 @@ class TestPeersThatHangUp:
     def test_they_are_forgotten_whatever_they_said_last(self, gateway: Gateway, last: bytes) -> None:
         with self.connect(gateway) as peer:
             peer.sendall(last)
-        gateway.until(lambda: not gateway.keeper.kept, "it is let go")
+        gateway.until(lambda: not gateway.holder.kept, "it is let go")
         gateway.until(lambda: not gateway.server.connections._by_fd, "it is forgotten")
         assert gateway.server.connections._taken_bytes == 0
 
@@ -229,7 +225,7 @@ class TestPeersThatHangUp:
         with self.connect(gateway, receives_bytes=1 << 12) as peer:  # few answers fit
             peer.setblocking(False)
             said = memoryview(message([b"\x01", b"\x18"]) * 1_000_000)
-            while gateway.keeper.kept:
+            while gateway.holder.kept:
                 with suppress(BlockingIOError):
                     said = said[peer.send(said[: 1 << 16]) :]
                 gateway.turn()
@@ -237,8 +233,8 @@ class TestPeersThatHangUp:
                 while True:
                     peer.recv(1 << 20)
                     gateway.turn()
-            gateway.until(lambda: gateway.keeper.kept or not _drained(peer), "it takes its answers again")
-            while not gateway.keeper.kept:
+            gateway.until(lambda: gateway.holder.kept or not _drained(peer), "it takes its answers again")
+            while not gateway.holder.kept:
                 _drained(peer)
                 gateway.turn()
 

@@ -150,7 +150,7 @@ def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
     child = "if not os.fork(): sys.stdin.read(); os._exit(0)"
     with owner(name, then=f"{child}\nos.kill(os.getpid(), 9)") as process:
         process.wait(60)
-        with pytest.raises(CannotName, match="belongs to another data plane or its supervisor"):
+        with pytest.raises(CannotName, match="belongs to another data plane or its holder"):
             NamedFile.create(name, SIZE, os.getpid(), 1)
         assert process.stdin is not None
         process.stdin.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,11 +22,12 @@ from dataplane.core.journal.recovery_table import (
     ROW_RESERVATION,
     ROW_USED,
 )
+from dataplane.holding import holder, requests
 from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
 from dataplane.protocol.states import STATE_MASK, State
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, engine_process, line, wait_for
-from tests.restart.support.relay import Relay, relay
+from tests.restart.support.relay import Relay, hold, relay
 
 PAGE_BYTES = 4096
 
@@ -278,11 +278,9 @@ def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Rela
         second = Relay(first.folder / "second", dict(first.settings))
         second.folder.mkdir()
         try:
-            assert first.holder is not None
-            first.holder.read()
-            for kind in ("index", "books", "names"):
-                fd = os.dup(first.kept.fd((kind, 0)))
-                second.kept.put((kind, 0), fd, os.fstat(fd).st_size)
+            held = requests.peek(first.folder)
+            hold(second.folder, [each for each in held if each[0] in ("index", "books", "names")])
+            holder.close_all([fd for _, _, fd in held])
             second.start()
             (line,) = second.wait_logged("memory.not_adopted")
             assert f"process {first.pid} still writes it" in line["reason"]
@@ -296,7 +294,7 @@ def test_a_segment_that_was_not_held_costs_its_blocks_alone(plane: Relay) -> Non
         store(client, make.keys(2, "small"))
         store(client, make.keys(2, "large"), make.MIB)
         kill(plane, client)
-        plane.kept.drop(("segment", 1))
+        plane.forget(("segment", 1))
         plane.start()
         wait_for(lambda: connected(client), "the client attaches again")
         assert client.lookup(make.keys(2, "small")) == 0
@@ -308,7 +306,7 @@ def test_leases_that_nobody_knows_are_a_cold_start(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(5))
         kill(plane, client)
-        plane.kept.drop(("area", 1))
+        plane.forget(("area", 1))
         start_cold(plane, client, "the area of client 1 is missing, although its process is running")
 
 
@@ -316,8 +314,12 @@ def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(5))
         assert plane.stop() == 0
-        kill(plane, client)
-        start_cold(plane, client, "released it when it stopped")
+        wait_for(lambda: not connected(client), "the loss is noticed")
+        assert requests.peek(plane.folder) == []
+        plane.start()
+        wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches anew")
+        start = plane.describe().start
+        assert (start.kind, start.released, start.lost_blocks) == ("cold", True, 5)
 
 
 # ---- what was in force

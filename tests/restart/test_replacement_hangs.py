@@ -22,12 +22,12 @@ HANGS, ENDS = "TEST_HANGS", "TEST_ENDS"
 PROGRAM = f"""
 import os, sys, time
 if os.environ.get("{HANGS}"):
-    from dataplane.recovery.fd_passing import wait
-    given = wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
+    from dataplane.recovery.supervision import SupervisorConnection
+    SupervisorConnection.wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
     time.sleep(600)
 if os.environ.get("{ENDS}"):
-    from dataplane.recovery.fd_passing import wait
-    wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
+    from dataplane.recovery.supervision import SupervisorConnection
+    SupervisorConnection.wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
     sys.exit(1)
 from dataplane.__main__ import main
 sys.exit(main(sys.argv[1:]))

@@ -71,13 +71,13 @@ class LMCacheServer:
         allow_clear: bool,
         timeouts: Timeouts,
         devices: Devices,
-        keeper: SocketStore | None = None,
+        holder: SocketStore | None = None,
         inherited: Sequence[InheritedSocket] = (),
         gpu_copies: GpuCopyService | None = None,
     ) -> None:
         """Restore the previous data plane's state and start to listen. Raise OSError if the port is not available.
 
-        `memory` is the identity of the core's memory; `folder` stores registrations; `keeper` and `inherited` are the
+        `memory` is the identity of the core's memory; `folder` stores registrations; `holder` and `inherited` are the
         arguments of `ZmtpServer`.
         """
         self._clock = clock
@@ -87,7 +87,7 @@ class LMCacheServer:
         self._settling = False
         self._pool = pool
         self.counters = Counters()
-        self.connections = ZmtpServer(loop, url, self._on_message, self._closed, keeper, inherited)
+        self.connections = ZmtpServer(loop, url, self._on_message, self._closed, holder, inherited)
         self.url = self.connections.url
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()

@@ -74,7 +74,7 @@ def test_a_larder_that_starts_restarts_and_stops_runs_no_code_from_the_current_f
         )
         assert restarted.returncode == 0, restarted.stderr
         up.process.terminate()
-        assert up.process.wait(60) == 0  # a memory keeper is started
+        assert up.process.wait(60) == 0
     finally:
         up.end()
         subprocess.run(

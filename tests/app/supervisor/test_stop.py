@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,14 +22,14 @@ async def test_a_frozen_standby_is_killed_after_the_grace() -> None:
     supervisor = Supervisor(
         os.environ, on_exit=lambda *_: None, command=(sys.executable, "-c", "import time; time.sleep(600)")
     )
-    await supervisor._prepare()
+    supervisor._prepare()
     standby = supervisor._standby
     assert standby is not None
     standby.signal(signal.SIGSTOP)
     with capture_logs() as lines:
         async with asyncio.timeout(60):
             await supervisor.stop(0.1)
-    assert standby.ended
+    assert not Path(f"/proc/{standby.pid}").exists()
     assert [(line["event"], line["pid"]) for line in lines] == [("dataplane.standby_killed", standby.pid)]
 
 

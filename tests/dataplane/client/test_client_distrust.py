@@ -204,7 +204,7 @@ def test_a_segment_that_never_comes_refuses_the_reservation(broken: Broken, segm
         lambda request: (wire.BlocksCommitted(request.id, 1), []),
         lambda request: (wire.Attached(request.id, 1, "", 5, [1], True, 1.0), [memory(SEGMENT)]),
         lambda request: (wire.Leased(request.id, bytes(16)), []),
-        lambda request: (wire.MemoryHeld(request.id, 5, []), []),
+        lambda request: (wire.Serving(request.id, 5), []),
         lambda request: None,
         lambda request: (wire.Refused(request.id, 2**64 - 1, "x"), []),
         lambda request: (wire.Refused(request.id, -5, "x"), []),

@@ -25,9 +25,7 @@ from dataplane.protocol.engine import (
     Attached,
     EngineReply,
     EngineRequest,
-    Hold,
     Map,
-    MemoryHeld,
     Refused,
     Reserve,
     Reserved,
@@ -35,7 +33,7 @@ from dataplane.protocol.engine import (
     SpaceRequest,
 )
 from dataplane.sockets.engine import EngineServer
-from dataplane.sockets.session import MAX_HOLDERS_PER_PROCESS, Keepable, Session
+from dataplane.sockets.session import Session
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, engine_process, line
 
@@ -66,18 +64,6 @@ def test_a_process_that_takes_all_its_connections_leaves_some_to_others(
         again.attach()
 
 
-def test_a_connection_holds_once_and_a_process_a_few_times(plane: Plane) -> None:
-    with ExitStack() as stack:
-        for _ in range(MAX_HOLDERS_PER_PROCESS):
-            holder = stack.enter_context(RawEngine(plane.socket))
-            assert isinstance(holder.ask(Hold(1, VERSION)), MemoryHeld)
-            assert holder.refusal(Hold(2, VERSION))[0] is Code.ALREADY_ATTACHED
-        one_more = stack.enter_context(RawEngine(plane.socket))
-        assert one_more.refusal(Hold(1, VERSION))[0] is Code.TOO_MANY_CLIENTS
-    with RawEngine(plane.socket) as later:
-        assert isinstance(later.ask(Hold(1, VERSION)), MemoryHeld)
-
-
 # ---- descriptors in flight
 
 
@@ -99,12 +85,6 @@ class Server:
     def watch(self, session: Session) -> None: ...
 
     def unwatch(self, client: int) -> None: ...
-
-    def holders(self, pid: int | None = None) -> int:
-        return 0
-
-    def keepable(self) -> list[tuple[str, int, Keepable]]:
-        return list(self.memory.files())
 
     def closed(self, session: Session, connection: socket.socket, reason: str) -> None:
         self.ended.append(reason)
@@ -183,12 +163,3 @@ def test_a_reservation_whose_segment_cannot_be_sent_stands_and_the_segment_comes
     assert isinstance(mapped, SegmentsMapped)
     assert [grant.segment for grant in mapped.grants] == [1]
     assert wire.server.node.check() == []
-
-
-def test_a_holder_that_misses_memory_loses_its_connection_so_that_it_holds_anew(wire: Wire) -> None:
-    assert isinstance(wire.ask(Hold(1, VERSION)), MemoryHeld)
-    wire.crowded = True
-    file = wire.server.memory.index_file
-    wire.session.send_held(0, [("area", 1, file)])
-    assert not wire.session.open
-    assert len(wire.server.ended) == 1

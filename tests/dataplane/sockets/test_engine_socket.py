@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from dataplane.protocol.codec import encode
-from dataplane.protocol.codes import Code, ReserveOutcome, code_of
+from dataplane.protocol.codes import Code, ReserveOutcome
 from dataplane.protocol.engine import (
     MAX_DATAGRAM_BYTES,
     VERSION,
@@ -29,7 +29,6 @@ from dataplane.protocol.engine import (
     Detach,
     Detached,
     HintedReserve,
-    Hold,
     Leased,
     LeaseRequest,
     Map,
@@ -481,12 +480,6 @@ def test_sigterm_ends_it_in_good_order(plane: Plane) -> None:
         assert engine.receive() is None
     assert not os.path.exists(plane.socket)
     assert "Traceback" not in plane.log()
-
-
-def test_an_engine_may_not_also_hold(engine: RawEngine) -> None:
-    answer = engine.ask(Hold(1, VERSION))
-    assert isinstance(answer, Refused)
-    assert code_of(answer.code) is Code.ALREADY_ATTACHED
 
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -18,9 +18,9 @@ from dataplane.protocol.engine import (
     Attached,
     Commit,
     Detach,
-    Hold,
     LeaseRequest,
     Map,
+    Ping,
     Report,
     Reserve,
     SpaceRequest,
@@ -61,7 +61,7 @@ MESSAGES = st.one_of(
     st.builds(LeaseRequest, INTEGERS, INTEGERS, KEYS),
     st.builds(Map, INTEGERS, st.lists(INTEGERS, max_size=5)),
     st.builds(Detach, INTEGERS),
-    st.builds(Hold, INTEGERS, INTEGERS),
+    st.builds(Ping, INTEGERS, INTEGERS),
 )
 PIECES = st.recursive(
     st.one_of(

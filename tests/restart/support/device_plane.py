@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dataplane.compose import DataPlane
+from dataplane.holding.connection import HolderConnection
 from dataplane.observe.log import configure
-from dataplane.recovery.fd_passing import wait
 from dataplane.settings import load
 from tests.driven.roles import PlanesTurn
 from tests.gpu.machines import Machine
@@ -71,12 +71,15 @@ def listen(turn: PlanesTurn, path: Path) -> None:
 
 
 def main() -> int:
-    handover = wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
     log = configure()
     machine = Machine("emulated", os.environ[DEVICE])
     settings = load()
     listen(PlanesTurn(machine), Path(settings.common.state_dir) / PACE)
-    plane = DataPlane(settings, handover=handover, find_devices=lambda: machine.runtime)
+    plane = DataPlane(
+        settings,
+        holder=HolderConnection(Path(settings.common.state_dir)),
+        find_devices=lambda: machine.runtime,
+    )
     signal.signal(signal.SIGTERM, lambda *_: plane.stop())
     plane.run()
     log.close()

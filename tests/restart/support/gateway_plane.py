@@ -16,12 +16,12 @@ from typing import Any
 from dataplane.base.settings import SettingsError
 from dataplane.compose import DataPlane
 from dataplane.core.inprocess import InProcess
+from dataplane.holding.connection import HolderConnection
 from dataplane.memory.named import NamedFile
 from dataplane.observe.log import configure
 from dataplane.protocol.engine import VERSION, Attach, Commit, Reserve, SpaceRequest
 from dataplane.protocol.layout import H_MEMORY
 from dataplane.protocol.spaces import LMCACHE
-from dataplane.recovery.fd_passing import wait
 from dataplane.settings import load
 from tests.core.gateway import space
 from tests.dataplane import factories as make
@@ -114,11 +114,10 @@ def work(plane: DataPlane) -> dict[str, Any]:
 
 
 def main() -> int:
-    handover = wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1])) if len(sys.argv) > 1 else None
     log = configure()
     try:
         settings = load()
-        plane = DataPlane(settings, handover=handover)
+        plane = DataPlane(settings, holder=HolderConnection(Path(settings.common.state_dir)))
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2

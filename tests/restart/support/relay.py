@@ -1,4 +1,4 @@
-"""Data planes that follow each other, with the test as supervisor: what is handed over can be changed in between."""
+"""Data planes that follow each other, with a holder whose memory the test may change in between."""
 
 from __future__ import annotations
 
@@ -6,63 +6,87 @@ import json
 import mmap
 import os
 import socket
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from app.supervisor.fd_store import FdReceiver, FdStore
-from tests.dataplane.plane import START_TIMEOUT_S, Plane, wait_for
-from tests.forked import Forked
+from dataplane.holding import holder, requests
+from dataplane.holding.connection import HolderConnection
+from dataplane.holding.requests import answer_to
+from tests.dataplane.plane import Plane, wait_for
+
+
+@contextmanager
+def writer(
+    folder: Path, *, adopt: bool = False
+) -> Iterator[tuple[socket.socket, dict[tuple[str, int], int]]]:
+    """A connection to the holder as the data plane's, with what it holds if `adopt`; it leaves without a fault."""
+    connection = wait_for(lambda: requests.connect(folder), "the holder listens")
+    files: dict[tuple[str, int], int] = {}
+    try:
+        answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": adopt})
+        if adopt:
+            files = {(kind, number): fd for kind, number, fd in holder.receive_memory(connection)}
+        yield connection, files
+        with suppress(OSError):
+            holder.send(connection, {"do": "leave"})
+    finally:
+        connection.close()
+        holder.close_all(list(files.values()))
+
+
+@dataclass(frozen=True)
+class HeldFile:
+    """A descriptor to give to a holder."""
+
+    fd: int
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self.fd).st_size
+
+
+def hold(folder: Path, files: list[tuple[str, int, int]]) -> None:
+    """Start a holder that has these files (kind, number, fd), as of a data plane that was killed."""
+    connection = HolderConnection(folder, 60)
+    assert connection.take() == ([], "")
+    connection.list_all([(kind, number, HeldFile(fd)) for kind, number, fd in files])
+    connection.serving([])
+    connection.end()
 
 
 @dataclass
 class Relay(Plane):
     """`start`, `kill`, `start` again: the second goes on with the memory of the first."""
 
-    kept: FdStore = field(default_factory=FdStore)
-    module: str = "dataplane"
-    """What the process runs."""
-    holder: FdReceiver | None = None
-
     def start(self) -> Relay:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, (self.folder / "log").open("ab") as log:
-            self.process = Forked(
-                self.module,
-                "--supervisor-fd",
-                str(theirs.fileno()),
-                env=self.environ,
-                pass_fds=(theirs.fileno(),),
-                stdout=log,
-                stderr=log,
-            )
-        for data, fds in self.kept.messages():
-            socket.send_fds(ours, [data], fds)
-        holder = self.holder = FdReceiver(ours, self.kept)
-
-        def serves() -> bool:
-            return not holder.read() or holder.complete
-
-        wait_for(serves, "the data plane serves", START_TIMEOUT_S)
-        assert holder.complete, self.log()
+        super().start()
         return self
 
     def kill(self) -> None:
-        super().kill()
-        if self.holder is not None:
-            while self.holder.read():
-                pass
-            self.holder.close()
-            self.holder = None
+        self.kill_process()
 
     def words(self, kind: str, number: int = 0) -> npt.NDArray[np.uint64]:
-        """Kept memory as words that can be changed."""
-        fd = self.kept.fd((kind, number))
-        return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint64)
+        """Held memory as words that can be changed."""
+        held = requests.peek(self.folder)
+        try:
+            fd = next(fd for each, at, fd in held if (each, at) == (kind, number))
+            return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint64)
+        finally:
+            holder.close_all([fd for _, _, fd in held])
+
+    def forget(self, *keys: tuple[str, int]) -> None:
+        """Make the holder of a data plane that was killed close some files, all of them by default."""
+        with writer(self.folder, adopt=True) as (connection, files):
+            rest = {key: (fd, os.fstat(fd).st_size) for key, fd in files.items() if keys and key not in keys}
+            for key, (fd, nbytes) in rest.items():
+                holder.send(connection, {"do": "hold", "memory": [[*key, nbytes]]}, [fd])
+            holder.send(connection, {"do": "hold", "memory": [], "last": True})
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Log lines of an event."""
@@ -81,7 +105,8 @@ class Relay(Plane):
 
     def end(self) -> None:
         self.kill()
-        self.kept.clear()
+        with suppress(requests.HolderFailed):
+            requests.release(self.folder, "the test is over")
 
 
 def relay(folder: Path, **settings: str) -> Relay:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the real import takes as long as all the checks
     from app.store.condition import DatabaseCondition
 
 CLOCKS_APART_S = 2.0
-KEEPER_MODULE = "dataplane.recovery.keeper"
+HOLDER_PROGRAM = "dataplane/holding/holder.py"
 ASK_S = 5.0
 """Seconds to wait for the answer of the Larder that runs on this machine."""
 _NOT_LOADED_FIXES = {
@@ -142,20 +142,20 @@ def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> Ch
 
 def _kept_memory(settings: Settings) -> list[CheckResult]:
     """Report the memory that a stopped data plane left for the next one."""
-    from app.supervisor.memory_keeper import KeeperUnavailable, describe
+    from dataplane.holding.requests import HolderFailed, describe
 
     name = "kept memory"
     try:
         held = describe(settings.state_dir)
-    except (KeeperUnavailable, OSError) as error:
+    except HolderFailed as error:
         return [
             CheckResult(
-                name, "warning", str(error), f"the next start ends its process ({KEEPER_MODULE} in ps)"
+                name, "warning", str(error), f"the next start ends its process ({HOLDER_PROGRAM} in ps)"
             )
         ]
-    if held is None:
+    if held is None or held.seconds_left is None:
         return []
-    amount = f"{held.blocks:,} blocks ({format_size(held.bytes)}) of a stopped Larder"
+    amount = f"{held.blocks:,} blocks ({format_size(held.bytes)}) of a Larder that ended"
     fix = "start Larder to use them again, or release them: larder down"
     return [
         CheckResult(

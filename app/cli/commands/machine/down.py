@@ -67,20 +67,16 @@ def down(config: str | None, output: Output) -> None:
 
 
 def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> tuple[int, int] | None:
-    """Release the memory that a data plane without a supervisor, or a memory keeper, holds. Return its blocks and
-    bytes, or None when there was no such memory. Prints them unless `quiet`. Raises ClickException."""
-    from app.supervisor.memory_keeper import KeeperUnavailable, release
+    """Release the memory of a data plane without a supervisor, or of one that ended. Return its blocks and bytes, or
+    None when there was no such memory. Prints them unless `quiet`. Raises ClickException."""
+    from dataplane.holding.requests import HolderFailed, release
 
     held = _release_data_plane(settings)
     try:
         released = release(settings.state_dir, reason)
-    except KeeperUnavailable as error:
+    except HolderFailed as error:
         raise click.ClickException(f"the kept memory cannot be released: {error}") from None
-    except OSError as error:
-        raise click.ClickException(
-            f"the memory keeper of {settings.state_dir} cannot be reached: {error.strerror}"
-        ) from None
-    if released is not None:
+    if released is not None and released.files:
         held = (released.blocks, released.bytes)
     if held is not None and not quiet:
         say(f"released {_amount(*held)} of the previous Larder")

@@ -36,9 +36,10 @@ def install() -> None:
 @click.option("--print", "only_print", is_flag=True, help="Print the files and write nothing.")
 @click.option("--force", is_flag=True, help="Overwrite unit files that were changed.")
 def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool, force: bool) -> None:
-    """Write systemd units for the management plane and the data plane, and show the next commands.
+    """Write systemd units for the management plane, the data plane and the holder of its memory, and show the next
+    commands.
 
-    The two services restart independently. Unit files that were changed are kept unless --force is given; the
+    The services restart independently. Unit files that were changed are kept unless --force is given; the
     environment file is never overwritten.
     """
     larder = executable or str(Path(sys.executable).with_name("larder"))  # noqa: TID251 - where `larder` is installed
@@ -88,7 +89,7 @@ def _files(system: bool, prefix: Path, larder: str) -> dict[Path, tuple[str, int
         folder, environment = config / "systemd/user", config / "larder/larder.env"
     found = {
         folder / name: ((ours / name).read_text(encoding="utf-8").replace("@LARDER@", larder), 0o644)
-        for name in ("larder.service", "larder-dataplane.service")
+        for name in ("larder.service", "larder-dataplane.service", "larder-holder.service")
     }
     if system:
         users = (ours / "larder.conf").read_text(encoding="utf-8")

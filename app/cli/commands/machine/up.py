@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # the real import takes half a second, and only serving needs
 
 
 EARLY_SERVES_S = 10.0
-"""Longest wait in seconds for a data plane that takes over the memory of a keeper. After it, this process serves while
-the data plane starts."""
+"""Longest wait in seconds for a data plane that takes over memory. After it, this process serves while the data plane
+starts."""
 EARLY_ENDS_S = 10.0
 """Longest wait in seconds for the exit code of a data plane that has closed its connection."""
 STALLED_S = 300.0
@@ -167,12 +167,13 @@ def _check_data_plane(settings: Settings) -> None:
 
 
 def _memory_is_kept(settings: Settings) -> bool:
-    """Return whether a keeper has memory for the embedded data plane."""
-    from app.supervisor import memory_keeper
+    """Return whether a holder has memory for the embedded data plane, and no data plane uses it."""
+    from dataplane.holding.requests import HolderFailed, describe
 
     if settings.app.embedded_data_plane:
-        with contextlib.suppress(memory_keeper.KeeperUnavailable, OSError):
-            return memory_keeper.describe(settings.state_dir) is not None
+        with contextlib.suppress(HolderFailed):
+            held = describe(settings.state_dir)
+            return held is not None and held.files > 0 and not held.connected
     return False
 
 
@@ -180,12 +181,12 @@ def _memory_is_kept(settings: Settings) -> bool:
 def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["NodeProcess"]:
     """Start the data plane before this process imports what it needs itself.
 
-    Engines wait for the memory in the keeper: this way, for one interpreter's start instead of two.
+    Engines wait for a data plane: this way, for one interpreter's start instead of two.
     """
     from app.supervisor.descriptors import allow_descriptors
     from app.supervisor.environ import environ_of
-    from app.supervisor.node_process import start_early
-    from app.supervisor.supervisor import COMMAND, KEEPER_S
+    from app.supervisor.node_process import start
+    from app.supervisor.supervisor import COMMAND, HOLDER_S
 
     # Without a handler, the signal would end this process and leave the data plane running.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -194,12 +195,13 @@ def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["Nod
     )  # the data plane would inherit the mask of a restart
     allow_descriptors()
     environ = environ_of(os.environ, settings.common)
-    early = start_early(COMMAND, environ, survives=settings.app.data_plane_survives)
+    early = start(COMMAND, environ, survives=settings.app.data_plane_survives)
+    early.begin()
     try:
         yield early
     finally:
         if handed_on.listener is None:
-            early.end(settings.app.shutdown_grace_s + KEEPER_S)
+            early.end(settings.app.shutdown_grace_s + HOLDER_S)
 
 
 def _await_early(early: "NodeProcess") -> None:

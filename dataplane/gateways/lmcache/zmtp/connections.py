@@ -11,7 +11,7 @@ import resource
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
@@ -135,18 +135,18 @@ class ZmtpServer:
         url: str,
         on_message: Callable[[ZmtpConnection, list[bytes]], None],
         closed: Callable[[ZmtpConnection], None],
-        keeper: SocketStore | None = None,
+        holder: SocketStore | None = None,
         inherited: Sequence[InheritedSocket] = (),
     ) -> None:
         """Listen at `url`. Raise OSError if that is not possible.
 
         `on_message` receives the frames of each message and may answer at once or later. `inherited` are the sockets of
-        the previous data plane, which the holders behind `keeper` have.
+        the previous data plane, which the holders behind `holder` have.
         """
         self._loop = loop
         self._on_message = on_message
         self._closed = closed
-        self._keeper = keeper
+        self._holder = holder
         self._by_fd: dict[int, ZmtpConnection] = {}
         self._known = self._kept = self._taken_bytes = 0
         self._told_at = -_TELL_S
@@ -160,7 +160,7 @@ class ZmtpServer:
         self._pid_resolver = PidResolver(self._found)
         # A separate epoll within that of the loop bounds the time of a turn, however many clients there are.
         self._epoll = select.epoll()
-        listener, connections = sorted_out(inherited, url, keeper)
+        listener, connections = sorted_out(inherited, url, holder)
         try:
             self._listener = listen(url) if listener is None else listener
         except OSError:
@@ -170,11 +170,11 @@ class ZmtpServer:
         self.url = url_of(self._listener)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
-        if keeper is not None and listener is None:
-            keeper.made(LISTENER, 0, HeldSocket(self._listener.fileno()))
+        if holder is not None and listener is None:
+            holder.made(LISTENER, 0, HeldSocket(self._listener.fileno()))
         for number, each in connections.items():
             connection = self._begin(each, ZmtpStream.under_way(MAX_MESSAGE_BYTES, MAX_ARGUMENTS), number)
-            connection.kept = connection.doubtful = keeper is not None
+            connection.kept = connection.doubtful = holder is not None
             self._kept += connection.kept
 
     def numbered(self, number: int) -> ZmtpConnection | None:
@@ -301,7 +301,7 @@ class ZmtpServer:
 
         Called after requests were served, so that a request that ends this process does not reach the next one.
         """
-        if self._keeper is None:
+        if self._holder is None:
             return
         wanted = connection.stream.ready and connection.stream.whole and not connection.left
         if wanted == connection.kept or (wanted and self._kept >= MAX_KEPT):
@@ -311,20 +311,13 @@ class ZmtpServer:
             return
         connection.kept = True
         self._kept += 1
-        self._keeper.made(CONNECTION, connection.number, HeldSocket(connection.socket.fileno()))
+        self._holder.made(CONNECTION, connection.number, HeldSocket(connection.socket.fileno()))
 
     def _drop(self, connection: ZmtpConnection) -> None:
-        if connection.kept and self._keeper is not None:
+        if connection.kept and self._holder is not None:
             connection.kept = False
             self._kept -= 1
-            self._keeper.dropped(CONNECTION, connection.number)
-
-    def keepable(self) -> Iterator[tuple[str, int, HeldSocket]]:
-        """Yield the kind, number and socket of each socket that holders have."""
-        yield LISTENER, 0, HeldSocket(self._listener.fileno())
-        for connection in self._by_fd.values():
-            if connection.kept:
-                yield CONNECTION, connection.number, HeldSocket(connection.socket.fileno())
+            self._holder.dropped(CONNECTION, connection.number)
 
     def flush(self, connection: ZmtpConnection) -> None:
         """Send queued answers. Bytes that the kernel does not accept now are sent later."""

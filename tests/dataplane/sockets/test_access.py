@@ -11,18 +11,16 @@ from collections.abc import Callable
 import pytest
 
 from dataplane.client import attach
-from dataplane.protocol.codec import decode, decoder, encode
+from dataplane.holding import holder, requests
+from dataplane.protocol.codec import decode, decoder
 from dataplane.protocol.codes import Code, code_of
 from dataplane.protocol.engine import (
     VERSION,
-    Attach,
-    Detach,
     EngineReply,
-    Hold,
-    MemoryHeld,
+    Ping,
     Refused,
     Reserve,
-    SpaceRequest,
+    Serving,
 )
 from dataplane.protocol.layout import (
     HOT_NBYTES,
@@ -39,28 +37,6 @@ from tests.require import require
 PAGE = 4096
 
 
-class Holder(RawEngine):
-    """Collects every fd that it is given."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.memory: dict[tuple[str, int], int] = {}
-        self.take(self.ask(Hold(1, VERSION)))
-
-    def take(self, answer: object) -> None:
-        assert isinstance(answer, MemoryHeld), answer
-        fds = self.fds[-len(answer.memory) :] if answer.memory else []
-        for each, fd in zip(answer.memory, fds, strict=True):
-            assert os.fstat(fd).st_size == each.nbytes
-            self.memory[each.kind, each.number] = fd
-        for each in answer.dropped:
-            del self.memory[each.kind, each.number]
-
-    def take_until(self, kind: str) -> None:
-        while not any(name == kind for name, _ in self.memory):
-            self.take(self.receive())
-
-
 def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
     with (
         attach(plane.socket, [make.space()], timeout_s=30) as client,
@@ -71,56 +47,30 @@ def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
         assert reservation.commit().blocks == len(chain)
 
 
-def test_what_was_ready_is_read_through_a_holder_after_kill_9(plane: Plane) -> None:
-    before, after = make.keys(3, "before"), make.keys(3, "after")
-    with Holder(plane.socket) as holder:
-        assert list(holder.memory) == [("index", 0), ("books", 0), ("names", 0)]
-        store(plane, before)
-        holder.take_until("segment")
-        store(plane, after)
-        plane.kill()
-        with mmap.mmap(holder.memory["index", 0], 0) as mapped:
-            index = IndexMemory.attach(memoryview(mapped))
-            for chain in (before, after):
-                numbers, control = index.find(pack_keys(chain), 1)
-                assert is_ready(control).all()
-                for number, content in zip(numbers, contents(chain, PAGE), strict=True):
-                    row = index.hot[number]
-                    fd = holder.memory["segment", int(row[HOT_SPACE_SEGMENT]) >> 32]
-                    assert os.pread(fd, int(row[HOT_NBYTES]), int(row[HOT_OFFSET])) == content
-            del index, row
+def test_what_was_ready_is_in_what_the_holder_has_after_kill_9(plane: Plane) -> None:
+    chain = make.keys(3)
+    store(plane, chain)
+    plane.kill_process()
+    held = requests.peek(plane.folder)
+    memory = {(kind, number): fd for kind, number, fd in held}
+    with mmap.mmap(memory["index", 0], 0) as mapped:
+        index = IndexMemory.attach(memoryview(mapped))
+        numbers, control = index.find(pack_keys(chain), 1)
+        assert is_ready(control).all()
+        for number, content in zip(numbers, contents(chain, PAGE), strict=True):
+            row = index.hot[number]
+            fd = memory["segment", int(row[HOT_SPACE_SEGMENT]) >> 32]
+            assert os.pread(fd, int(row[HOT_NBYTES]), int(row[HOT_OFFSET])) == content
+        del index, row
+    holder.close_all([fd for _, _, fd in held])
 
 
-def test_a_holder_hears_of_memory_that_comes_and_goes(plane: Plane) -> None:
-    with Holder(plane.socket) as holder, RawEngine(plane.socket) as engine:
-        engine.attach()
-        holder.take_until("area")
-        engine.close()
-        with RawEngine(plane.socket) as other:
-            number = other.attach(group="other").client
-            while ("area", number) not in holder.memory:
-                holder.take(holder.receive())
-            other.send(encode(Detach(7)))
-            while ("area", number) in holder.memory:
-                holder.take(holder.receive())
-
-
-def test_a_late_holder_gets_everything_at_once(plane: Plane) -> None:
-    with RawEngine(plane.socket) as engine:
-        attached = engine.attach()
-        store(plane, make.keys(3))
-        with Holder(plane.socket) as holder:
-            assert ("index", 0) in holder.memory
-            assert ("area", attached.client) in holder.memory
-            assert [kind for kind, _ in holder.memory].count("segment") == 1
-
-
-def test_a_holder_of_another_version_is_refused_and_a_holder_may_not_attach(plane: Plane) -> None:
+def test_a_ping_of_another_version_is_refused(plane: Plane) -> None:
     with RawEngine(plane.socket) as raw:
-        assert raw.refusal(Hold(1, VERSION + 1)) == (Code.VERSION_MISMATCH, "version")
-    with Holder(plane.socket) as holder:
-        request = Attach(2, VERSION, "g", [SpaceRequest(make.space())])
-        assert holder.refusal(request)[0] is Code.ALREADY_ATTACHED
+        assert raw.refusal(Ping(1, VERSION + 1)) == (Code.VERSION_MISMATCH, "version")
+        assert isinstance(raw.ask(Ping(2, VERSION)), Serving)
+        raw.attach()
+        assert isinstance(raw.ask(Ping(3, VERSION)), Serving)
 
 
 def test_memory_is_sealed_private_and_the_index_read_only(plane: Plane) -> None:
@@ -231,9 +181,6 @@ def test_a_user_on_the_allow_list_may_attach_and_one_that_is_not_is_told_so(
     assert as_other(ATTACH, plane.socket) == "connected"
 
 
-def test_a_user_on_the_allow_list_may_not_hold(open_plane: Callable[..., Plane]) -> None:
-    require(os.geteuid() == 0, "only root can start a process of another user")
+def test_a_user_on_the_allow_list_may_not_reach_the_holder(open_plane: Callable[..., Plane]) -> None:
     plane = open_plane(dataplane__allowed_uids=str(OTHER_UID))
-    answer = decode(_decoder, bytes.fromhex(as_other(CONNECT, plane.socket, encode(Hold(1, VERSION)).hex())))
-    assert isinstance(answer, Refused)
-    assert code_of(answer.code) is Code.NOT_ALLOWED
+    assert as_other(CONNECT, str(plane.folder / holder.SOCKET_NAME)) == "no permission"
