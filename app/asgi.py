@@ -11,7 +11,7 @@ from litestar.di import Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, License
-from litestar.types import Receive, Send
+from litestar.types import ASGIApp, Receive, Send
 
 from app import __version__
 from app.compose import Parts
@@ -205,14 +205,14 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
             alerts.list_annotations,
             get_snapshot,
         ],
-        guards=[negotiate],
+        opt={"negotiated": True},
     )
     return Litestar(
         route_handlers=[
             *(api, docs, manual, manual_start, healthz, fleet_healthz, readyz, metrics, home, page),
             *([objects.router] if settings.lmcache_api else []),
         ],
-        guards=[guard],
+        middleware=[_admitted],
         dependencies={
             **{name: _Part(_getter(routes, name)) for name in SERVICES},
             "kept": _Part(lambda: routes.parts.events),
@@ -231,6 +231,20 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
         openapi_config=_openapi(),
         logging_config=None,
     )
+
+
+def _admitted(app: ASGIApp) -> ASGIApp:
+    """Raise a LarderError for a caller or a request that the route does not serve. This is no guard of Litestar, which
+    would copy the handler for each request."""
+
+    async def serve(scope: Any, receive: Receive, send: Send) -> None:
+        handler = scope["route_handler"]
+        guard(scope, handler)
+        if handler.opt.get("negotiated"):
+            negotiate(scope, handler)
+        await app(scope, receive, send)
+
+    return serve
 
 
 def _open_to_all(app: AppSettings) -> frozenset[str]:

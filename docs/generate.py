@@ -15,7 +15,7 @@ sys.path.insert(0, str(FOLDER.parent))
 from app.http.problems import KINDS, TYPE_PREFIX  # noqa: E402
 from dataplane.protocol.codes import Code, ReserveOutcome  # noqa: E402
 from dataplane.protocol.states import TRANSITIONS, BlockStep, State  # noqa: E402
-from docs import connector_tables, reference_tables, settings_table, tier_tables  # noqa: E402
+from docs import connector_tables, log_lines, reference_tables, settings_table, tier_tables  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py; change the code instead. -->"
 
@@ -99,6 +99,7 @@ FILES: dict[str, Callable[[], str]] = {
     "reference/cli.md": lambda: reference_tables.commands(NOTE),
     "reference/errors.md": errors,
     "reference/events.md": lambda: reference_tables.event_page(NOTE),
+    "reference/log-lines.md": lambda: log_lines.page(NOTE),
     "reference/metrics.md": lambda: reference_tables.metric_page(NOTE),
     "reference/routes.md": lambda: reference_tables.routes(NOTE),
     "reference/series.md": lambda: reference_tables.series_page(NOTE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -40,7 +40,33 @@ from dataplane.protocol.stats.node import NodeStats
 from docs import settings_table
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
-API = ("`--url`", "`--context`", "`--timeout`")
+BUNDLES = {
+    "prefix": (
+        *(
+            "--tokens",
+            "--tokens-file",
+            "--keys-file",
+            "--chunk-tokens",
+            "--text",
+            "--text-file",
+            "--messages",
+        ),
+        "--generation-prompt",
+    ),
+    "policy": ("--algorithm", "--admission", "--admission-idle", "--high-watermark", "--low-watermark"),
+    "page": ("--sort", "--cursor"),
+    "output": ("-o", "--json"),
+    "API": ("--url", "--context", "--timeout"),
+}
+"""Options that occur together, by the name that stands for them."""
+VERBS: dict[str, frozenset[str]] = {
+    "delete": frozenset(),
+    "describe": frozenset({"Includes its conditions, and events that concern it."}),
+    "edit": frozenset({"Refused if the record changed meanwhile."}),
+    "get": frozenset(),
+    "list": frozenset(),
+}
+"""Verbs that mean the same for every noun, and what their help says about it after the first sentence."""
 SHARED_BY = 3
 """An option of so many commands is described once."""
 _MODULE = re.compile(r"\b(?:typing|dataplane\.protocol(?:\.\w+)*)\.(?=\w)")
@@ -54,18 +80,26 @@ CHANNELS: tuple[tuple[str, str, Any], ...] = (
 )
 
 
+Record = tuple[str, str]
+"""The declaration of an option, and its help."""
+
+
 def cell(text: str | None) -> str:
     """Return text for a cell of a Markdown table: one line, `|` escaped."""
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
 def commands(note: str) -> str:
-    """`reference/cli.md`: the help of each command. Options of many commands are described once."""
+    """`reference/cli.md`: the help of each command. Options of many commands, and those of several commands of a noun,
+    are described once."""
     root = click.Context(larder, info_name="larder", help_option_names=["-h", "--help"])
     found = [(path, command, _records(command, context)) for path, command, context in _walk(larder, root)]
-    uses = Counter(record for _, _, records in found for record in records)
-    often = {_name(record): record for record, count in reversed(uses.most_common()) if count >= SHARED_BY}
-    shared = set(often.values())
+    nouns = {path[1] for path, _, _ in found if len(path) > 2}
+    everywhere = _often(SHARED_BY, (records for _, _, records in found))
+    of_noun = {
+        noun: _often(2, (records for path, _, records in found if path[1:2] == [noun])) - everywhere
+        for noun in nouns
+    }
     lines = [
         "# Command line",
         "",
@@ -76,24 +110,76 @@ def commands(note: str) -> str:
         "",
         "## Shared options",
         "",
-        "Commands name these options without the description. *API* stands for `--url`, `--context` and "
-        "`--timeout`.",
+        "Options are described once: here, at a noun, or at the only command that has them. A command ends with the "
+        "names of the options that are described elsewhere. All commands but those that say *no API* take "
+        f"{_listed(BUNDLES['API'])}. "
+        + " ".join(f"*{name}* stands for {_listed(BUNDLES[name])}." for name in BUNDLES if name != "API"),
         "",
-        *sorted(_option(record) for record in shared),
+        *sorted(map(_option, everywhere)),
     ]
+    plain: dict[str, list[str]] = defaultdict(list)
+    entries = []
     for path, command, records in found:
-        arguments = [each.make_metavar(root) for each in command.params if isinstance(each, click.Argument)]
+        shared = of_noun.get(path[1], set()) if len(path) > 1 else set()
+        own, names = _split(command, records, everywhere | shared)
+        usage = _usage(path, command, root)
         about = [" ".join(each.split()) for each in (command.help or "").split("\n\n") if each != "\b"]
-        lines += ["", f"{'#' * min(len(path) + 1, 4)} `{' '.join([*path, *arguments])}`", "", *about]
-        lines += ["", *map(_option, own)] if (own := [each for each in records if each not in shared]) else []
-        names = [f"`{_name(record)}`" for record in records if record in shared]
-        names = ["*API*", *(each for each in names if each not in API)] if set(API) <= set(names) else names
-        lines += ["", f"Shared: {', '.join(names)}"] if names else []
+        if _is_plain(path, own, about):
+            plain[path[1]].append(f"`{usage}`" + (f" ({', '.join(names)})" if names else ""))
+            continue
+        described = [*sorted(map(_option, shared if len(path) == 2 else ())), *map(_option, own)]
+        entries.append((path, usage, about, described, names))
+    for path, usage, about, described, names in entries:
+        lines += ["", f"{'#' * min(len(path) + 1, 4)} `{usage}`", "", *about]
+        if path[1:] and path[1:] == path[1:2] and plain[path[1]]:
+            lines += ["", f"[Verbs](../operate/command-line.md#verbs): {', '.join(plain[path[1]])}."]
+        lines += ["", *described] if described else []
+        lines += ["", f"Also {', '.join(names)}."] if names else []
     return "\n".join(lines) + "\n"
 
 
-Record = tuple[str, str]
-"""The declaration of an option, and its help."""
+def _split(
+    command: click.Command, records: list[Record], elsewhere: set[Record]
+) -> tuple[list[Record], list[str]]:
+    """Return the options that only this command describes, and the names of the others."""
+    names = _bundled([_name(record) for record in records if record in elsewhere])
+    if isinstance(command, click.Group):
+        names = []
+    elif "*API*" in names:
+        names.remove("*API*")
+    else:
+        names.insert(0, "*no API*")
+    return [each for each in records if each not in elsewhere], names
+
+
+def _usage(path: list[str], command: click.Command, context: click.Context) -> str:
+    arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+    return " ".join([*path[len(path) > 2 :], *arguments])
+
+
+def _is_plain(path: list[str], own: list[Record], about: list[str]) -> bool:
+    """Return whether the table of verbs says all about a command of a noun."""
+    said = re.split(r"(?<=\.) ", " ".join(about))
+    return len(path) > 2 and path[-1] in VERBS and not own and not set(said[1:]) - VERBS[path[-1]]
+
+
+def _often(times: int, commands: Iterable[list[Record]]) -> set[Record]:
+    """Return the options of at least so many commands: of each name, the one that most commands have."""
+    uses = Counter(record for records in commands for record in records)
+    often = {_name(record): record for record, count in reversed(uses.most_common()) if count >= times}
+    return set(often.values())
+
+
+def _bundled(names: list[str]) -> list[str]:
+    for bundle, options in BUNDLES.items():
+        if set(options) <= set(names):
+            names = [f"*{bundle}*", *(name for name in names if name not in options)]
+    return [name if name.startswith("*") else f"`{name}`" for name in names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}"
 
 
 def _records(command: click.Command, context: click.Context) -> list[Record]:

@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from app.errors import Forbidden, LarderError, StoreUnavailable, Unauthorized
@@ -70,11 +69,10 @@ def until_answered(context: AbstractContextManager[T]) -> T:
     return _ending.get().enter_context(context)
 
 
-async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Raise Unauthorized or Forbidden if the caller may not use the route. A coroutine, because Litestar would run a
-    plain function in a thread."""
+def guard(scope: Any, handler: BaseRouteHandler) -> None:
+    """Raise Unauthorized or Forbidden if the caller may not use the route."""
     role = handler.opt.get("role", "admin")
-    if role == "anyone" or handler.opt.get("opened_by") in connection.app.state.open_to_all:
+    if role == "anyone" or handler.opt.get("opened_by") in scope["litestar_app"].state.open_to_all:
         return
     asks = caller()
     if asks.token_id == SETUP_ID and not handler.opt.get("setup", False):
@@ -82,4 +80,4 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if not asks.may(role) and asks.role != handler.opt.get("also"):
         raise Forbidden(f"this needs the role {role!r}, and {asks.actor!r} has the role {asks.role!r}")
     if not handler.opt.get("scoped", False):
-        asks.check_whole(connection.url.path)
+        asks.check_whole(scope["path"])

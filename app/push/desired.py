@@ -88,6 +88,10 @@ class DesiredState:
         """Return the wanted snapshots of a node with these labels, as of the last refresh."""
         return {kind: self.built(kind, labels).wanted for kind in self._newest}
 
+    def wanted_of(self, kind: SnapshotType, labels: Labels) -> WantedSnapshot | None:
+        """Return one of them; None before the first refresh."""
+        return self.built(kind, labels).wanted if kind in self._newest else None
+
     def built(self, kind: SnapshotType, labels: Labels) -> BuiltSnapshot:
         newest = self._newest[kind]
         group = tuple(matches(labels, selector) for selector in newest.selectors)

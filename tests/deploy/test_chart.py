@@ -4,15 +4,18 @@ Helm is its Go library (helm-python-sdk). No cluster runs here: a test starts th
 environment as processes of this machine.
 """
 
+import base64
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +30,7 @@ from dataplane.client import Space, attach
 from dataplane.ping import ping
 from dataplane.protocol.keys import chain
 from tests.dataplane.plane import wait_for
+from tests.e2e.larder import running
 from tests.free_port import free_port
 from tests.require import require
 
@@ -34,6 +38,7 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "larder"
 LARDER = Path(sys.executable).with_name("larder")
 KUBERNETES = ["1.28.0", "1.32.0", "1.37.0"]
 NEEDED = "is not installed: .venv/bin/python -m pip install -r tests/deploy/requirements.txt"
+ADMIN = "an-admin-token-of-more-than-32-characters"
 EVERYTHING: dict[str, Any] = {
     "imagePullSecrets": [{"name": "registry"}],
     "manager": {
@@ -69,6 +74,7 @@ EVERYTHING: dict[str, Any] = {
         "annotations": {"a": "b"},
         "tlsSecret": "larder-tls",
     },
+    "joinToken": {"enabled": True, "uses": 100, "ttlDays": 30, "labels": {"rack": "7"}},
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "metrics": {
         "serviceMonitor": {
@@ -305,11 +311,102 @@ def test_no_pod_gets_variables_or_rights_that_it_does_not_need(helm: Any, values
             continue
         spec = pod(manifest)
         assert spec["enableServiceLinks"] is False, name
-        assert spec["automountServiceAccountToken"] is False, name
+        assert spec["automountServiceAccountToken"] is (manifest["kind"] == "Job"), name
         if not name.endswith("-vllm"):
             for container in spec["containers"]:
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
                 assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_a_data_plane_is_guaranteed_if_requests_and_limits_are_equal(helm: Any) -> None:
+    def is_guaranteed(**resources: Any) -> bool:
+        spec = pod(manifests(helm, {"dataplane": {"resources": resources}})["DaemonSet/larder-dataplane"])
+        return all(
+            {"cpu", "memory"} <= container["resources"]["limits"].keys()
+            and container["resources"]["limits"] == container["resources"]["requests"]
+            for container in (*spec["initContainers"], *spec["containers"])
+        )
+
+    assert not is_guaranteed()
+    assert is_guaranteed(requests={"cpu": 4, "memory": "66Gi"}, limits={"cpu": 4, "memory": "66Gi"})
+
+
+class Cluster(ThreadingHTTPServer):
+    """The secrets of a Kubernetes API."""
+
+    def __init__(self) -> None:
+        self.secrets: dict[str, dict[str, str]] = {}
+        cluster = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PATCH(self) -> None:
+                name = self.path.removeprefix("/api/v1/namespaces/inference/secrets/")
+                if name in cluster.secrets:
+                    cluster.secrets[name] |= self.body()["data"]
+                self.answer(200 if name in cluster.secrets else 404)
+
+            def do_POST(self) -> None:
+                assert self.path == "/api/v1/namespaces/inference/secrets"
+                body = self.body()
+                cluster.secrets[body["metadata"]["name"]] = body["data"]
+                self.answer(201)
+
+            def body(self) -> Any:
+                assert self.headers["Authorization"] == "Bearer of-the-pod"
+                return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+            def answer(self, status: int) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+def test_each_revision_replaces_the_join_token(helm: Any, socket_dir: Path, tmp_path: Path) -> None:
+    rendered = manifests(
+        helm, {"joinToken": {"enabled": True, "uses": 7, "ttlDays": 2, "labels": {"rack": "7"}}}
+    )
+    job = rendered["Job/larder-join-token-1"]
+    for name, text in {"token": "of-the-pod", "namespace": "inference", "admin": ADMIN}.items():
+        (tmp_path / name).write_text(text)
+    port = free_port()
+    settings = {
+        "LARDER_APP__ADMIN_TOKEN": ADMIN,
+        "LARDER_APP__JOIN_URL": f"tcp://127.0.0.1:{port}",
+    }
+    with running(socket_dir, **settings) as larder, Cluster() as cluster:
+        threading.Thread(target=cluster.serve_forever, daemon=True).start()
+        environ = environment_of(job) | {
+            "LARDER_URL": larder.url,
+            "LARDER_TOKEN_FILE": str(tmp_path / "admin"),
+            "GRACE_S": "0",
+            "KUBERNETES_URL": f"http://127.0.0.1:{cluster.server_port}",
+            "SERVICE_ACCOUNT": str(tmp_path),
+        }
+        (container,) = pod(job)["containers"]
+        seen = []
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, "-c", *container["args"]],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, done.stderr
+            seen.append(base64.b64decode(cluster.secrets["larder-join"]["token"]).decode())
+            larder.api.headers["Authorization"] = f"Bearer {ADMIN}"
+            (record,) = larder.get("join-tokens")["items"]
+            assert record["name"] == "helm/larder"
+            assert (record["uses_left"], record["labels"]) == (7, {"rack": "7"})
+            assert record["expires_at"] - record["created_at"] == pytest.approx(2 * 86_400)
+            assert f"has the join token {record['id']}" in done.stdout
+        cluster.shutdown()
+    assert seen[0] != seen[1]
 
 
 def test_data_planes_get_the_directories_and_secrets_of_tiers(helm: Any) -> None:

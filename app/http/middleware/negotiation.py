@@ -1,6 +1,6 @@
 """Check that the API supports a request: the resource has the method, the route has the query parameters, each of them
-occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check is a guard of all
-routes, so that no route can omit it.
+occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check runs for all routes
+of the API, so that none can omit it.
 
 An action on a resource is a `POST` to the name of the resource followed by `opt["suffix"]`. The router does not know
 such paths: it sees a resource and its actions as one route. This module separates their methods."""
@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from litestar import Litestar
-from litestar.connection import ASGIConnection
 from litestar.exceptions import MethodNotAllowedException, NotFoundException
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.routes import HTTPRoute
@@ -29,18 +28,18 @@ _QVALUE = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 """RFC 9110 §12.4.2."""
 
 
-async def negotiate(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Raise MethodNotAllowedException, Malformed, Invalid or NotAcceptable for an unsupported request. This function
-    does not wait; it is `async` because Litestar runs other guards in a thread."""
-    path, method = connection.scope["path"], connection.scope.get("method")
-    if (":" in path or "suffix" in handler.opt) and method not in allowed(connection.app, path):
+def negotiate(scope: Any, handler: BaseRouteHandler) -> None:
+    """Raise MethodNotAllowedException, Malformed, Invalid or NotAcceptable for an unsupported request."""
+    app, path, method = scope["litestar_app"], scope["path"], scope.get("method")
+    if (":" in path or "suffix" in handler.opt) and method not in allowed(app, path):
         raise MethodNotAllowedException
-    query = connection.scope["query_string"]
+    query = scope["query_string"]
     if query:
-        _check_query(query, _names(connection.app, handler))
-    accepted = connection.headers.get("accept")
-    if accepted is not None and accepted != "*/*" and has_content(handler):
-        _check_accepted(accepted, (produced(handler), *handler.opt.get("produces", ())))
+        _check_query(query, _names(app, handler))
+    accepted = [value for name, value in scope["headers"] if name == b"accept"]
+    if accepted and accepted != [b"*/*"] and has_content(handler):
+        text = b", ".join(accepted).decode("latin-1")
+        _check_accepted(text, (produced(handler), *handler.opt.get("produces", ())))
 
 
 def allowed(app: Litestar, path: str) -> list[str]:

@@ -12,12 +12,14 @@ dashboard must load before its user has logged in. A refusal is written to the a
 
 import asyncio
 import ipaddress
+import logging
 import os
 import re
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -104,6 +106,11 @@ class MiddlewareStack:
         self._hosts = frozenset({"localhost", *(name.lower() for name in allowed_hosts)})
         self._origins = frozenset(origin.lower() for origin in allowed_origins)
         self._log = structlog.get_logger()
+
+    @cached_property
+    def _access_log(self) -> Any:
+        """A logger that is bound once, as of the first request; others bind themselves for each line."""
+        return self._log.bind()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -237,10 +244,11 @@ class MiddlewareStack:
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
         # Health checks run every few seconds, also while they fail.
         is_notable = method not in _SAFE or (status >= 400 and path not in _HEALTH)
-        level = "info" if is_notable else "debug"
-        getattr(self._log, level)(
-            "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
-        )
+        level = logging.INFO if is_notable else logging.DEBUG
+        if self._access_log.is_enabled_for(level):
+            self._access_log.log(
+                level, "request.ended", method=method, path=path, status=status, ms=round(seconds * 1e3, 1)
+            )
 
     def _check(self, scope: Any, headers: dict[bytes, str]) -> None:
         self._check_path(scope["raw_path"])

@@ -35,8 +35,10 @@ class RecordProgress:
 
     def state(self, node: FleetNode, kind: SnapshotType | None = None) -> NodeState:
         """Return a node's state for one type, or for all."""
-        wanted = self._desired.wanted(node.labels)
-        return node_state(node, wanted, SNAPSHOT_TYPES if kind is None else (kind,))
+        if kind is None:
+            return node_state(node, self._desired.wanted(node.labels), SNAPSHOT_TYPES)
+        wanted = self._desired.wanted_of(kind, node.labels)
+        return node_state(node, {} if wanted is None else {kind: wanted}, (kind,))
 
     def census(self) -> dict[str, int]:
         """Return the number of nodes in each state."""
@@ -144,7 +146,7 @@ class RecordProgress:
 
     def _applied(self, node: FleetNode, kind: SnapshotType, generation: int) -> bool:
         observed = self._own(node, kind)
-        wanted = self._desired.wanted(node.labels).get(kind)
+        wanted = self._desired.wanted_of(kind, node.labels)
         if kind not in node.observed and wanted is not None and wanted.is_optional:
             return wanted.generation >= generation
         if observed is None or wanted is None or observed.generation < generation:
