@@ -62,6 +62,12 @@ TIERS = {
     "spilled_bytes": MetricDeclaration(
         "larder_tier_spilled_bytes", C, "Bytes of blocks that were copied to the tier.", _TIER
     ),
+    "cascaded_blocks": MetricDeclaration(
+        "larder_tier_cascaded_blocks",
+        C,
+        "Those of the spilled blocks that were copied from another tier, which evicts them soon.",
+        _TIER,
+    ),
     "loaded_blocks": MetricDeclaration(
         "larder_tier_loaded_blocks", C, "Blocks that were loaded from the tier into memory.", _TIER
     ),
@@ -82,7 +88,8 @@ REFUSED = MetricDeclaration(
     "larder_tier_refused_blocks",
     C,
     "Blocks that were not copied to the tier, by reason: away (out of service), waiting (too many wait), budget, limit "
-    "(of the tenant), listing (the tier is being listed), full, late, failed.",
+    "(of the tenant), listing (the tier is being listed), evicted (the tier before it evicted the block first), full, "
+    "late, failed.",
     _REASON,
 )
 LOST = MetricDeclaration(
@@ -106,6 +113,7 @@ REASONS = frozenset(
         "budget",
         "limit",
         "listing",
+        "evicted",
         "memory",
         "missing",
         "corrupt",

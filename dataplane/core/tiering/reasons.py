@@ -13,6 +13,8 @@ REFUSED = {
     "limit": "the quota of the block's tenant has no room",
     "listing": "the shared tier is being listed, and the block would need room",
     "size": "the block of another tier is larger than the pool of this node",
+    "evicted": "with the spill `cascade`: the tier before it evicted the block before it was copied, or after its copy "
+    "was refused",
     **CALL_REASONS,
 }
 """Blocks that were not copied to a tier (`refused` of a tier)."""

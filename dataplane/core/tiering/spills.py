@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -342,8 +342,12 @@ class Spills:
         return b"" if found == NONE else found
 
     def _in_memory(self, entry: TierEntry) -> bool:
-        """Return whether a block is used in memory. The tier then keeps it, because it does not see these uses."""
-        space = self._tiering.space_numbers().get(entry.stored.name.space)
+        return self.is_used_in_memory(entry, self._tiering.space_numbers())
+
+    def is_used_in_memory(self, entry: TierEntry, spaces: Mapping[bytes, int]) -> bool:
+        """Return whether a block is used in memory. The tier then keeps it, because it does not see these uses.
+        `spaces` are `Tiering.space_numbers`."""
+        space = spaces.get(entry.stored.name.space)
         if space is None:
             return False
         block = self._pool.table.find(pack_keys([entry.stored.name.key]), space)[0]

@@ -18,6 +18,7 @@ import numpy as np
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.storing import check_keys
 from dataplane.core.pool.pins import Pin
+from dataplane.core.tiering.cascades import Cascades
 from dataplane.core.tiering.contents import TierEntry
 from dataplane.core.tiering.existence import Existence, FoundBlock
 from dataplane.core.tiering.listings import Listings
@@ -80,6 +81,7 @@ class Tiering:
         """Called before an invalidation takes effect, to record it."""
         self.spills = Spills(node.pool, self)
         self.transfers = TierTransfers(self)
+        self.cascades = Cascades(self)
         self.moves = Moves(node, self)
         self.pinned_chains = PinnedChains(self)
         self.pinned_chains.changed(self._pool.pins.by_name.values())
@@ -277,6 +279,7 @@ class Tiering:
         self.pinned_chains.step(now)
         self.pin_loads.step(now)
         self.spills.look_ahead(now)
+        self.cascades.step(now)
         self.moves.step(now)
 
     # ---- evictions and invalidations
@@ -284,6 +287,7 @@ class Tiering:
     def evict(self, tier: TierState, entry: TierEntry) -> None:
         """Forget a block that a tier has to delete."""
         self.forget(tier, entry.stored.name)
+        self.cascades.evicted(tier, entry)
         tier.contents.evicted_blocks += 1
         tier.contents.evicted_bytes += entry.charge
         tier.deletions.add([entry.stored.name])

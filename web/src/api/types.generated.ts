@@ -3646,7 +3646,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @enum {string} */
-            spill: "commit" | "second_touch" | "evict" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "off";
             stats: {
                 [key: string]: components["schemas"]["TierStats"];
             };
@@ -3702,8 +3702,8 @@ export interface components {
             selector?: {
                 [key: string]: string;
             } | null;
-            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`). */
-            spill?: ("commit" | "second_touch" | "evict" | "off") | null;
+            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). */
+            spill?: ("commit" | "second_touch" | "evict" | "cascade" | "off") | null;
             /** @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds. */
             type?: string | null;
         };
@@ -3778,11 +3778,11 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`).
+             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`).
              * @default commit
              * @enum {string}
              */
-            spill: "commit" | "second_touch" | "evict" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "off";
             /**
              * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
              * @example s3
@@ -3824,7 +3824,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @enum {string} */
-            spill: "commit" | "second_touch" | "evict" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "off";
             type: string;
         };
         /** TierRefusal */
@@ -3838,6 +3838,8 @@ export interface components {
             /** @default 0 */
             blocks: number;
             budget_bytes: number;
+            /** @default 0 */
+            cascaded_blocks: number;
             encodings?: {
                 [key: string]: number;
             };

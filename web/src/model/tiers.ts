@@ -38,6 +38,7 @@ export function notes(tier: Tier): string[] {
     ...(tier.waiting_blocks
       ? [`${whole(tier.waiting_blocks)} blocks wait to be copied to it${tier.waiting_bytes ? `, ${bytes(tier.waiting_bytes)}` : ''}`]
       : []),
+    ...(tier.cascaded_blocks ? [`${plural(tier.cascaded_blocks, 'block')} copied from the tier before it, which evicts them`] : []),
     ...(refused ? [`blocks not copied to it: ${refused}`] : []),
     ...(lost ? [`blocks not loaded: ${lost}`] : []),
     ...(held ? [`encodings of blocks: ${held}`] : []),
