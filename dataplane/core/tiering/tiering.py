@@ -10,7 +10,7 @@ Spills and loads are bounded in bytes for each tier. A tier that hangs blocks at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,7 +31,9 @@ from dataplane.core.tiering.spills import Spills
 from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.core.tiering.transfers import TierTransfers
+from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.tier_directory import TierDirectory, space_word
 from dataplane.tiers.codecs.codec import BlockForm
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
@@ -87,6 +89,8 @@ class Tiering:
         self.pinned_chains.changed(self._pool.pins.by_name.values())
         self.pin_loads = PinLoads(self)
         self._shared_out = False
+        self.known_spaces: Mapping[bytes, Space] = {}
+        """Spaces that engines have attached, also before the process started, by identity."""
         self.writer = 0
         """Number of this node in the blocks that it writes to shared tiers (`writer_number`)."""
         self.listings = Listings(self)
@@ -232,6 +236,17 @@ class Tiering:
         for number in self._pool.spaces.by_number:
             self.identity(number)
         return {space: number for number, space in self._identities.items()}
+
+    def attach(self, space: bytes) -> int | None:
+        """Attach the mover to a space that no engine has attached now, so that its blocks can be loaded into memory.
+        Return its number; None if the space is not known, or contradicts one that is attached."""
+        known = self.known_spaces.get(space)
+        if known is None:
+            return None
+        try:
+            return self._node.attach_space(self.client, known)
+        except ProtocolError:
+            return None
 
     # ---- quotas and pins
 
