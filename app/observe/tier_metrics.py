@@ -128,6 +128,12 @@ REASONS = frozenset(
         "values",
     )
 )
+DRAINING = MetricDeclaration(
+    "larder_tier_draining_blocks",
+    G,
+    "Most blocks that no other tier holds yet; only while the tier drains.",
+    _TIER,
+)
 TENANTS = {
     "bytes": MetricDeclaration(
         "larder_tier_tenant_bytes", G, "Bytes of the tier's budget that a tenant uses.", _TENANT
@@ -177,6 +183,8 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
         for name, declared in TIERS.items():
             page.add(declared, getattr(tier, name), stats.node, tier.name)
         add_reported(page, LOAD_SECONDS, stats.tier_load_seconds.get(tier.name), stats.node, tier.name)
+        if tier.draining_blocks is not None:
+            page.add(DRAINING, tier.draining_blocks, stats.node, tier.name)
         for declared, counts in (
             (REFUSED, tier.refused),
             (LOST, tier.lost),

@@ -326,6 +326,7 @@ class Mover:
             spilled_blocks=run.state.counters.spilled_blocks,
             spilled_bytes=run.state.counters.spilled_bytes,
             cascaded_blocks=run.state.counters.cascaded_blocks,
+            draining_blocks=self._tiering.drains.left(run.state),
             loaded_blocks=run.state.counters.loaded_blocks,
             loaded_bytes=run.state.counters.loaded_bytes,
             evicted_blocks=run.state.contents.evicted_blocks,

@@ -57,7 +57,9 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
             description=(
                 "Which blocks are copied to the tier: all that are stored (`commit`), those that are used "
                 "again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower "
-                "`order` evicts soon and no other tier holds (`cascade`), or none (`off`)."
+                "`order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none "
+                "either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted "
+                "before that is done."
             )
         ),
     ] = "commit"

@@ -6,6 +6,7 @@ Deleting a record closes the tier on its nodes and deletes none of its blocks.
 from collections.abc import Sequence
 from typing import Any
 
+from app.errors import Conflict
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import (
@@ -107,11 +108,13 @@ class Tiers:
         self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
     ) -> TierDeletion:
         """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
-        PreconditionRequired."""
+        PreconditionRequired, and Conflict while the tier drains."""
         checks.pin_name(name)
         held = self._stats().get(name, {})
         async with self._changes.begin(by, "tiers") as change:
             row = await TIERS.existing(change, name, expected)
+            if row.spill == "drain":
+                _check_drained(name, held)
             await TIERS.remove(change, row)
         generation = change.generations["tiers"]
         await self._progress.wait("tiers", generation, wait_s)
@@ -164,6 +167,20 @@ def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
         "logical_bytes": sum(tier.logical_bytes for tier in tiers),
         "unspilled_bytes": sum(tier.waiting_bytes + tier.spilling_bytes for tier in tiers),
     }
+
+
+def _check_drained(name: str, held: dict[str, TierStats]) -> None:
+    """Raise Conflict if a node reports blocks of a tier that drains and that no other tier holds yet."""
+    left = {
+        node: tier.blocks if tier.draining_blocks is None else tier.draining_blocks
+        for node, tier in held.items()
+    }
+    waiting = [f"{blocks:,} on {node}" for node, blocks in left.items() if blocks]
+    if waiting:
+        raise Conflict(
+            f"the tier {name!r} drains, and only it holds some blocks ({', '.join(waiting)}): wait until none is left, "
+            "or set its spill to 'off' to cancel the drain"
+        )
 
 
 def _deletion(name: str, generation: int, held: dict[str, TierStats]) -> TierDeletion:

@@ -14,6 +14,7 @@ from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.victim_iterator import VictimIterator
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.drains import TAKES_NOTHING
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.checksums import NONE
@@ -110,7 +111,7 @@ class Spills:
         if not held:
             return
         for tier in self._tiering.tiers:
-            if tier.spec.spill == "off":
+            if tier.spec.spill in TAKES_NOTHING:
                 continue
             if tier.serves:
                 self._enqueue(tier, tier.first, held)

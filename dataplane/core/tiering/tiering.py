@@ -20,6 +20,7 @@ from dataplane.core.engines.storing import check_keys
 from dataplane.core.pool.pins import Pin
 from dataplane.core.tiering.cascades import Cascades
 from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.drains import Drains
 from dataplane.core.tiering.existence import Existence, FoundBlock
 from dataplane.core.tiering.listings import Listings
 from dataplane.core.tiering.loads import Loads, PlannedLoad
@@ -84,6 +85,7 @@ class Tiering:
         self.spills = Spills(node.pool, self)
         self.transfers = TierTransfers(self)
         self.cascades = Cascades(self)
+        self.drains = Drains(self)
         self.moves = Moves(node, self)
         self.pinned_chains = PinnedChains(self)
         self.pinned_chains.changed(self._pool.pins.by_name.values())
@@ -295,6 +297,7 @@ class Tiering:
         self.pin_loads.step(now)
         self.spills.look_ahead(now)
         self.cascades.step(now)
+        self.drains.step(now)
         self.moves.step(now)
 
     # ---- evictions and invalidations

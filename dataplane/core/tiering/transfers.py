@@ -46,7 +46,7 @@ class PlannedTransfer:
 
 
 class TransferMove(Protocol):
-    """A move or a cascade that asks for copies from one tier to another."""
+    """A move, a cascade or a drain that asks for copies from one tier to another."""
 
     tier: TierState
     """The target."""

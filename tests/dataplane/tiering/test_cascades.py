@@ -237,3 +237,32 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
             known = tier(plane, name)
             assert known is not None
             assert known.stored_bytes <= budget_bytes
+
+
+def test_a_drain_goes_on_after_kills_and_leaves_no_block_in_the_drained_tier_alone(
+    plane: Plane, tmp_path: Path
+) -> None:
+    choice = random.Random(5)
+    specs = [disk_tier(tmp_path / "a", "above"), below(tmp_path / "b", spill="off")]
+    push(plane, 1, *specs)
+    in_service(plane, "above")
+    with connect(plane) as client:
+        chains = fill(plane, client, 0, 40)
+    assert len(chains) == 40
+    drained = [disk_tier(tmp_path / "a", "above", spill="drain"), below(tmp_path / "b", spill="evict")]
+    for number in range(size(20, 3)):
+        push(plane, 2 + number, *drained)
+        threading.Event().wait(choice.random() / 50)
+        plane.kill()
+        plane.start()
+    push(plane, 100, *drained)
+    wait_for(lambda: (known := tier(plane, "above")) and known.draining_blocks == 0, "it is drained")
+    push(plane, 101, drained[1])
+    wait_for(lambda: tier(plane, "above") is None, "it is closed")
+    with connect(plane) as client:
+        for chain in chains:
+            assert client.lookup_tiers(chain).coming + client.lookup(chain) == BLOCKS
+        for chain in choice.sample(chains, 4):
+            load(client, chain, BLOCKS)
+            assert right(client, chain) == BLOCKS
+    assert plane.stop() == 0

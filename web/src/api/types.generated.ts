@@ -3646,7 +3646,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @enum {string} */
-            spill: "commit" | "second_touch" | "evict" | "cascade" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
             stats: {
                 [key: string]: components["schemas"]["TierStats"];
             };
@@ -3702,8 +3702,8 @@ export interface components {
             selector?: {
                 [key: string]: string;
             } | null;
-            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). */
-            spill?: ("commit" | "second_touch" | "evict" | "cascade" | "off") | null;
+            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done. */
+            spill?: ("commit" | "second_touch" | "evict" | "cascade" | "drain" | "off") | null;
             /** @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds. */
             type?: string | null;
         };
@@ -3778,11 +3778,11 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`).
+             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done.
              * @default commit
              * @enum {string}
              */
-            spill: "commit" | "second_touch" | "evict" | "cascade" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
             /**
              * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
              * @example s3
@@ -3824,7 +3824,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @enum {string} */
-            spill: "commit" | "second_touch" | "evict" | "cascade" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
             type: string;
         };
         /** TierRefusal */
@@ -3840,6 +3840,7 @@ export interface components {
             budget_bytes: number;
             /** @default 0 */
             cascaded_blocks: number;
+            draining_blocks?: number | null;
             encodings?: {
                 [key: string]: number;
             };

@@ -35,6 +35,9 @@ export function notes(tier: Tier): string[] {
       : [
           `listing, ${whole(tier.listed_blocks ?? 0)} blocks so far${tier.listing_fault ? `; ${tier.listing_fault}; it is tried again` : ''}`,
         ]),
+    ...((tier.draining_blocks ?? null) === null
+      ? []
+      : [tier.draining_blocks ? `draining, ${plural(tier.draining_blocks, 'block')} left` : 'drained: other tiers hold all of its blocks']),
     ...(tier.waiting_blocks
       ? [`${whole(tier.waiting_blocks)} blocks wait to be copied to it${tier.waiting_bytes ? `, ${bytes(tier.waiting_bytes)}` : ''}`]
       : []),
