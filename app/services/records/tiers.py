@@ -6,7 +6,6 @@ Deleting a record closes the tier on its nodes and deletes none of its blocks.
 from collections.abc import Sequence
 from typing import Any
 
-from app.errors import Conflict
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import (
@@ -27,6 +26,7 @@ from app.services.base.principals import Principal
 from app.services.records import owners
 from app.services.records.progress import RecordProgress
 from app.services.records.record_types import Values, fields
+from app.services.records.tier_drains import check_drained
 from app.services.records.tier_intent import TIERS, resolve
 from app.store.base.database import Database
 from app.store.records import tiers
@@ -114,7 +114,7 @@ class Tiers:
         async with self._changes.begin(by, "tiers") as change:
             row = await TIERS.existing(change, name, expected)
             if row.spill == "drain":
-                _check_drained(name, held)
+                check_drained(name, self._fleet)
             await TIERS.remove(change, row)
         generation = change.generations["tiers"]
         await self._progress.wait("tiers", generation, wait_s)
@@ -167,20 +167,6 @@ def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
         "logical_bytes": sum(tier.logical_bytes for tier in tiers),
         "unspilled_bytes": sum(tier.waiting_bytes + tier.spilling_bytes for tier in tiers),
     }
-
-
-def _check_drained(name: str, held: dict[str, TierStats]) -> None:
-    """Raise Conflict if a node reports blocks of a tier that drains and that no other tier holds yet."""
-    left = {
-        node: tier.blocks if tier.draining_blocks is None else tier.draining_blocks
-        for node, tier in held.items()
-    }
-    waiting = [f"{blocks:,} on {node}" for node, blocks in left.items() if blocks]
-    if waiting:
-        raise Conflict(
-            f"the tier {name!r} drains, and only it holds some blocks ({', '.join(waiting)}): wait until none is left, "
-            "or set its spill to 'off' to cancel the drain"
-        )
 
 
 def _deletion(name: str, generation: int, held: dict[str, TierStats]) -> TierDeletion:
