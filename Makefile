@@ -41,8 +41,8 @@ help:  ## this menu
 run: $(INSTALLED) web  ## start Larder on http://127.0.0.1:8470 (installs what it needs on the first call)
 	exec $(BIN)/larder up $(ARGS)
 
-demo: $(INSTALLED) web  ## start Larder with a synthetic load of three tenants, so that the dashboard has something to show
-	exec $(BIN)/larder demo $(ARGS)
+demo: $(INSTALLED) web  ## start Larder with tiers on disk and in S3 and a synthetic load of three tenants
+	exec $(BIN)/larder demo --s3 $(ARGS)
 
 # The types use one core for a minute: the tests run beside them.
 test: lint webtest  ## what CI checks: lint, types, dashboard, and the tests that are fast everywhere (ARGS='-k name' to choose)

@@ -62,6 +62,12 @@ TIERS = {
     "spilled_bytes": MetricDeclaration(
         "larder_tier_spilled_bytes", C, "Bytes of blocks that were copied to the tier.", _TIER
     ),
+    "cascaded_blocks": MetricDeclaration(
+        "larder_tier_cascaded_blocks",
+        C,
+        "Those of the spilled blocks that were copied from another tier, which evicts them soon.",
+        _TIER,
+    ),
     "loaded_blocks": MetricDeclaration(
         "larder_tier_loaded_blocks", C, "Blocks that were loaded from the tier into memory.", _TIER
     ),
@@ -82,7 +88,8 @@ REFUSED = MetricDeclaration(
     "larder_tier_refused_blocks",
     C,
     "Blocks that were not copied to the tier, by reason: away (out of service), waiting (too many wait), budget, limit "
-    "(of the tenant), listing (the tier is being listed), full, late, failed.",
+    "(of the tenant), listing (the tier is being listed), evicted (the tier before it evicted the block first), full, "
+    "late, failed.",
     _REASON,
 )
 LOST = MetricDeclaration(
@@ -106,6 +113,7 @@ REASONS = frozenset(
         "budget",
         "limit",
         "listing",
+        "evicted",
         "memory",
         "missing",
         "corrupt",
@@ -119,6 +127,12 @@ REASONS = frozenset(
         "heads",
         "values",
     )
+)
+DRAINING = MetricDeclaration(
+    "larder_tier_draining_blocks",
+    G,
+    "Most blocks that no other tier holds yet; only while the tier drains.",
+    _TIER,
 )
 TENANTS = {
     "bytes": MetricDeclaration(
@@ -169,6 +183,8 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
         for name, declared in TIERS.items():
             page.add(declared, getattr(tier, name), stats.node, tier.name)
         add_reported(page, LOAD_SECONDS, stats.tier_load_seconds.get(tier.name), stats.node, tier.name)
+        if tier.draining_blocks is not None:
+            page.add(DRAINING, tier.draining_blocks, stats.node, tier.name)
         for declared, counts in (
             (REFUSED, tier.refused),
             (LOST, tier.lost),

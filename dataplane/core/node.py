@@ -6,7 +6,7 @@ Transports call `Node`. Each method takes a decoded message and the current time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -75,7 +75,7 @@ from dataplane.protocol.events import (
 )
 from dataplane.protocol.layout import AreaMemory, IndexMemory
 from dataplane.protocol.salts import shown
-from dataplane.protocol.spaces import TIER_GATEWAY
+from dataplane.protocol.spaces import TIER_GATEWAY, Space
 from dataplane.protocol.stats.gateways import GatewayStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.ipc import IpcStats
@@ -265,14 +265,30 @@ class Node:
         self.emit(EngineAttached(now, client, pid, engine.group, engine.name, models))
         return engine, numbers
 
+    def attach_space(self, client: int, space: Space) -> int:
+        """Attach the data plane's own engine to another space, and return the number of the space. Raise
+        ProtocolError."""
+        engine = self.engines[client]
+        self.pool.spaces.check(space, "space")
+        refusal = self.pool.table.names.refusal(engine.pid, [space])
+        if refusal is not None:
+            raise ProtocolError(Code.BAD_SPACE, refusal, "space")
+        number = self.pool.spaces.number(space)
+        self._write_down_spaces([number])
+        engine.spaces[number] = True
+        return number
+
     def _write_down(self, engine: Engine, numbers: Sequence[int]) -> None:
         """Write the records of an engine and its spaces to the id journal, before the engine can access anything."""
+        self._write_down_spaces(numbers)
+        self.pool.table.names.append(name_of_engine(engine))
+
+    def _write_down_spaces(self, numbers: Iterable[int]) -> None:
         table, spaces = self.pool.table, self.pool.spaces.by_number
         for number in numbers:
             if (SpaceName, number) not in table.names.known:
                 table.books.gave(B_SPACE, number)
                 table.names.append(SpaceName(number, spaces[number]))
-        table.names.append(name_of_engine(engine))
 
     def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
         """Let a process continue its attachment. Release the expired reservations that it no longer writes."""

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Spill = Literal["commit", "second_touch", "evict", "off"]
+Spill = Literal["commit", "second_touch", "evict", "cascade", "drain", "off"]
 Compress = Literal["none", "zstd", "fp8"]
 MAX_NAME_CHARACTERS = 64
 MAX_BUDGET_BYTES = 1 << 60
@@ -33,7 +33,8 @@ class TierSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """A block that several tiers hold is loaded from the one with the lowest number."""
     spill: Spill = "commit"
     """Which blocks are copied to the tier: all that are stored, those that are used a second time, those that are soon
-    evicted from memory, or none."""
+    evicted from memory, those that a tier before it in the order evicts soon (`cascade`), or none. With `drain`, it
+    gets none, and the blocks that it alone holds are copied to another tier."""
     load_deadline_s: float = 5.0
     """A load that has not begun after this many seconds is cancelled."""
     max_bytes_in_flight: int = 64 << 20

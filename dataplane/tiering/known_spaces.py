@@ -1,7 +1,8 @@
-"""The models of spaces, in a file of the state directory.
+"""The spaces that engines have attached, in a file of the state directory.
 
 A tier knows its blocks by the identity of their space, and pins name models. After a restart, no engine has attached
-yet. With this file, pins apply to the blocks of their models in tiers as soon as these are known.
+yet. With this file, pins apply to the blocks of their models in tiers as soon as these are known, and moves load blocks
+into memory.
 """
 
 from __future__ import annotations
@@ -12,40 +13,50 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from dataplane.protocol.spaces import Space
 from dataplane.tiering.tombstones import replace_file
 
 FILE = "spaces"
 MAX_SPACES = 1024
 """Number of spaces that the file names. If there are more, it names the newest."""
 Run = Callable[[Callable[[], None], Callable[[object], None]], None]
-_decoder = msgspec.msgpack.Decoder(dict[bytes, str])
+_decoder = msgspec.msgpack.Decoder(dict[bytes, Space | str])
+"""An older release wrote only the models."""
 log = structlog.stdlib.get_logger()
 
 
 class KnownSpaces:
-    """Models of spaces by identity (16 bytes). If the file is lost or damaged, pins apply once engines attach."""
+    """Spaces by identity (16 bytes). If the file is lost or damaged, they are known once engines attach."""
 
     def __init__(self, folder: Path, run: Run) -> None:
         """`run` calls a function on another thread, and then a second one on the thread of the caller."""
         self._path = folder / FILE
         self._run = run
         self._writing = self._changed = False
+        self.spaces: dict[bytes, Space] = {}
         self.models: dict[bytes, str] = {}
+        """Models of the spaces, and of those of which the file has only the model."""
         try:
-            self.models = _decoder.decode(self._path.read_bytes())
+            for identity, known in _decoder.decode(self._path.read_bytes()).items():
+                if isinstance(known, Space):
+                    self.spaces[identity] = known
+                self.models[identity] = known if isinstance(known, str) else known.model
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as error:
             log.warning("spaces.unreadable", path=str(self._path), reason=str(error))
 
-    def add(self, space: bytes, model: str) -> None:
-        """Record the model of a space that an engine has attached."""
-        if self.models.get(space) == model:
+    def add(self, identity: bytes, space: Space) -> None:
+        """Record a space that an engine has attached."""
+        if self.spaces.get(identity) == space:
             return
-        self.models.pop(space, None)
-        self.models[space] = model
+        for known in (self.spaces, self.models):
+            known.pop(identity, None)
+        self.spaces[identity], self.models[identity] = space, space.model
         while len(self.models) > MAX_SPACES:
-            del self.models[next(iter(self.models))]
+            oldest = next(iter(self.models))
+            del self.models[oldest]
+            self.spaces.pop(oldest, None)
         self._changed = True
         self._begin()
 
@@ -53,7 +64,7 @@ class KnownSpaces:
         if self._writing or not self._changed:
             return
         self._writing, self._changed = True, False
-        data = msgspec.msgpack.encode(self.models)
+        data = msgspec.msgpack.encode({**self.models, **self.spaces})
         self._run(lambda: self._write(data), self._ended)
 
     def _ended(self, result: object) -> None:

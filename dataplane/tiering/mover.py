@@ -168,6 +168,7 @@ class Mover:
         now = self._clock()
         if self._tiering.sweep():
             self.wake()
+        self._tiering.cascades.hurry(now)
         for run in self.runs:
             if run.serves:
                 self._look_up(run)
@@ -324,6 +325,8 @@ class Mover:
             stored_bytes=run.state.contents.used_bytes,
             spilled_blocks=run.state.counters.spilled_blocks,
             spilled_bytes=run.state.counters.spilled_bytes,
+            cascaded_blocks=run.state.counters.cascaded_blocks,
+            draining_blocks=self._tiering.drains.left(run.state),
             loaded_blocks=run.state.counters.loaded_blocks,
             loaded_bytes=run.state.counters.loaded_bytes,
             evicted_blocks=run.state.contents.evicted_blocks,

@@ -300,6 +300,7 @@ class TierService:
         self.tiering.on_tombstone = self._add_tombstone
         self.tiering.pinned_chains.know(self._spaces.models)
         self.tiering.pinned_chains.on_space = self._spaces.add
+        self.tiering.known_spaces = self._spaces.spaces
         self._node.use_tiers(self.tiering)
         self._mover = Mover(
             self._loop, self._memory, self.tiering, self._clock, self._node.emit, self._deleted

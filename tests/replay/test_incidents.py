@@ -37,7 +37,7 @@ CAUSES = {
     ),
     "disk-failure": (
         "shown",
-        r"Tier disk of node shown is out of service since \S+Z: .+; the node serves only the blocks in its memory; "
+        r"Tier disk of node shown is out of service since \S+Z: .+; the node serves blocks only from its memory; "
         r".+\.",
     ),
 }

@@ -109,9 +109,17 @@ def tiers(node: dict[str, Any]) -> list[dict[str, Any]]:
 def tier_state(tier: Mapping[str, Any]) -> str:
     """Return the state of a tier, with the reason if it does not serve: `not opened: Permission denied`."""
     if tier["serves"]:
-        return ", ".join(filter(None, ("in service", listing(tier))))
+        return ", ".join(filter(None, ("in service", listing(tier), draining(tier))))
     state = tier.get("state", "in service")  # a node of an older release does not report it
     return f"{'out of service' if state == 'in service' else state}: {tier['reason']}"
+
+
+def draining(tier: Mapping[str, Any]) -> str:
+    """Return how far the drain of a tier is, `draining, 1,204 blocks left`; empty if it does not drain."""
+    blocks = tier.get("draining_blocks")  # a node of an older release does not report it
+    if blocks is None:
+        return ""
+    return f"draining, {blocks:,} blocks left" if blocks else "drained"
 
 
 def listing(tier: Mapping[str, Any]) -> str:

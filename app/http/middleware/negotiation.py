@@ -1,6 +1,6 @@
 """Check that the API supports a request: the resource has the method, the route has the query parameters, each of them
-occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check runs for all routes
-of the API, so that none can omit it.
+occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check runs for all
+routes of the API, so that none can omit it.
 
 An action on a resource is a `POST` to the name of the resource followed by `opt["suffix"]`. The router does not know
 such paths: it sees a resource and its actions as one route. This module separates their methods."""

@@ -56,7 +56,10 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             description=(
                 "Which blocks are copied to the tier: all that are stored (`commit`), those that are used "
-                "again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`)."
+                "again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower "
+                "`order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none "
+                "either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted "
+                "before that is done."
             )
         ),
     ] = "commit"

@@ -37,6 +37,7 @@ from app.services.records.floors import Floor, excess
 from app.services.records.pin_quota import PinQuota
 from app.services.records.progress import RecordProgress
 from app.services.records.record_types import PushedType, Values
+from app.services.records.tier_drains import check_drained
 from app.services.records.tokenizers import EncodedText, Tokenizers
 from app.store.base.database import Database
 from app.store.records import bulk, generations
@@ -176,6 +177,9 @@ class Apply:
         if by.salts is not None:
             await _check_ceilings(change, declared, result)
         self._check_floors(declared, held, result, by)
+        for step in result.of("tiers", "delete"):
+            if step.before is not None and step.before["spill"] == "drain":
+                check_drained(step.key, self._fleet)
         pins = _pins(held["pins"], result)
         await in_thread(self._shares.check_all, by, held["pins"].values(), pins)
         await in_thread(_check_sizes, held, result, pins)

@@ -26,6 +26,7 @@ from app.services.base.principals import Principal
 from app.services.records import owners
 from app.services.records.progress import RecordProgress
 from app.services.records.record_types import Values, fields
+from app.services.records.tier_drains import check_drained
 from app.services.records.tier_intent import TIERS, resolve
 from app.store.base.database import Database
 from app.store.records import tiers
@@ -107,11 +108,13 @@ class Tiers:
         self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
     ) -> TierDeletion:
         """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
-        PreconditionRequired."""
+        PreconditionRequired, and Conflict while the tier drains."""
         checks.pin_name(name)
         held = self._stats().get(name, {})
         async with self._changes.begin(by, "tiers") as change:
             row = await TIERS.existing(change, name, expected)
+            if row.spill == "drain":
+                check_drained(name, self._fleet)
             await TIERS.remove(change, row)
         generation = change.generations["tiers"]
         await self._progress.wait("tiers", generation, wait_s)

@@ -10,6 +10,8 @@
     loads       blocks that wait to be loaded: one load for each key, however many engines ask
     moves       moves on request: to a tier, to memory, between tiers
     transfers   copies from one tier to another
+    drains      copies of what a tier alone holds, before it is removed
+    cascades    copies of blocks that a tier evicts soon to the next tier
     listings    what this node wrote to shared tiers before it started
     existence   blocks that other nodes wrote to shared tiers
     tombstones  invalidations that tiers may not have carried out yet

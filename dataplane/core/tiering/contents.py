@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from dataplane.core.eviction.victim_iterator import VictimIterator
@@ -34,6 +34,11 @@ LISTED_AT = 0.0
 """Time of last use of the blocks that a listing finds: before all others."""
 MAX_LOOKED_AT = 4096
 """Maximum number of blocks that one search for room looks at."""
+
+SOON_ABOVE = 0.9
+"""Fraction of a budget or a limit above which blocks count as soon evicted."""
+SOON_OF_TENANT, MAX_NEAR_LIMIT = 64, 16
+"""Number of blocks of a tenant near its limit that count as soon evicted, and the most tenants at a time."""
 
 
 class TierShare(NamedTuple):
@@ -107,6 +112,8 @@ class TierContents:
         """What the tier held when it last had no room for a block, raised a little by every `grow`; None: not known."""
         self.used_bytes = 0
         self.evicted_blocks = self.evicted_bytes = 0
+        self.uses = 0
+        """Number of uses of blocks, which change the order of eviction."""
         self.logical_bytes = 0
         """Bytes of the blocks in memory, before compression."""
         self.encodings: dict[Compress, int] = {}
@@ -125,6 +132,8 @@ class TierContents:
         """Called with each block that is added, and with a negative charge for each one that is removed."""
         self._over: dict[str, None] = {}
         """Salts of tenants that may hold more than a limit that was lowered."""
+        self._near_limit: dict[str, None] = {}
+        """Salts of tenants that stored blocks near their limit since the last `soon_evicted`."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -173,6 +182,7 @@ class TierContents:
         """Record a use of a block, if the tier holds it."""
         entry = self.entries.get(name)
         if entry is not None:
+            self.uses += 1
             self._order.touch(entry, now)
 
     def put_first(self, stored: StoredBlock) -> None:
@@ -188,6 +198,8 @@ class TierContents:
         tenant = self._tenant(salt)
         tenant.pending_bytes += charge
         self.used_bytes += charge
+        if charge > 0 and len(self._near_limit) < MAX_NEAR_LIMIT and self._is_near(tenant):
+            self._near_limit[salt] = None
         self._forget_unused(tenant)
 
     @property
@@ -293,6 +305,32 @@ class TierContents:
                 excess -= entry.charge
                 chosen.append(entry)
         return chosen
+
+    def soon_evicted(self, now: float, most: int) -> list[TierEntry]:
+        """Return about `most` blocks that are evicted next if the tier is nearly full, and some of tenants that are
+        near their limits and have stored blocks lately."""
+        soon: dict[int, TierEntry] = {}
+        near, self._near_limit = self._near_limit, {}
+        for salt in near:
+            tenant = self.tenants.get(salt)
+            if tenant is not None and self._is_near(tenant):
+                queue = tenant.account.queue
+                numbers = chain.from_iterable(queue.victims(rank, now) for rank in Rank)
+                soon.update((number, self._at(number)) for number in islice(numbers, SOON_OF_TENANT))
+        if self.used_bytes >= SOON_ABOVE * self.room_bytes:
+            order: Any = self._order  # the search is written for blocks of the pool
+            numbered: Any = self.numbered
+            search: Any = VictimIterator(order, numbered, None, now)
+            with closing(search.candidates()) as candidates:
+                for entry in islice(candidates, most):
+                    if search.take(entry):
+                        soon[entry.number] = entry
+        return list(soon.values())
+
+    def _is_near(self, tenant: TierTenant) -> bool:
+        """Return whether a tenant has reached most of its limit."""
+        limit = tenant.account.limit_bytes
+        return limit is not None and tenant.bytes + tenant.pending_bytes >= SOON_ABOVE * limit
 
     # ---- tenants
 

@@ -195,7 +195,7 @@ class MoveToMemory:
         self._tenant = message.scope.tenant
         self._deadline = deadline
         self._dry_run = message.dry_run
-        self._selection = ChainSelection(node.pool, tiering, message.scope)
+        self._selection = ChainSelection(node.pool, tiering, message.scope, attach=not message.dry_run)
         self._selecting = True
         self._requests: list[tuple[LoadRequest | None, ChainPart]] = []
         self._budget_bytes = int(MAX_LOADED_RATIO * node.pool.slabs.capacity_bytes)

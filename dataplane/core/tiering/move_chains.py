@@ -48,9 +48,18 @@ UNATTACHED = -1
 class ChainSelection:
     """Selects the blocks of a scope in all tiers, or in one. Call `step` until it returns False."""
 
-    def __init__(self, pool: Pool, tiering: Tiering, scope: Scope, source: TierState | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        tiering: Tiering,
+        scope: Scope,
+        source: TierState | None = None,
+        *,
+        attach: bool = False,
+    ) -> None:
         """With a `source`, the blocks of this tier are selected; those of spaces that no engine has attached, too,
-        unless the scope names a model."""
+        unless the scope names a model. With `attach`, the mover attaches the spaces of selected blocks that no engine
+        has attached."""
         self.blocks = self.bytes = 0
         """Blocks in the scope that tiers are known to hold."""
         self.unreachable = 0
@@ -58,6 +67,7 @@ class ChainSelection:
         self.parts: deque[ChainPart] = deque()
         """Parts of chains; those of a chain in chain order."""
         self._pool, self._tiering, self._scope, self._source = pool, tiering, scope, source
+        self._attach = attach
         wanted = scopes.spaces_of(pool, scope.model, scope.space)
         self._spaces = {
             space: number
@@ -109,14 +119,26 @@ class ChainSelection:
     def _is_unattached(self, space: bytes) -> bool:
         """Add a space that no engine has attached, if its blocks are selected all the same."""
         scope = self._scope
+        if self._source is None:
+            return self._knows(space)
         if (
-            self._source is None
-            or scope.model is not None
+            scope.model is not None
             or scope.space not in (None, space.hex())
             or space in self._tiering.space_numbers()
         ):
             return False
         self._spaces[space] = UNATTACHED
+        return True
+
+    def _knows(self, space: bytes) -> bool:
+        """Add a space of the scope that engines attached earlier, so that its blocks can be loaded into memory."""
+        known, scope = self._tiering.known_spaces.get(space), self._scope
+        if known is None or scope.model not in (None, known.model) or scope.space not in (None, space.hex()):
+            return False
+        number = self._tiering.attach(space) if self._attach else UNATTACHED
+        if number is None:
+            return False
+        self._spaces[space] = number
         return True
 
     def _count_unreachable(self, name: BlockName) -> None:

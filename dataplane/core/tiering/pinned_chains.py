@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dataplane.core.pool.pins import Pin, PinBundle
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.states import State
 from dataplane.tiers.tier import BlockName
 
@@ -36,8 +37,8 @@ class PinnedChains:
         self._attached: set[bytes] = set()
         """Spaces that an engine has attached since the process started."""
         self._newest_space = 0
-        self.on_space: Callable[[bytes, str], None] = lambda space, model: None
-        """Called with the identity and the model of a space that an engine has attached."""
+        self.on_space: Callable[[bytes, Space], None] = lambda identity, space: None
+        """Called with the identity of a space that an engine has attached, and the space."""
 
     def __len__(self) -> int:
         return len(self._chains)
@@ -118,10 +119,10 @@ class PinnedChains:
             space = self._tiering.identity(number)
             if space is not None and space not in self._attached:
                 self._attached.add(space)
-                model = self._pool.spaces.model(number)
-                self._add(space, model)
-                self.on_space(space, model)
-                new.add(model)
+                declared = self._pool.spaces.by_number[number]
+                self._add(space, declared.model)
+                self.on_space(space, declared)
+                new.add(declared.model)
         self._newest_space = max(self._newest_space, next(reversed(self._pool.spaces.by_number), 0))
         if new:
             self.changed(

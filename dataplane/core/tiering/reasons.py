@@ -13,6 +13,8 @@ REFUSED = {
     "limit": "the quota of the block's tenant has no room",
     "listing": "the shared tier is being listed, and the block would need room",
     "size": "the block of another tier is larger than the pool of this node",
+    "evicted": "with the spill `cascade`: the tier before it evicted the block before it was copied, or after its copy "
+    "was refused",
     **CALL_REASONS,
 }
 """Blocks that were not copied to a tier (`refused` of a tier)."""
@@ -34,7 +36,8 @@ NOT_MOVED = {
     "evicted": "the tier evicted the copy before the block was removed from where it was",
     "budget": "the tier's budget, or 80 % of the pool, has no room, or none without evicting a block that the same "
     "move has copied",
-    "detached": "no engine is attached to the block's space, and no block of it is in memory",
+    "detached": "no engine of the block's model and layout has attached on this node, so the size of its blocks is not "
+    "known: start one, and repeat the move. Moves between tiers need no engine",
     "missing": "no tier has the block, or a block before it in its chain",
     "late": "the deadline passed, or a call did not end in time",
     "hung": "a call of one of the two tiers did not return within 40 s; its tier is out of service",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +14,7 @@ from dataplane.core.blocks.blocks import Block
 from dataplane.core.eviction.victim_iterator import VictimIterator
 from dataplane.core.pool.pool import Pool
 from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.drains import TAKES_NOTHING
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.checksums import NONE
@@ -110,7 +111,7 @@ class Spills:
         if not held:
             return
         for tier in self._tiering.tiers:
-            if tier.spec.spill == "off":
+            if tier.spec.spill in TAKES_NOTHING:
                 continue
             if tier.serves:
                 self._enqueue(tier, tier.first, held)
@@ -342,8 +343,12 @@ class Spills:
         return b"" if found == NONE else found
 
     def _in_memory(self, entry: TierEntry) -> bool:
-        """Return whether a block is used in memory. The tier then keeps it, because it does not see these uses."""
-        space = self._tiering.space_numbers().get(entry.stored.name.space)
+        return self.is_used_in_memory(entry, self._tiering.space_numbers())
+
+    def is_used_in_memory(self, entry: TierEntry, spaces: Mapping[bytes, int]) -> bool:
+        """Return whether a block is used in memory. The tier then keeps it, because it does not see these uses.
+        `spaces` are `Tiering.space_numbers`."""
+        space = spaces.get(entry.stored.name.space)
         if space is None:
             return False
         block = self._pool.table.find(pack_keys([entry.stored.name.key]), space)[0]

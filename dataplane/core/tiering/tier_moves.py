@@ -24,6 +24,8 @@ MAX_OUTSTANDING = 4096
 class MoveBetweenTiers:
     """Copies blocks of one tier to another, and removes them from the first one if the move releases them."""
 
+    urgent = False
+
     def __init__(
         self, tiering: Tiering, message: Move, state: MoveState, source: TierState, target: TierState
     ) -> None:

@@ -21,6 +21,8 @@ class TierCounters:
 
     spilled_blocks: int = 0
     spilled_bytes: int = 0
+    cascaded_blocks: int = 0
+    """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
     loaded_blocks: int = 0
     loaded_bytes: int = 0
     refused: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ Spills and loads are bounded in bytes for each tier. A tier that hangs blocks at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.engines.storing import check_keys
 from dataplane.core.pool.pins import Pin
+from dataplane.core.tiering.cascades import Cascades
 from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.drains import Drains
 from dataplane.core.tiering.existence import Existence, FoundBlock
 from dataplane.core.tiering.listings import Listings
 from dataplane.core.tiering.loads import Loads, PlannedLoad
@@ -30,7 +32,9 @@ from dataplane.core.tiering.spills import Spills
 from dataplane.core.tiering.tier_state import TierState, within_budget
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.core.tiering.transfers import TierTransfers
+from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.layout import pack_keys
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.tier_directory import TierDirectory, space_word
 from dataplane.tiers.codecs.codec import BlockForm
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
@@ -80,11 +84,15 @@ class Tiering:
         """Called before an invalidation takes effect, to record it."""
         self.spills = Spills(node.pool, self)
         self.transfers = TierTransfers(self)
+        self.cascades = Cascades(self)
+        self.drains = Drains(self)
         self.moves = Moves(node, self)
         self.pinned_chains = PinnedChains(self)
         self.pinned_chains.changed(self._pool.pins.by_name.values())
         self.pin_loads = PinLoads(self)
         self._shared_out = False
+        self.known_spaces: Mapping[bytes, Space] = {}
+        """Spaces that engines have attached, also before the process started, by identity."""
         self.writer = 0
         """Number of this node in the blocks that it writes to shared tiers (`writer_number`)."""
         self.listings = Listings(self)
@@ -231,6 +239,17 @@ class Tiering:
             self.identity(number)
         return {space: number for number, space in self._identities.items()}
 
+    def attach(self, space: bytes) -> int | None:
+        """Attach the mover to a space that no engine has attached now, so that its blocks can be loaded into memory.
+        Return its number; None if the space is not known, or contradicts one that is attached."""
+        known = self.known_spaces.get(space)
+        if known is None:
+            return None
+        try:
+            return self._node.attach_space(self.client, known)
+        except ProtocolError:
+            return None
+
     # ---- quotas and pins
 
     def share_out(self) -> None:
@@ -277,6 +296,8 @@ class Tiering:
         self.pinned_chains.step(now)
         self.pin_loads.step(now)
         self.spills.look_ahead(now)
+        self.cascades.step(now)
+        self.drains.step(now)
         self.moves.step(now)
 
     # ---- evictions and invalidations
@@ -284,6 +305,7 @@ class Tiering:
     def evict(self, tier: TierState, entry: TierEntry) -> None:
         """Forget a block that a tier has to delete."""
         self.forget(tier, entry.stored.name)
+        self.cascades.evicted(tier, entry)
         tier.contents.evicted_blocks += 1
         tier.contents.evicted_bytes += entry.charge
         tier.deletions.add([entry.stored.name])

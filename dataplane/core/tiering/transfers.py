@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 BATCH_BLOCKS, BATCH_BYTES = 64, 32 << 20
 """Maximum number of blocks in a batch, and the bytes after which no block is added to it: the size of the buffer."""
+URGENT_BYTES = 8 << 20
+"""The same for a batch that begins while engines wait for loads, which then wait for it: the size of one of theirs."""
 HUNG = "hung"
 """Why a block was not moved: a call of one of the tiers did not return."""
 
@@ -39,16 +41,23 @@ class PlannedTransfer:
     """Bytes that it takes of the target's budget."""
     since: float
     """Blocks of the target that were stored or used at or after this time are not evicted for it."""
+    cascades: bool = False
+    """Whether the source evicts it soon; all plans of a batch have the same value."""
 
 
 class TransferMove(Protocol):
-    """A move that asks for copies from one tier to another."""
+    """A move, a cascade or a drain that asks for copies from one tier to another."""
 
     tier: TierState
     """The target."""
     source: TierState
     began: float
     """Its copies evict no block of the target that was stored or used after this time."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether its copies begin even while engines wait for loads, because the source evicts the blocks soon."""
+        ...
 
 
 class TierTransfers:
@@ -82,12 +91,13 @@ class TierTransfers:
         return self._tiering.spills.is_under_way(target, name) and not hung
 
     def next_batch(self, now: float) -> list[PlannedTransfer]:
-        """Return the next blocks to copy, all from one tier to one other. The list is empty while a batch is under way
-        or engines wait for loads."""
-        if self._under_way or not self._tiering.loads.serves_only(self._tiering.client):
+        """Return the next blocks to copy, all from one tier to one other. The list is empty while a batch is under way.
+        While engines wait for loads, only urgent copies begin."""
+        if self._under_way or not self._waiting:
             return []
-        for move in list(self._waiting):
-            batch = self._batch(move, now)
+        idle = self._tiering.loads.serves_only(self._tiering.client)
+        for move in [each for each in self._waiting if idle or each.urgent]:
+            batch = self._batch(move, now, BATCH_BYTES if idle else URGENT_BYTES)
             waiting = self._waiting.pop(move)
             if waiting:
                 self._waiting[move] = waiting  # behind the other moves
@@ -96,11 +106,11 @@ class TierTransfers:
                 return batch
         return []
 
-    def _batch(self, move: TransferMove, now: float) -> list[PlannedTransfer]:
+    def _batch(self, move: TransferMove, now: float, most_bytes: int) -> list[PlannedTransfer]:
         target, waiting = move.tier, self._waiting[move]
         batch: list[PlannedTransfer] = []
         planned_bytes = 0
-        while waiting and len(batch) < BATCH_BLOCKS and planned_bytes < BATCH_BYTES:
+        while waiting and len(batch) < BATCH_BLOCKS and planned_bytes < most_bytes:
             name = next(iter(waiting))
             busy = target.spilling_bytes >= target.spec.max_bytes_in_flight or name in target.deleting
             if busy and target.serves:
@@ -129,13 +139,21 @@ class TierTransfers:
             target.refuse("size", name)
             return None
         charge = spills.admit(target, stored, now, lambda entry: False, since=move.began)
-        return None if charge is None else PlannedTransfer(source, target, stored, charge, move.began)
+        return (
+            None
+            if charge is None
+            else PlannedTransfer(source, target, stored, charge, move.began, move.urgent)
+        )
 
     def ended(self, plans: Sequence[PlannedTransfer], ends: Sequence[CopyEnd], now: float) -> None:
         """Process the ends of the stores in the target. All plans have the same target."""
         self._are_over(plans)
         if plans:
+            counters = plans[0].target.counters
+            before = counters.spilled_blocks
             self._tiering.spills.copied(plans[0].target, plans, ends, now)
+            if plans[0].cascades:
+                counters.cascaded_blocks += counters.spilled_blocks - before
             self._tiering.on_work()
 
     def not_loaded(self, plans: Sequence[PlannedTransfer], outcomes: Sequence[Outcome]) -> None:
@@ -145,6 +163,8 @@ class TierTransfers:
             name = plan.stored.name
             self._tiering.spills.cancel(plan.target, plan)
             plan.target.note(outcome.value, name)
+            if plan.source.held(name) is None:
+                continue  # it was evicted or invalidated meanwhile
             plan.source.lose(outcome.value, name)
             if outcome in (Outcome.MISSING, Outcome.CORRUPT) and not plan.source.closing:
                 self._tiering.forget(plan.source, name)

@@ -59,6 +59,8 @@ class StepPlan:
     """Requests whose blocks are about to be overwritten. Workers end the saves of these requests first."""
     released: list[str] = field(default_factory=list)
     """Finished requests whose blocks the scheduler keeps until every worker has reported the end of their saves."""
+    dropped_loads: list[str] = field(default_factory=list)
+    """Requests whose loads under way are not needed any more. Workers end these loads, and report them as failed."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ COUNTERS = {
     "loaded_bytes": "Bytes copied from Larder into the engine's blocks.",
     "load_seconds": "Time that loads took on the connector's own thread.",
     "lost_loads": "Loads that ended early because a block was no longer cached or failed its checksum.",
+    "cancelled_loads": "Loads under way that ended because their request was aborted or the cache was reset.",
     "late_loads": "Loads that ended early because they exceeded larder.load_timeout_s.",
     "failed_loads": "Loads that failed in part or entirely; the missing tokens were recomputed.",
     "saved_blocks": "Blocks stored in Larder.",

@@ -406,9 +406,11 @@ class SchedulerSide:
         return bool(self._receiving) or any(each.saves_open > 0 for each in self._tracked.values())
 
     def finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
-        """Forget a request. Return whether its blocks must stay until its saves have ended, and the fields for its
-        client's response."""
+        """Forget a request, and cancel its loads. Return whether its blocks must stay until its saves have ended, and
+        the fields for its client's response."""
         self._tier_waits.forget(self._client, request.request_id)
+        if request.request_id in self._receiving:
+            self._plan.dropped_loads.append(request.request_id)
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return False, None
@@ -420,11 +422,13 @@ class SchedulerSide:
         return True, fields
 
     def reset(self) -> bool:
-        """Make everything stored so far a miss for this engine, for example after new weights were loaded."""
+        """Make everything stored so far a miss for this engine, for example after new weights were loaded. Loads under
+        way end, and their tokens are computed."""
         self._namespace = f"reset-{os.urandom(16).hex()}"
         for tracked in self._tracked.values():
             tracked.keys, tracked.saves = None, False
-        self._tier_waits.clear()
+        self._tier_waits.clear(self._client)
+        self._plan.dropped_loads += self._receiving
         return True
 
     def take_counts(self) -> dict[str, float]:

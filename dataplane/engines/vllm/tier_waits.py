@@ -146,6 +146,7 @@ class TierWaits:
         if wait is not None and wait.sent and client is not None:
             client.cancel_prefetch(wait.keys)
 
-    def clear(self) -> None:
-        """Forget all requests."""
-        self._waits.clear()
+    def clear(self, client: Client | None) -> None:
+        """Forget all requests, and cancel their loads."""
+        for name in list(self._waits):
+            self.forget(client, name)

@@ -49,6 +49,8 @@ class _LoadJob:
     """For each group, the event after which the copies may begin."""
     phase: _Phase = _Phase.QUEUED
     cancelled: bool = False
+    dropped: bool = False
+    """Whether the engine does not need it any more; no token of it counts as loaded."""
     failed_from: int | None = None
     """Position in the load of the first token that was not loaded; None if all tokens were loaded."""
     seconds: float = 0.0
@@ -144,13 +146,21 @@ class WorkerSide:
     # ---- the engine's thread
 
     def begin_loads(self, plan: StepPlan) -> None:
-        """Begin the loads of a step."""
+        """Begin the loads of a step, and end those that are not needed any more."""
         for load in plan.loads:
             job = _LoadJob(load, self._clock() + self._settings.load_timeout_s, [])
             with self._lock:
                 self._loads[load.request] = job
             job.marks = self._marks()
             self._queues[0].put(lambda job=job: self._run_load(job))  # type: ignore[misc]
+        with self._lock:
+            for name in plan.dropped_loads:
+                dropped = self._loads.get(name)
+                if dropped is not None and not dropped.dropped:
+                    dropped.cancelled = dropped.dropped = True
+                    self._count("cancelled_loads", 1)
+                    if dropped.phase is _Phase.QUEUED:  # a running one ends after the current chunk
+                        dropped.failed_from, dropped.phase = 0, _Phase.ENDED
 
     def begin_saves(self, plan: StepPlan) -> None:
         """Begin the saves of a step, whose results are in the engine's blocks now."""
@@ -223,6 +233,8 @@ class WorkerSide:
     def _take_load(self, job: _LoadJob, found: Results) -> None:
         load = job.load
         found.received.add(load.request)
+        if job.dropped:
+            job.failed_from, job.seconds = 0, 0.0  # it says nothing about the speed of loads
         loaded = load.tokens if job.failed_from is None else job.failed_from
         self._report.loaded_tokens += loaded
         self._report.load_seconds += job.seconds
@@ -235,7 +247,7 @@ class WorkerSide:
         # a failed block have no blocks, so vLLM cannot recompute from the failed block on.
         keeps = len(load.blocks) == 1 and self._holds_blocks
         self._report.loads_failed[load.request] = job.failed_from if keeps else 0
-        if job.cancelled:
+        if job.cancelled and not job.dropped:
             self._report.loads_late.append(load.request)
         if keeps:
             found.bad_blocks.update(load.blocks[0][job.failed_from // self._copies[0].layout.page_tokens :])
@@ -318,7 +330,7 @@ class WorkerSide:
                 failed = tokens if failed is None else min(failed, tokens)
         with self._lock:
             self._count("loaded_bytes", total)
-            if failed is not None:
+            if failed is not None and not job.dropped:
                 self._count("late_loads" if job.cancelled else "lost_loads", 1)
         return failed
 

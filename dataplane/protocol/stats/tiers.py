@@ -77,3 +77,7 @@ class TierStats(msgspec.Struct):
     waiting_bytes: int = 0
     """Bytes of the blocks that wait to be copied to the tier. If the node ends with its memory, they are lost, and so
     are those of `spilling_bytes`, unless another tier holds them."""
+    cascaded_blocks: int = 0
+    """Those of the spilled blocks that were copied from another tier, which evicts them soon."""
+    draining_blocks: int | None = None
+    """While the tier drains: the most blocks that no other tier holds yet. Null if it does not drain."""

@@ -61,9 +61,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
         0,
         [
             "nvme: 1,040 blocks (64 MiB) that it holds could no longer be loaded",
-            "to keep them in use, move them first:",
-            "  larder move --from nvme --to TIER --release --tenant _default",
-            "  larder move --from nvme --to TIER --release --tenant acme",
+            "to keep them in use, drain it first: larder tiers set nvme --spill drain",
         ],
     )
     assert len(node.tiers) == 1

@@ -222,17 +222,17 @@ CASES = {
             changes=[change(at=T + 60), change(**TIER, at=T - 3)],
             events=[event("tier.lost", T, "b", tier="disk", reason="I/O error")],
         ),
-        "Tier disk of node b is out of service since 22:13:20Z: I/O error; the node serves only the blocks in its "
+        "Tier disk of node b is out of service since 22:13:20Z: I/O error; the node serves blocks only from its "
         "memory; the latest change before: tier disk: budget_bytes 1 GiB → 2 GiB by alice at 22:13:17Z (audit entry "
         "7).",
     ),
     "tier that is out of service for longer than is looked back": (
         Evidence(
-            "node", "b", nodes=[node("b", stats={"tiers": [DISK]})], since=T + 60,
+            "node", "b", nodes=[node("b", stats={"tiers": [DISK, {"name": "s3", "serves": True}]})], since=T + 60,
             events=[event("tier.lost", T, "b", tier="disk", reason="I/O error")],
         ),
-        "Tier disk of node b is out of service since 22:13:20Z: I/O error; the node serves only the blocks in its "
-        "memory.",
+        "Tier disk of node b is out of service since 22:13:20Z: I/O error; the node serves blocks only from "
+        "memory and from s3.",
     ),
     "tier that was out of service": (
         Evidence(

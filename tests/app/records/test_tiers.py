@@ -47,6 +47,37 @@ async def test_a_tier_reaches_the_node_and_a_deleted_one_leaves_none(plane: Plan
     ]
 
 
+async def test_a_tier_that_drains_is_deleted_when_other_tiers_hold_its_blocks(
+    plane: Plane, node: FakeNode
+) -> None:
+    async def report(draining_blocks: int | None) -> None:
+        held = TierStats("nvme", "disk", 2 << 30, True, blocks=1204, from_settings=False)
+        held.draining_blocks = draining_blocks
+        node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+        await plane.until(lambda: any(stats.tiers == [held] for stats in plane.app.parts.fleet.stats()))
+
+    owned = {**DISK, "spill": "drain", "managed_by": "git"}
+    without = {"document": "apiVersion: larder/v1\nmanaged_by: git\n", "prune": True}
+    await plane.http.put(f"{T}?wait=30s", json=owned)
+    assert node.tiers[0].spill == "drain"
+    for left, shown in ((None, "1,204 on node-a"), (7, "7 on node-a")):
+        await report(left)
+        refused = await plane.http.delete(T)
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:larder:problem:conflict")
+        assert shown in refused.json()["detail"]
+        assert "larder_tier_draining_blocks" in (await plane.http.get("/metrics")).text or left is None
+        pruned = await plane.http.post("/api/v1/apply", json=without)
+        assert (pruned.status_code, shown in pruned.json()["detail"]) == (409, True)
+    await report(0)
+    pruned = await plane.http.post("/api/v1/apply", json=without)
+    assert pruned.status_code == 200, pruned.text
+    assert (await plane.http.get(T)).status_code == 404
+    await plane.http.put(f"{T}?wait=30s", json={**DISK, "spill": "drain"})
+    await report(7)
+    await plane.http.patch(f"{T}?wait=30s", json={"spill": "off"}, headers={"If-Match": "*"})
+    assert (await plane.http.delete(T)).status_code == 200, "the drain was cancelled"
+
+
 async def test_a_node_is_sent_no_tiers_before_there_is_a_record(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme")
     await plane.until_state("in_sync")

@@ -290,6 +290,39 @@ def test_blocks_of_a_space_that_no_engine_attached_cannot_be_loaded() -> None:
     assert (state.blocks, state.refused) == (2, {"detached": 2})
 
 
+@pytest.mark.parametrize(
+    "scope", [Scope(tenant=""), Scope(model="later"), Scope(keys=make.packed(make.keys(2)))]
+)
+def test_blocks_of_a_space_that_an_engine_attached_earlier_are_loaded(scope: Scope) -> None:
+    run = tier_bench(64, tier())
+    later = Space("later", block_bytes=PAGE)
+    space = bytes.fromhex(later.identity())
+    first, second = make.keys(2)
+    stored = [
+        StoredBlock(BlockName(space, first), "", 1, PAGE, CHECKSUM, b""),
+        StoredBlock(BlockName(space, second), "", 2, PAGE, CHECKSUM, first),
+    ]
+    run.stores[0].update({each.name: each for each in stored})
+    run.tiering.restore(run.tiering.tiers[0], stored, run.now)
+    run.tiering.known_spaces = {space: later}
+    assert finish(run, begin(run, MEMORY, scope, dry_run=True)).blocks == 2
+    assert not run.spaces("later"), "a dry run attaches nothing"
+    state = finish(run, begin(run, MEMORY, scope))
+    assert (state.blocks, state.moved_blocks, state.refused) == (2, 2, {})
+    engine = run.bench.attach(later)
+    assert engine.lookup([first, second]) == 2
+    assert run.faults() == []
+
+
+def test_a_space_whose_block_size_has_changed_is_not_attached() -> None:
+    run = tier_bench(64, tier(), spaces=[Space("later", block_bytes=2 * PAGE)])
+    before = Space("later", block_bytes=PAGE)
+    space = bytes.fromhex(before.identity())
+    run.tiering.known_spaces = {space: before}
+    assert run.tiering.attach(space) is None
+    assert run.tiering.attach(bytes(16)) is None
+
+
 @pytest.mark.parametrize("to", ["disk", MEMORY])
 def test_a_dry_run_only_counts(to: str) -> None:
     run = tier_bench(64, tier(spill="off" if to == "disk" else "commit"))

@@ -25,7 +25,7 @@ from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.states import State
-from dataplane.protocol.tiers import Compress
+from dataplane.protocol.tiers import Compress, Spill
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 from tests.core.tiering.tier_bench import HEADER, PAGE, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
@@ -295,6 +295,18 @@ class TierMovesMachine(RuleBasedStateMachine):
     def change_quota(self, tenant: str, limit: int | None) -> None:
         self.generation += 1
         self.run.quotas(quota(tenant, limit=limit, name="s3"), generation=self.generation)
+
+    @rule(spill=st.sampled_from(["off", "cascade"]))
+    def change_spill(self, spill: Spill) -> None:
+        for each in self.tiering.tiers:
+            if each.spec.name == "s3":
+                each.spec = msgspec.structs.replace(each.spec, spill=spill)
+
+    @rule(limit=st.one_of(st.none(), st.integers(1, 6)))
+    def limit_the_disk(self, limit: int | None) -> None:
+        """Let the disk evict blocks of a tenant."""
+        self.generation += 1
+        self.run.quotas(quota("a", limit=limit), generation=self.generation)
 
     @rule()
     def replace_a_tier(self) -> None:

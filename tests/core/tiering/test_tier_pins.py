@@ -9,6 +9,7 @@ import pytest
 from dataplane.core.tiering import pin_loads, pinned_chains
 from dataplane.protocol.control.records import Strength
 from dataplane.protocol.control.scopes import Scope
+from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pins import PinInTier
 from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
@@ -258,15 +259,15 @@ def test_pins_apply_to_blocks_of_a_space_that_is_attached_later() -> None:
 
 def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_known() -> None:
     before = tier_bench(64, tier())
-    known: dict[bytes, str] = {}
+    known: dict[bytes, Space] = {}
     before.tiering.pinned_chains.on_space = known.__setitem__
     chain = make.keys(4, "chain")
     before.engine.store(chain, PAGE)
     before.settle()
     before.bench.pass_time(0.1)
-    assert known == {before._identity(before.engine.spaces[0]): make.space().model}
+    assert known == {before._identity(before.engine.spaces[0]): make.space(block_bytes=PAGE)}
     run = tier_bench(64, tier(budget_blocks=40), spaces=(make.space("other", block_bytes=PAGE),))
-    run.tiering.pinned_chains.know(known)
+    run.tiering.pinned_chains.know({identity: space.model for identity, space in known.items()})
     run.stores[0] = dict(before.stores[0])
     run.pins(make.pin("p", chain))
     run.tiering.restore(run.tiering.tiers[0], run.stores[0].values(), run.now)

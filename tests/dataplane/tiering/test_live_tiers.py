@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from dataplane.protocol.codes import Code
+from dataplane.protocol.control.moves import Move, MoveState, ReadMove
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.control.snapshots import Nack
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
 from dataplane.protocol.spaces import TIER_MOVER
+from dataplane.protocol.tiers import MEMORY
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, wait_for
 from tests.dataplane.tiering.chains import (
@@ -257,3 +259,26 @@ def test_an_engine_cannot_take_the_group_of_the_data_plane(plane: Plane) -> None
     with RawEngine(plane.socket) as engine:
         message = Attach(1, VERSION, TIER_MOVER, [SpaceRequest(make.space())])
         assert engine.refusal(message) == (Code.BAD_GROUP, "group")
+
+
+def test_a_move_after_a_kill_loads_blocks_before_an_engine_attaches(plane: Plane, tmp_path: Path) -> None:
+    with connect(plane) as client:
+        push(plane, 1, disk_tier(tmp_path / "t"))
+        in_service(plane)
+        store(client, CHAIN, "acme")
+        copied(plane, BLOCKS)
+    plane.kill()
+    plane.start()
+    in_service(plane)
+    with plane.manager() as manager:
+        number = manager.ask(Move("n", Scope(tenant="acme"), MEMORY)).state.number
+
+        def ended() -> MoveState | None:
+            state = manager.ask(ReadMove("n", number)).state
+            return state if state.ended_at is not None else None
+
+        state = wait_for(ended, "the move ends")
+    assert (state.moved_blocks, state.refused) == (BLOCKS, {})
+    with connect(plane) as client:
+        assert right(client, CHAIN) == BLOCKS
+    assert plane.stop() == 0

@@ -204,6 +204,58 @@ def test_a_late_load_fails_and_writes_nothing_more(make_engine: Callable[..., St
     assert engine.workers[0].take_counts()["late_loads"] == 1
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("begun", [False, True], ids=["waiting", "copying"])
+@pytest.mark.parametrize("how", ["aborted", "reset"])
+def test_loads_under_way_end_when_their_request_is_aborted_and_when_the_cache_is_reset(
+    make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch, ranks: int, begun: bool, how: str
+) -> None:
+    engine = make_engine(ranks)
+    engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=4)
+    gate, reached = threading.Event(), threading.Semaphore(0)
+    run_load = WorkerSide._load
+
+    def held_up(self: WorkerSide, job: Any) -> int | None:
+        reached.release()
+        _wait(gate)
+        return run_load(self, job)
+
+    monkeypatch.setattr(WorkerSide, "_load", held_up)
+    if not begun:
+        for worker in engine.workers:
+            worker._queues[0].put(lambda: _wait(gate))
+    target = list(range(20, 33))
+    request = Request("b", TOKENS)
+    engine.blocks["b"] = target
+    engine.scheduler.allocated(request, [target], engine.found(request))
+    assert not any(found.received for found in engine.run())
+    for _ in range(ranks if begun else 0):
+        assert reached.acquire(timeout=60)
+    if how == "aborted":
+        assert engine.scheduler.finished(request) == (False, None)
+    else:
+        assert engine.scheduler.reset()
+    found = {at: each for at, each in enumerate(engine.run()) if each.received}
+    assert len(found) == (0 if begun else ranks), "a running copy ends first"
+    gate.set()
+
+    def ended() -> bool:
+        found.update({at: each for at, each in enumerate(engine.run()) if each.received})
+        return len(found) == ranks
+
+    wait_for(ended, "the loads end")
+    for each in found.values():
+        assert (each.received, each.bad_blocks) == ({"b"}, set(target[:12]))
+    assert not any(each.received for each in engine.run()), "reported once: twice would end the engine"
+    for worker in engine.workers:
+        counts = worker.take_counts()
+        assert counts["cancelled_loads"] == 1
+        assert not {"late_loads", "lost_loads"} & counts.keys()
+    assert not engine.scheduler.copying()
+    monkeypatch.setattr(WorkerSide, "_load", run_load)
+    assert engine.load(Request("c", TOKENS), list(range(34, 47)))[0] == (CHUNKED if how == "aborted" else 0)
+
+
 def test_blocks_of_a_finished_request_stay_until_they_are_saved(
     make_engine: Callable[..., Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:

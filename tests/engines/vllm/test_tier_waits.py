@@ -234,8 +234,13 @@ def test_a_bad_block_ends_the_wait_with_the_blocks_before_it(
     assert (counts["tier_waits_given_up"], counts["tier_tokens"]) == (1, CHUNK_TOKENS)
 
 
-def test_a_request_that_is_aborted_while_it_waits_is_forgotten_and_its_loads_are_cancelled(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["aborted", "reset"])
+def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
+    make_engine: Callable[..., Step],
+    tiered: Plane,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     request = Request("a", TOKENS)
@@ -252,21 +257,18 @@ def test_a_request_that_is_aborted_while_it_waits_is_forgotten_and_its_loads_are
     try:
         assert ask(engine, request, clock) is None
         assert waits(engine) == 1
-        assert engine.scheduler.finished(request) == (False, None)
+        if how == "aborted":
+            assert engine.scheduler.finished(request) == (False, None)
+        else:
+            assert engine.scheduler.reset()
         assert waits(engine) == 0
         assert cancelled == [False, True]
     finally:
         tiered.signal(signal.SIGCONT)
-    assert wait(engine, Request("b", TOKENS), clock) == CHUNKED
-
-
-def test_a_reset_ends_waits(make_engine: Callable[..., Step], tiered: Plane, clock: Clock) -> None:
-    engine = on_disk_alone(make_engine(), tiered, make_engine)
-    request = Request("a", TOKENS)
-    assert ask(engine, request, clock) is None
-    assert engine.scheduler.reset()
-    assert waits(engine) == 0
-    assert ask(engine, request, clock) == 0
+    if how == "aborted":
+        assert wait(engine, Request("b", TOKENS), clock) == CHUNKED
+    else:
+        assert ask(engine, request, clock) == 0
 
 
 @pytest.mark.parametrize(

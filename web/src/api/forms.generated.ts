@@ -56,7 +56,7 @@ export const FIELDS: Record<RecordType, readonly ApiField[]> = {
     {"name":"order","kind":"number","nullable":false,"about":"A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000.","initial":0,"example":10},
     {"name":"parameters","kind":"json","nullable":false,"about":"Parameters of the type, such as the directories of a disk tier.","example":{"region":"eu-central-1","url":"s3://bucket/larder"}},
     {"name":"selector","kind":"labels","nullable":true,"about":"Labels that a node must have for the record to apply to it; null for every node."},
-    {"name":"spill","kind":"choice","nullable":false,"about":"Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`).","choices":["commit","second_touch","evict","off"],"initial":"commit"},
+    {"name":"spill","kind":"choice","nullable":false,"about":"Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done.","choices":["commit","second_touch","evict","cascade","drain","off"],"initial":"commit"},
     {"name":"type","kind":"text","nullable":false,"about":"Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.","example":"s3"},
   ],
   ceilings: [

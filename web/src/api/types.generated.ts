@@ -3727,7 +3727,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @enum {string} */
-            spill: "commit" | "second_touch" | "evict" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
             stats: {
                 [key: string]: components["schemas"]["TierStats"];
             };
@@ -3783,8 +3783,8 @@ export interface components {
             selector?: {
                 [key: string]: string;
             } | null;
-            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`). */
-            spill?: ("commit" | "second_touch" | "evict" | "off") | null;
+            /** @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done. */
+            spill?: ("commit" | "second_touch" | "evict" | "cascade" | "drain" | "off") | null;
             /** @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds. */
             type?: string | null;
         };
@@ -3859,11 +3859,11 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), or none (`off`).
+             * @description Which blocks are copied to the tier: all that are stored (`commit`), those that are used again (`second_touch`), those that memory evicts soon (`evict`), those that a tier with a lower `order` evicts soon and no other tier holds (`cascade`), or none (`off`). With `drain`, it gets none either, the blocks that it alone holds are copied to another tier, and the record cannot be deleted before that is done.
              * @default commit
              * @enum {string}
              */
-            spill: "commit" | "second_touch" | "evict" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
             /**
              * @description Required: `disk`, `mooncake`, `redis` or `s3`, or a type that another package adds.
              * @example s3
@@ -3905,7 +3905,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /** @enum {string} */
-            spill: "commit" | "second_touch" | "evict" | "off";
+            spill: "commit" | "second_touch" | "evict" | "cascade" | "drain" | "off";
             type: string;
         };
         /** TierRefusal */
@@ -3919,6 +3919,9 @@ export interface components {
             /** @default 0 */
             blocks: number;
             budget_bytes: number;
+            /** @default 0 */
+            cascaded_blocks: number;
+            draining_blocks?: number | null;
             encodings?: {
                 [key: string]: number;
             };

@@ -27,6 +27,9 @@ describe('tiers behind memory', () => {
     expect(notes({ ...tier, listed_blocks: 1_204, listing_fault: 'no answer' })).toContain(
       'listing, 1,204 blocks so far; no answer; it is tried again',
     );
+    expect(notes({ ...tier, draining_blocks: 1_204 })).toContain('draining, 1,204 blocks left');
+    expect(notes({ ...tier, draining_blocks: 0 })).toContain('drained: other tiers hold all of its blocks');
+    expect(notes({ ...tier, cascaded_blocks: 1_204 })).toContain('1,204 blocks copied from the tier before it, which evicts them');
     expect(notes({ ...tier, waiting_blocks: 1_500, waiting_bytes: 3 * 2 ** 30 })).toEqual([
       'out of service: /mnt/nvme0/larder: write: Input/output error',
       '1,500 blocks wait to be copied to it, 3 GiB',

@@ -35,9 +35,13 @@ export function notes(tier: Tier): string[] {
       : [
           `listing, ${whole(tier.listed_blocks ?? 0)} blocks so far${tier.listing_fault ? `; ${tier.listing_fault}; it is tried again` : ''}`,
         ]),
+    ...((tier.draining_blocks ?? null) === null
+      ? []
+      : [tier.draining_blocks ? `draining, ${plural(tier.draining_blocks, 'block')} left` : 'drained: other tiers hold all of its blocks']),
     ...(tier.waiting_blocks
       ? [`${whole(tier.waiting_blocks)} blocks wait to be copied to it${tier.waiting_bytes ? `, ${bytes(tier.waiting_bytes)}` : ''}`]
       : []),
+    ...(tier.cascaded_blocks ? [`${plural(tier.cascaded_blocks, 'block')} copied from the tier before it, which evicts them`] : []),
     ...(refused ? [`blocks not copied to it: ${refused}`] : []),
     ...(lost ? [`blocks not loaded: ${lost}`] : []),
     ...(held ? [`encodings of blocks: ${held}`] : []),

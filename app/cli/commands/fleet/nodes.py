@@ -107,6 +107,7 @@ _TIER_COLUMNS = (
     ),
     Column("unspilled", show.unspilled, right=True, wide=True),
     Column("spilled", lambda t: show.size(t["spilled_bytes"]), right=True, drop=4),
+    Column("cascaded", lambda t: f"{t.get('cascaded_blocks', 0):,}", right=True, wide=True),
     Column("loaded", lambda t: show.size(t["loaded_bytes"]), right=True, drop=1),
     Column("evicted", lambda t: f"{t['evicted_blocks']:,}", right=True, wide=True),
     Column("refused", lambda t: _reasons(t["refused"]), wide=True),

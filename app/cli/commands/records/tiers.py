@@ -234,17 +234,15 @@ add_edit(tiers, _TIERS, waits=True)
 def delete_tier(name: str, dry_run: bool, url: str | None, wait: str | None, output: Output) -> None:
     """Delete a tier. Its nodes close it and no longer load its blocks, which stay on disks and servers.
 
-    To keep the blocks in use, move them before, tenant by tenant: `larder move --from NAME --to TIER --release
-    --tenant TENANT`."""
+    To keep the blocks in use, drain the tier before: `larder tiers set NAME --spill drain` copies the blocks that it
+    alone holds to another tier, and the record cannot be deleted before that is done."""
     if dry_run:
         tier = call(url, "GET", _TIERS.of(name))
         if not output.data(tier, name):
             held = f"{tier['blocks']:,} blocks ({show.size(tier['stored_bytes'])})"
             say(f"{name}: {held} that it holds could no longer be loaded")
-            if tenants := sorted({each["tenant"] for on in tier["stats"].values() for each in on["tenants"]}):
-                say("to keep them in use, move them first:")
-            for tenant in tenants:
-                say(f"  larder move --from {name} --to TIER --release --tenant {tenant or '_default'}")
+            if tier["blocks"]:
+                say(f"to keep them in use, drain it first: larder tiers set {name} --spill drain")
         return
     answer = call(url, "DELETE", _TIERS.of(name), None, {"wait": wait}, ANY_STATE)
     if not output.data(answer, name):

@@ -270,7 +270,9 @@ def _lost(e: Evidence) -> str:
 def _tier_out(e: Evidence) -> str:
     """A tier is out of service."""
     for node in e.nodes:
-        for tier in (node.get("stats") or {}).get("tiers", ()):
+        tiers = (node.get("stats") or {}).get("tiers", ())
+        serving = [each["name"] for each in tiers if each["serves"]]
+        for tier in tiers:
             if not tier["serves"]:
                 seen = _tier_events(e, node["name"], tier["name"])
                 since = before = ""
@@ -278,9 +280,10 @@ def _tier_out(e: Evidence) -> str:
                     since = f" since {at(seen[0]['at'])}"
                     before = _before(e, node["name"], seen[0]["at"], tier["name"])
                 reason = f": {tier['reason']}" if tier["reason"] else ""
+                left = f"memory and from {', '.join(serving)}" if serving else "its memory"
                 return (
                     f"Tier {tier['name']} of node {node['name']} is out of service{since}{reason}; the node serves "
-                    f"only the blocks in its memory{before}."
+                    f"blocks only from {left}{before}."
                 )
     return ""
 

@@ -1,0 +1,169 @@
+"""Copies of blocks that a tier evicts soon to the next tier in the order whose `spill` is `cascade`.
+
+Nothing waits for these copies: the tier evicts when it needs room, and a block that was not copied in time is counted
+as refused. The copies use the queue of moves between tiers, and take turns with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING
+
+from dataplane.core.tiering.contents import TierEntry
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.tiers.tier import BlockName
+
+if TYPE_CHECKING:
+    from dataplane.core.tiering.tiering import Tiering
+
+EVICTED = "evicted"
+"""Why a block was not copied: the tier before evicted it first."""
+SOON_BLOCKS, SOON_PART = 256, 4
+"""Number of blocks at the end of a tier's eviction order that are copied in advance: at most so many, and at most this
+part of the tier's blocks."""
+GROWN_PART = 16
+"""A hurried choice follows when the source holds more or less than before by this part of its room, or when a quarter
+of the window was used or evicted."""
+IDLE_S = 1.0
+RETRY_S = 1.0
+LASTING = frozenset({"budget", "limit", "size"})
+"""Reasons that hold until the block is evicted. After others, a copy is tried again, RETRY_S seconds later."""
+
+
+class Cascade:
+    """The copies from one tier to the next one."""
+
+    began = inf
+    """Like those of spills, its copies may evict any block of the target."""
+    urgent = True
+
+    def __init__(self, source: TierState, target: TierState) -> None:
+        self.source, self.tier = source, target
+        self.copying: set[BlockName] = set()
+        """Blocks that wait for their copy, or are being copied."""
+        self.refused: dict[BlockName, float] = {}
+        """Blocks whose copy was refused, and the time when it is tried again."""
+        self._looked_at = -inf
+        self._reordered = self._used_bytes = 0
+        """State of the source when blocks were chosen last."""
+
+    @property
+    def window(self) -> int:
+        """The number of blocks that are copied in advance."""
+        return min(SOON_BLOCKS, 1 + len(self.source.contents) // SOON_PART)
+
+    def looks_again(self, now: float, *, hurried: bool) -> bool:
+        """Return whether blocks are to be chosen now: after blocks of the source were stored, used or evicted, and
+        otherwise every IDLE_S seconds; with `hurried`, only after many were."""
+        contents = self.source.contents
+        if not self.source.serves or not self.tier.serves or self.source.listed_blocks is not None:
+            return False
+        reordered = contents.evicted_blocks + contents.uses
+        moved = reordered - self._reordered
+        grown = abs(contents.used_bytes - self._used_bytes)
+        if hurried:
+            looks = 4 * moved >= self.window or GROWN_PART * grown >= contents.room_bytes
+        else:
+            looks = bool(moved or grown) or now >= self._looked_at + IDLE_S
+        if looks:
+            self._looked_at, self._reordered, self._used_bytes = now, reordered, contents.used_bytes
+        return looks
+
+
+class Cascades:
+    """The cascades of all tiers of a node."""
+
+    def __init__(self, tiering: Tiering) -> None:
+        self._tiering = tiering
+        self._cascades: dict[TierState, Cascade] = {}
+        """By source."""
+
+    def target(self, source: TierState) -> TierState | None:
+        """Return the tier that takes the blocks that a tier evicts; None if there is none."""
+        for tier in self._tiering.tiers:
+            if tier.spec.spill == "cascade" and tier.spec.order > source.spec.order:
+                return tier
+        return None
+
+    def hurry(self, now: float) -> None:
+        """Choose blocks of tiers that have just begun to serve, or have evicted many since the last `step`. Call it
+        before blocks are copied to tiers."""
+        for cascade in self._current():
+            if cascade.looks_again(now, hurried=True):
+                self._choose(cascade, now)
+
+    def step(self, now: float) -> None:
+        """Take the outcomes of copies, and choose blocks that tiers evict soon."""
+        for source, cascade in list(self._cascades.items()):
+            if source not in self._tiering.tiers or self.target(source) is not cascade.tier:
+                self._end(cascade)
+        for cascade in self._current():
+            self._look_at_copies(cascade, now)
+            if cascade.looks_again(now, hurried=False):
+                self._choose(cascade, now)
+
+    def _current(self) -> Iterator[Cascade]:
+        """Iterate over the cascades of all tiers."""
+        for source in self._tiering.tiers:
+            target = self.target(source)
+            if target is not None:
+                cascade = self._cascades.get(source)
+                yield cascade or self._cascades.setdefault(source, Cascade(source, target))
+
+    def evicted(self, source: TierState, entry: TierEntry) -> None:
+        """Count a block that a tier evicts without a copy. A block that is being copied is counted if that fails."""
+        cascade = self._cascades.get(source)
+        if cascade is None:
+            return
+        name = entry.stored.name
+        if name not in cascade.copying and not self._is_elsewhere(cascade, name):
+            cascade.tier.refuse(EVICTED, name)
+
+    def _end(self, cascade: Cascade) -> None:
+        self._tiering.transfers.cancel(cascade)
+        for name in cascade.copying:
+            cascade.tier.watched.pop(name, None)
+        del self._cascades[cascade.source]
+
+    def _look_at_copies(self, cascade: Cascade, now: float) -> None:
+        target = cascade.tier
+        for name in list(cascade.copying):
+            if self._tiering.transfers.is_pending(cascade, name):
+                continue
+            if name not in target.contents.entries and name not in cascade.source.contents.entries:
+                target.refuse(EVICTED, name)
+            elif name not in target.contents.entries:
+                reason = target.watched.get(name, "")
+                cascade.refused[name] = inf if reason in LASTING else now + RETRY_S
+            target.watched.pop(name, None)
+            cascade.copying.discard(name)
+
+    def _choose(self, cascade: Cascade, now: float) -> None:
+        """Copy blocks that the source evicts soon and no other tier holds. Blocks that are used in memory are left,
+        because the source does not evict them."""
+        soon = cascade.source.contents.soon_evicted(now, cascade.window)
+        refused, cascade.refused = cascade.refused, {}
+        spaces = self._tiering.space_numbers()
+        for entry in soon:
+            name = entry.stored.name
+            retry_at = refused.get(name, 0.0)
+            if retry_at > now:
+                cascade.refused[name] = retry_at
+                continue
+            if name in cascade.copying or self._is_elsewhere(cascade, name):
+                continue
+            if self._tiering.spills.is_used_in_memory(entry, spaces):
+                continue
+            cascade.copying.add(name)
+            cascade.tier.watched.setdefault(name, "")
+            self._tiering.transfers.add(cascade, name)
+        if cascade.copying:
+            self._tiering.on_work()
+
+    def _is_elsewhere(self, cascade: Cascade, name: BlockName) -> bool:
+        """Return whether a tier other than the source holds a block."""
+        found = self._tiering.existence.found(name)
+        if found is not None and found.tier is not cascade.source:
+            return True
+        return any(tier.held(name) is not None for tier in self._tiering.tiers if tier is not cascade.source)

@@ -1,0 +1,120 @@
+"""Drains: a tier whose `spill` is `drain` hands the blocks that it alone holds to another tier.
+
+A drain walks over all blocks of its tier, in passes, because the other tier may evict blocks again. Its copies use the
+queue of moves between tiers, and evict no block of the other tier that was stored or used since the drain began.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.tiers.tier import BlockName
+
+if TYPE_CHECKING:
+    from dataplane.core.tiering.tiering import Tiering
+
+STEP_BLOCKS = 1024
+"""Maximum number of blocks that one step looks at."""
+MAX_OUTSTANDING = 1024
+"""Maximum number of blocks that wait for their copy."""
+PASS_S = 5.0
+"""Pause between two passes."""
+TAKES_NOTHING = frozenset({"off", "drain"})
+"""Values of `spill` of tiers that get no blocks of a drain."""
+
+
+class TierDrain:
+    """The drain of one tier."""
+
+    urgent = False
+
+    def __init__(self, source: TierState, target: TierState, now: float) -> None:
+        self.source, self.tier, self.began = source, target, now
+        self.copying: set[BlockName] = set()
+        self.at = 0
+        """Number of the next block to look at in `TierContents.numbered`."""
+        self.refused_blocks = 0
+        """Blocks of this pass that the target did not take."""
+        self.left = len(source.contents)
+        """The most blocks that only the source may hold."""
+        self.begins_at = now
+        """When the next pass begins."""
+
+    def count(self, unseen: int) -> None:
+        """Update the number of blocks that are left, `unseen` of which this pass has not looked at yet."""
+        known = len(self.copying) + self.refused_blocks
+        self.left = max(known, min(self.left, known + unseen, len(self.source.contents)))
+
+
+class Drains:
+    """The drains of all tiers of a node."""
+
+    def __init__(self, tiering: Tiering) -> None:
+        self._tiering = tiering
+        self._drains: dict[TierState, TierDrain] = {}
+
+    def left(self, tier: TierState) -> int | None:
+        """Return how many blocks of a tier must still be copied, at most; None if the tier does not drain."""
+        if tier.spec.spill != "drain":
+            return None
+        drain = self._drains.get(tier)
+        return len(tier.contents) if drain is None else drain.left
+
+    def target(self, source: TierState) -> TierState | None:
+        """Return the tier that takes the blocks: the next one in the order, or else the first one."""
+        taking = [tier for tier in self._tiering.tiers if tier.spec.spill not in TAKES_NOTHING]
+        after = (tier for tier in taking if tier.spec.order > source.spec.order)
+        return next(after, next(iter(taking), None))
+
+    def step(self, now: float) -> None:
+        """Do the next part of each drain."""
+        for source, drain in list(self._drains.items()):
+            gone = source not in self._tiering.tiers or source.spec.spill != "drain"
+            if gone or self.target(source) is not drain.tier:
+                self._end(drain)
+        for source in self._tiering.tiers:
+            target = self.target(source) if source.spec.spill == "drain" else None
+            if target is not None:
+                self._step(self._drains.setdefault(source, TierDrain(source, target, now)), now)
+
+    def _end(self, drain: TierDrain) -> None:
+        self._tiering.transfers.cancel(drain)
+        for name in drain.copying:
+            drain.tier.watched.pop(name, None)
+        del self._drains[drain.source]
+
+    def _step(self, drain: TierDrain, now: float) -> None:
+        self._look_at_copies(drain)
+        numbered = drain.source.contents.numbered
+        ready = drain.source.serves and drain.tier.serves and drain.source.listed_blocks is None
+        if ready and now >= drain.begins_at:
+            end = min(len(numbered), drain.at + STEP_BLOCKS)
+            while drain.at < end and len(drain.copying) < MAX_OUTSTANDING:
+                entry = numbered[drain.at]
+                drain.at += 1
+                if entry is not None and not self._is_elsewhere(entry.stored.name):
+                    self._copy(drain, entry.stored.name)
+            if drain.copying:
+                self._tiering.on_work()
+        drain.count(len(numbered) - drain.at)
+        if ready and drain.at >= len(numbered) and not drain.copying:
+            drain.at, drain.refused_blocks, drain.begins_at = 0, 0, now + PASS_S
+
+    def _copy(self, drain: TierDrain, name: BlockName) -> None:
+        drain.copying.add(name)
+        drain.tier.watched.setdefault(name, "")
+        self._tiering.transfers.add(drain, name)
+
+    def _look_at_copies(self, drain: TierDrain) -> None:
+        for name in list(drain.copying):
+            if self._tiering.transfers.is_pending(drain, name):
+                continue
+            if name in drain.source.contents.entries and name not in drain.tier.contents.entries:
+                drain.refused_blocks += 1
+            drain.tier.watched.pop(name, None)
+            drain.copying.discard(name)
+
+    def _is_elsewhere(self, name: BlockName) -> bool:
+        """Return whether a tier that does not drain holds a block."""
+        return any(tier.held(name) is not None for tier in self._tiering.tiers if tier.spec.spill != "drain")

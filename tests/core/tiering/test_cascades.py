@@ -1,0 +1,218 @@
+"""Cascades: what a tier evicts soon is copied to the next tier, and what was not copied in time is counted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dataplane.core.tiering import cascades
+from dataplane.core.tiering.tier_state import TierState
+from dataplane.protocol.control.scopes import Scope
+from dataplane.tiers.tier import Outcome
+from tests.core.tiering.tier_bench import PAGE, TierBench, quota, stored_size, tier, tier_bench
+from tests.dataplane import factories as make
+
+DISK = tier(budget_blocks=20)
+S3 = tier("s3", spill="cascade", order=1)
+
+
+def store(run: TierBench, count: int, first: int = 0, tenant: str = "") -> list[bytes]:
+    """Store blocks one after the other, and let the tiers keep up."""
+    keys = [make.keys(1, (tenant, number))[0] for number in range(first, first + count)]
+    for key in keys:
+        run.engine.store([key], PAGE, tenant=tenant)
+        run.bench.pass_time(0.05)
+        run.settle()
+    assert run.faults() == []
+    return keys
+
+
+def keys_in(run: TierBench, number: int) -> set[bytes]:
+    return {name.key for name in run.stores[number]}
+
+
+def evict_memory(run: TierBench) -> None:
+    run.bench.node.room.evict(list(run.bench.node.pool.table.blocks.values()), "room", run.now)
+
+
+def test_what_the_disk_evicts_is_in_the_next_tier_and_can_be_loaded() -> None:
+    run = tier_bench(64, DISK, S3)
+    keys = store(run, 60)
+    disk, s3 = run.tiering.tiers
+    assert disk.contents.evicted_blocks == 40
+    assert keys_in(run, 0) | keys_in(run, 1) == set(keys)
+    assert keys_in(run, 1) >= set(keys[:40])
+    assert (s3.counters.refused, s3.counters.cascaded_blocks) == ({}, s3.counters.spilled_blocks)
+    evict_memory(run)
+    run.ask(keys[:4])
+    run.settle()
+    assert run.engine.lookup(keys[:4]) == 4
+
+
+def test_nothing_is_copied_while_the_disk_has_room() -> None:
+    run = tier_bench(64, DISK, S3)
+    store(run, 17)
+    assert not run.stores[1]
+
+
+@pytest.mark.parametrize("spill", ["off", "evict", "second_touch"])
+def test_only_a_tier_with_the_spill_cascade_takes_them(spill: str) -> None:
+    run = tier_bench(64, DISK, tier("s3", spill=spill, order=1))
+    store(run, 40)
+    assert not run.stores[1]
+    assert run.tiering.tiers[1].counters.refused == {}
+
+
+def test_they_go_to_the_next_tier_in_the_order_and_from_there_to_the_one_after_it() -> None:
+    last = tier("last", spill="cascade", order=2)
+    run = tier_bench(128, DISK, tier("s3", 20, spill="cascade", order=1), last)
+    keys = store(run, 80)
+    assert [each.contents.evicted_blocks > 0 for each in run.tiering.tiers] == [True, True, False]
+    assert keys_in(run, 0) | keys_in(run, 1) | keys_in(run, 2) == set(keys)
+    assert keys_in(run, 2) >= set(keys[:30])
+
+
+def test_a_tier_of_the_same_order_takes_nothing() -> None:
+    run = tier_bench(64, DISK, tier("s3", spill="cascade"))
+    store(run, 40)
+    assert not run.stores[1]
+
+
+def test_blocks_that_another_tier_holds_are_not_copied() -> None:
+    run = tier_bench(64, DISK, S3, tier("archive", order=5))
+    store(run, 40)
+    assert not run.stores[1]
+    assert run.tiering.tiers[1].counters.refused == {}
+
+
+def test_a_tenant_at_its_limit_loses_nothing_either() -> None:
+    run = tier_bench(64, tier(), S3)
+    run.quotas(quota("acme", limit=10))
+    keys = store(run, 30, tenant="acme")
+    assert run.held("acme") == 10
+    assert keys_in(run, 0) | keys_in(run, 1) == set(keys)
+    assert run.tiering.tiers[1].counters.refused == {}
+
+
+def test_blocks_that_are_used_in_memory_are_not_copied_because_the_disk_keeps_them() -> None:
+    run = tier_bench(64, DISK, S3)
+    hot = store(run, 4)
+    for number in range(10):
+        for key in hot:
+            run.engine.acquire([key])
+        run.engine.release()
+        store(run, 4, first=100 + 4 * number)
+    assert keys_in(run, 0) >= set(hot)
+    assert not keys_in(run, 1) & set(hot)
+
+
+def test_a_tier_that_is_away_takes_nothing_and_each_block_that_is_lost_counts_once() -> None:
+    run = tier_bench(64, DISK, S3)
+    disk, s3 = run.tiering.tiers
+    s3.serves = False
+    store(run, 40)
+    assert not run.stores[1]
+    assert s3.counters.refused == {"evicted": disk.contents.evicted_blocks}
+    lost = disk.contents.evicted_blocks
+    s3.serves = True
+    run.bench.pass_time(1.0)
+    run.settle()
+    store(run, 20, first=200)
+    assert s3.counters.refused == {"evicted": lost}, "from now on nothing is lost"
+    assert len(run.stores[1]) >= 20
+
+
+def test_a_tier_that_is_full_says_so_and_each_block_that_is_lost_counts_once() -> None:
+    run = tier_bench(64, DISK, S3)
+    disk, s3 = run.tiering.tiers
+    run.transferred = Outcome.FAILED
+    store(run, 40)
+    refused = dict(s3.counters.refused)
+    assert refused.pop("evicted") == disk.contents.evicted_blocks
+    assert refused.keys() == {"failed"}
+
+
+def test_a_copy_that_failed_is_tried_again_and_one_without_room_is_not() -> None:
+    run = tier_bench(64, DISK, tier("s3", spill="cascade", order=1))
+    s3 = run.tiering.tiers[1]
+    run.transferred = Outcome.FAILED
+    store(run, 20)
+    failed = s3.counters.refused["failed"]
+    run.transferred = Outcome.OK
+    for _ in range(int(cascades.RETRY_S / 0.5) + 4):
+        run.bench.pass_time(0.5)
+        run.settle()
+    assert s3.counters.refused == {"failed": failed}
+    assert s3.counters.cascaded_blocks == len(run.stores[1]) > 0
+
+    small = tier_bench(64, DISK, msgspec.structs.replace(S3, budget_bytes=stored_size(PAGE) - 1))
+    store(small, 20)
+    small.bench.pass_time(1.0)
+    small.settle()
+    small.bench.pass_time(1.0)
+    refused = dict(small.tiering.tiers[1].counters.refused)
+    for _ in range(40):
+        small.bench.pass_time(0.5)
+        small.settle()
+    assert small.tiering.tiers[1].counters.refused == refused, "idle tiers refuse nothing anew"
+
+
+def test_an_engine_that_waits_for_a_load_delays_no_copy() -> None:
+    run = tier_bench(64, DISK, S3)
+    keys = store(run, 17)
+    run.engine.store(make.keys(3, "more"), PAGE)
+    run.begin()
+    run.end_spills()
+    evict_memory(run)
+    run.ask(keys)
+    run.begin()
+    assert run.loads
+    run.bench.pass_time(0.05)
+    run.begin()
+    assert run.stores[1]
+    run.settle()
+    assert run.faults() == []
+
+
+def test_the_target_may_change_while_copies_wait() -> None:
+    run = tier_bench(64, DISK, S3)
+    disk, s3 = run.tiering.tiers
+    store(run, 17)
+    run.engine.store(make.keys(3, "more"), PAGE)
+    run.begin()
+    run.end_spills()
+    run.bench.pass_time(0.05)  # chosen, not begun
+    assert s3.watched
+    s3.spec = msgspec.structs.replace(s3.spec, spill="off")
+    run.bench.pass_time(0.05)
+    run.settle()
+    assert (run.stores[1], s3.watched, s3.spilling_bytes) == ({}, {}, 0)
+    s3.spec = msgspec.structs.replace(s3.spec, spill="cascade")
+    run.bench.pass_time(1.0)
+    run.settle()
+    assert len(run.stores[1]) == 6
+    run.tiering.remove_tier(disk)
+    run.bench.pass_time(0.05)
+    added = TierState(7, DISK, stored_size)
+    run.stores[7] = {}
+    run.tiering.add_tier(added)
+    store(run, 40, first=500)
+    assert len(run.stores[1]) > 20
+
+
+def test_an_invalidation_reaches_copies_under_way() -> None:
+    run = tier_bench(64, DISK, S3)
+    store(run, 17, tenant="acme")
+    run.engine.store(make.keys(3, "more"), PAGE, tenant="acme")
+    run.begin()
+    run.end_spills()
+    run.bench.pass_time(0.05)
+    plans = run.tiering.transfers.next_batch(run.now)
+    assert plans
+    run.bench.node.invalidate(Scope(tenant="acme"), run.now)
+    run._transfer(plans)
+    run.settle()
+    run.sweep()
+    run.settle()
+    assert (run.stores[0], run.stores[1]) == ({}, {})
+    assert run.faults() == []

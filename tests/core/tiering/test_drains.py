@@ -1,0 +1,159 @@
+"""Drains: what a tier alone holds is copied to another tier, and the node says how much is left."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dataplane.core.tiering import drains
+from dataplane.protocol.tiers import Spill
+from dataplane.tiers.tier import Outcome
+from tests.core.tiering.tier_bench import PAGE, TierBench, quota, tier, tier_bench
+from tests.dataplane import factories as make
+
+S3 = tier("s3", spill="cascade", order=1)
+
+
+def filled(*others: object, blocks: int = 40) -> tuple[TierBench, list[bytes]]:
+    """A node whose disk holds blocks, and other tiers that hold none."""
+    run = tier_bench(256, tier(), *others)  # type: ignore[arg-type]
+    keys = make.keys(blocks)
+    run.engine.store(keys, PAGE)
+    run.settle()
+    return run, keys
+
+
+def spill(run: TierBench, name: str, value: Spill) -> None:
+    for each in run.tiering.tiers:
+        if each.spec.name == name:
+            each.spec = msgspec.structs.replace(each.spec, spill=value)
+
+
+def wait(run: TierBench, seconds: float = 20.0) -> None:
+    for _ in range(int(seconds / 0.5)):
+        run.bench.pass_time(0.5)
+        run.settle()
+    assert run.faults() == []
+
+
+def keys_in(run: TierBench, number: int) -> set[bytes]:
+    return {name.key for name in run.stores[number]}
+
+
+def left(run: TierBench, name: str = "disk") -> int | None:
+    return next(run.tiering.drains.left(each) for each in run.tiering.tiers if each.spec.name == name)
+
+
+def test_a_drain_copies_what_the_tier_alone_holds_and_says_when_it_is_done() -> None:
+    run, keys = filled(S3)
+    assert left(run) is None
+    spill(run, "disk", "drain")
+    assert left(run) == 40
+    wait(run)
+    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+    assert keys_in(run, 0) == set(keys), "it serves on"
+    run.engine.store(make.keys(4, "new"), PAGE)
+    wait(run, 1.0)
+    assert len(run.stores[0]) == 40, "it gets no blocks"
+
+
+def test_what_another_tier_holds_is_not_copied_again() -> None:
+    run, _ = filled(tier("archive", order=5), S3)
+    spill(run, "disk", "drain")
+    wait(run)
+    assert (left(run), run.stores[2]) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ((tier("a", spill="evict", order=1), tier("b", spill="evict", order=2)), "a"),
+        ((tier("a", spill="off", order=1), tier("b", spill="evict", order=2)), "b"),
+        ((tier("a", spill="drain", order=1), tier("b", spill="evict", order=2)), "b"),
+    ],
+)
+def test_the_next_tier_in_the_order_that_takes_blocks_gets_them(
+    others: tuple[object, ...], expected: str
+) -> None:
+    run, keys = filled(*others)
+    spill(run, "disk", "drain")
+    wait(run)
+    for number, each in enumerate(run.tiering.tiers):
+        if each.spec.name != "disk":
+            assert keys_in(run, number) == (set(keys) if each.spec.name == expected else set())
+
+
+def test_the_last_tier_drains_to_the_first_and_two_that_drain_do_not_wait_for_each_other() -> None:
+    run = tier_bench(256, tier(spill="evict"), tier("last", order=9))
+    keys = make.keys(10)
+    run.engine.store(keys, PAGE)
+    run.settle()
+    spill(run, "last", "drain")
+    wait(run)
+    assert (keys_in(run, 0), left(run, "last")) == (set(keys), 0)
+    spill(run, "disk", "drain")
+    wait(run)
+    assert (left(run, "disk"), left(run, "last")) == (10, 10), "no tier is left for them"
+
+
+def test_a_drain_that_is_cancelled_copies_no_more_and_goes_on_when_it_is_begun_again() -> None:
+    run, keys = filled(S3, blocks=200)
+    spill(run, "disk", "drain")
+    run.bench.pass_time(0.05)
+    run._transfer(run.tiering.transfers.next_batch(run.now))
+    copied = len(run.stores[1])
+    assert 0 < copied < 200
+    spill(run, "disk", "off")
+    wait(run)
+    assert (len(run.stores[1]), left(run), run.tiering.tiers[1].watched) == (copied, None, {})
+    spill(run, "disk", "drain")
+    wait(run)
+    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+
+
+def test_blocks_that_the_other_tier_refuses_are_left_until_it_has_room() -> None:
+    run, keys = filled(tier("s3", budget_blocks=15, spill="cascade", order=1))
+    spill(run, "disk", "drain")
+    wait(run)
+    assert (len(run.stores[1]), left(run)) == (15, 25), "its copies evict none of each other"
+    s3 = run.tiering.tiers[1]
+    s3.spec = tier("s3", budget_blocks=100, spill="cascade", order=1)
+    run.tiering.shrink(s3, run.now)
+    wait(run)
+    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.LATE])
+def test_copies_that_fail_are_tried_again(outcome: Outcome) -> None:
+    run, keys = filled(S3)
+    spill(run, "disk", "drain")
+    run.transferred = outcome
+    wait(run, 1.0)
+    assert left(run) == 40
+    run.transferred = Outcome.OK
+    wait(run, 2 * drains.PASS_S + 1.0)
+    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+
+
+def test_tiers_that_are_away_are_waited_for() -> None:
+    run, keys = filled(S3)
+    spill(run, "disk", "drain")
+    for each in run.tiering.tiers:
+        each.serves = False
+        wait(run, 2.0)
+        assert (left(run), run.stores[1]) == (40, {})
+        each.serves = True
+    wait(run)
+    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
+
+
+def test_blocks_that_the_other_tier_evicts_later_are_copied_again() -> None:
+    run, keys = filled(S3)
+    run.quotas(quota("", limit=None, name="s3"))
+    spill(run, "disk", "drain")
+    wait(run)
+    s3 = run.tiering.tiers[1]
+    for entry in list(s3.contents.entries.values())[:7]:
+        run.tiering.evict(s3, entry)
+    wait(run)
+    assert (keys_in(run, 1), left(run)) == (set(keys), 0)
