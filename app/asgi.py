@@ -21,9 +21,9 @@ from app.http.description import DescribedOperation
 from app.http.docs import docs
 from app.http.manual import manual, manual_start
 from app.http.middleware.conditional import ConditionalResponses
-from app.http.middleware.negotiation import negotiate
 from app.http.middleware.stack import MiddlewareStack
 from app.http.middleware.tracing import traced
+from app.http.negotiation import negotiate
 from app.http.principals import guard
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.routes.access import audit, session, tokens

@@ -11,12 +11,13 @@ import pytest
 
 from dataplane.gateways.lmcache.handlers.chains import MAX_TOKENS, RequestChains
 from dataplane.gateways.lmcache.wire import tokens
-from dataplane.gateways.lmcache.wire.messages import SIGNATURES, Key
+from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.operations import BY_NAME
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.keys import TokenError, chain
 from tests.lmcache.client import key, packed
 
-_decode = SIGNATURES["prepare_store"].arguments[0]
+_decode = BY_NAME["prepare_store"].arguments[0]
 SEED = random.Random(5)
 SHAPES = {
     "one byte each": [at % 128 for at in range(600)],

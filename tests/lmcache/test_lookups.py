@@ -11,7 +11,8 @@ import pytest
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers import results
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
 from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt

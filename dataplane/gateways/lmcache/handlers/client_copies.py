@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
-from dataplane.gateways.lmcache.handlers.failures import FALSE, NOTHING_TO_STORE, YES, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instance
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
+from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
+from dataplane.gateways.lmcache.handlers.requests import Chunks, GatewayRequest, Result
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
-from dataplane.gateways.lmcache.readiness import PageReadiness
-from dataplane.gateways.lmcache.wire.messages import ChunkSlot, Key, RetrievePrepared, StorePrepared, encode
-from dataplane.gateways.lmcache.wire.messages import SlotsReply as SlotsAnswer
-from dataplane.gateways.lmcache.wire.requests import Chunks, GatewayRequest, Result
+from dataplane.gateways.lmcache.wire.messages import (
+    FALSE,
+    NOTHING_TO_STORE,
+    YES,
+    ChunkSlot,
+    Key,
+    RetrievePrepared,
+    SlotsReply,
+    StorePrepared,
+    encode,
+)
+from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.named_pool import NamedPool
+from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, places_of
 
 Resolve = Callable[[GatewayRequest, Key, int], Chunks]
 """Return the chunks that a key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
@@ -56,7 +65,7 @@ class ClientCopyHandlers:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
             return NOTHING_TO_STORE
         slots = self._slots(chunks.instance, store.places)
-        return encode(StorePrepared(SlotsAnswer(slots, [place.chunk for place in store.places])))
+        return encode(StorePrepared(SlotsReply(slots, [place.chunk for place in store.places])))
 
     def commit_store(self, request: GatewayRequest, key: Key, number: int, data: bytes) -> Result:
         chunks = self._resolve(request, key, number)
@@ -78,7 +87,7 @@ class ClientCopyHandlers:
             chunks.transfer, chunks.tenant, chunks.keys, request.now
         )
         slots = self._slots(chunks.instance, places_of(held))
-        return encode(RetrievePrepared(success=True, data=b"", context=SlotsAnswer(slots)))
+        return encode(RetrievePrepared(success=True, data=b"", context=SlotsReply(slots)))
 
     def commit_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
         chunks = self._resolve(request, key, number)

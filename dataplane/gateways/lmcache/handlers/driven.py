@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import LeasedChain
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason, as_failed
 from dataplane.gateways.lmcache.handlers.client_copies import Resolve
-from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, Source
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
-from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
+from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
+from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, Result
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
-from dataplane.gateways.lmcache.readiness import PageReadiness
-from dataplane.gateways.lmcache.wire.messages import Key, encode
-from dataplane.gateways.lmcache.wire.requests import LATER, Chunks, GatewayRequest, Result, as_failed
+from dataplane.gateways.lmcache.wire.messages import NOT_COPIED, Key, encode
+from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, Source
+from dataplane.gateways.lmcache.workers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.named_pool import NamedPool
+from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, places_of
 from dataplane.protocol.codes import ProtocolError
 
 COPIED = encode([b"", True])
@@ -150,7 +150,7 @@ class DrivenCopyHandlers:
             try:
                 result = done(failed)
             except (OperationFailed, ProtocolError) as error:
-                self._failed(request.operation, as_failed(error))
+                self._failed(request.operation.name, as_failed(error))
                 result = NOT_COPIED
             finally:
                 self._instances.copy_ended(instance)

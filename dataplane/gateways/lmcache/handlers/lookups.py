@@ -6,14 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.chains import RequestChains
 from dataplane.gateways.lmcache.handlers.counters import BytesMoved
-from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instances
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
+from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, LookupSessions, SpaceLock
 from dataplane.gateways.lmcache.handlers.tier_waits import Later, LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
-from dataplane.gateways.lmcache.wire.requests import LATER, GatewayRequest, Result, check_key, whole
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.instances import Instances
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
@@ -45,6 +47,8 @@ class LookupHandlers:
         self._instances = instances
         self._sessions = sessions
         self._chains = chains
+        self._engines: dict[bytes, int] = {}
+        """Client numbers of the engines of schedulers, by connection."""
         self._common = 0
         """Client number of the engine that schedulers without an engine of their own share."""
 
@@ -121,13 +125,14 @@ class LookupHandlers:
         the leases of an engine end with its process.
         """
         peer = request.peer
-        if peer.known and not peer.client and peer.found is not None:
+        client = self._engines.get(peer.identity, 0)
+        if not client and peer.known and peer.found is not None:
             pid, started = peer.found
             group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
             with suppress(ProtocolError):
-                peer.client = self._attach(group, pid, started, request.now)
-        if peer.client:
-            return peer.client
+                client = self._engines[peer.identity] = self._attach(group, pid, started, request.now)
+        if client:
+            return client
         if self._common not in self._cache.node.engines:
             self.attach_common(request.now)
         return self._common
@@ -135,6 +140,13 @@ class LookupHandlers:
     def attach_common(self, now: float) -> None:
         """Attach the shared engine for schedulers without an engine of their own. Raise ProtocolError on failure."""
         self._common = self._attach(LMCACHE_SCHEDULERS, 0, 0, now)
+
+    def disconnected(self, identity: bytes, now: float) -> None:
+        """End the look-ups of a closed connection, and detach its engine."""
+        self._sessions.end_scheduler(identity)
+        client = self._engines.pop(identity, 0)
+        if client:
+            self._cache.node.say_detached(client, now)
 
     def _attach(self, group: str, pid: int, started: int, now: float) -> int:
         message = Attach(0, VERSION, group, [], engine=SCHEDULER)

@@ -12,11 +12,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 
-LEASE_TTL_S = 300.0
-"""Time after which the leases of a look-up end."""
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 

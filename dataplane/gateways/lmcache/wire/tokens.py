@@ -7,8 +7,9 @@ from array import array
 import msgspec
 import numpy as np
 
-from dataplane.protocol.keys import TokenError, token_bytes
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, TokenError, token_bytes
 
+CHUNK_TOKENS = DEFAULT_CHUNK_TOKENS
 MAX_HEADER_BYTES = 5
 
 _decode = msgspec.msgpack.Decoder(list[int]).decode

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.copies.devices import Devices
-from dataplane.gateways.lmcache.handlers.copies import Copier
+from dataplane.gateways.lmcache.workers.copies import Copier
 
 
 class DeviceOpens:

@@ -6,6 +6,7 @@ An action on a resource is a `POST` to the name of the resource followed by `opt
 such paths: it sees a resource and its actions as one route. This module separates their methods."""
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 from urllib.parse import parse_qsl
@@ -53,6 +54,12 @@ def allowed(app: Litestar, path: str) -> list[str]:
     suffixes = {method: str(handler.opt.get("suffix", "")) for method, handler in handlers.items()}
     wanted = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
     return [method for method, suffix in suffixes.items() if suffix == wanted]
+
+
+def with_head(allowed: Iterable[str]) -> str:
+    """Return the `Allow` header for these methods and those that every path has, sorted."""
+    methods = {*allowed, "OPTIONS"}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 def has_content(handler: BaseRouteHandler) -> bool:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, NOTHING_PREPARED, ZERO
+from dataplane.gateways.lmcache.wire.messages import NOT_COPIED, NOTHING_PREPARED, ZERO
 
 NAME = "unanswered"
 SLOTS = 4096

@@ -28,9 +28,9 @@ from dataplane.devices.paged import (
     planes_of,
     tokens_per_block,
 )
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
 from dataplane.gateways.lmcache.wire.ipc import CpuShm, MemoryUnsupported, Metadata, Tensor
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 
 SHM_FOLDER = Path("/dev/shm")
 SHM_PREFIX = "lmcache_kv_"

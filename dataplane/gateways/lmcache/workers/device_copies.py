@@ -14,9 +14,9 @@ from dataplane.copies.device_memory import DeviceMemory
 from dataplane.copies.devices import Devices
 from dataplane.devices.paged import Planes, Runs, TensorGroup
 from dataplane.devices.runtime import HANDLE_BYTES, DeviceError, OpenedMemory, plain_uuid
-from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, CpuShmCopier, Source, chunk_layouts_of
 from dataplane.gateways.lmcache.wire.ipc import CpuShm, DeviceTensor, MemoryUnsupported, Tensor
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
+from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, CpuShmCopier, Source, chunk_layouts_of
 
 
 def copier_of(

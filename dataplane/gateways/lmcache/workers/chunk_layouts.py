@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from dataplane.base.dtypes import ITEM_BYTES, canonical
 from dataplane.copies.devices import Devices
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
-from dataplane.gateways.lmcache.handlers.copies import MAX_CHUNK_BYTES, Copier
-from dataplane.gateways.lmcache.handlers.device_copies import copier_of
-from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.registrations import DeviceContext, RegisteredWorker
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.wire.ipc import MemoryUnsupported, decode
 from dataplane.gateways.lmcache.wire.messages import EngineContext
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.copies import MAX_CHUNK_BYTES, Copier
+from dataplane.gateways.lmcache.workers.device_copies import copier_of
+from dataplane.gateways.lmcache.workers.registrations import DeviceContext, RegisteredWorker
 from dataplane.protocol.spaces import LMCACHE, Space
 
 MAX_WORLD_SIZE = 1024

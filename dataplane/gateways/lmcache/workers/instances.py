@@ -19,13 +19,12 @@ import structlog
 from dataplane.copies.copying import CopyFailed
 from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.handlers.chunk_layouts import ChunkLayout, chunk_layout_of
-from dataplane.gateways.lmcache.handlers.device_opens import DeviceOpens
-from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.registrations import RegisteredWorker, Registrations
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
-from dataplane.gateways.lmcache.handlers.transfers import Transfers
-from dataplane.gateways.lmcache.zmtp.connections import ZmtpConnection
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout, chunk_layout_of
+from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
+from dataplane.gateways.lmcache.workers.registrations import RegisteredWorker, Registrations
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S, Transfers
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.gateways.lmcache.zmtp.processes import Owner, ProcessWatch
 from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
@@ -112,6 +111,8 @@ class Instances:
         self._by_number: dict[int, dict[Owner, Instance]] = {}
         self._layouts: dict[tuple[str, int], list[list[int]]] = {}
         """Cached results of `layouts`, valid until the workers change."""
+        self._asked_to_register: dict[bytes, set[int]] = {}
+        """Unknown workers that were asked to register, by connection."""
         self._leaving: dict[int, float] = {}
         """Time at which engines whose process cannot be watched were lost, by client number."""
 
@@ -124,7 +125,7 @@ class Instances:
 
     # ---- registration
 
-    def register(self, registered: RegisteredWorker, connection: ZmtpConnection, now: float) -> None:
+    def register(self, registered: RegisteredWorker, connection: ZmtpPeer, now: float) -> None:
         """Register a worker that copies by itself, or refresh its registration. Raise OperationFailed on failure."""
         self._check(registered, connection)
         before = self._find(registered.instance, connection)
@@ -137,7 +138,7 @@ class Instances:
     def register_device(
         self,
         registered: RegisteredWorker,
-        connection: ZmtpConnection,
+        connection: ZmtpPeer,
         then: Callable[[OperationFailed | None], None],
     ) -> None:
         """Register a worker that lets this node copy. Raise OperationFailed on failure.
@@ -164,7 +165,7 @@ class Instances:
         if not self._openings.open(copier, opened, loose=True):
             raise OperationFailed(Reason.REFUSED, "too many copies are queued")
 
-    def _check(self, registered: RegisteredWorker, connection: ZmtpConnection) -> None:
+    def _check(self, registered: RegisteredWorker, connection: ZmtpPeer) -> None:
         if not 0 <= registered.instance <= MAX_INSTANCE:
             raise OperationFailed(
                 Reason.BAD_ARGUMENTS, f"instance_id: expected 0 to 2**64 - 1, got {registered.instance}"
@@ -173,7 +174,7 @@ class Instances:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the connection of this worker is closed")
 
     def _enter(
-        self, registered: RegisteredWorker, chunk_layout: ChunkLayout, connection: ZmtpConnection, now: float
+        self, registered: RegisteredWorker, chunk_layout: ChunkLayout, connection: ZmtpPeer, now: float
     ) -> None:
         """Add a worker and end its earlier registration. Raise OperationFailed on failure."""
         before = self._find(registered.instance, connection)
@@ -290,7 +291,7 @@ class Instances:
 
     # ---- requests of workers
 
-    def of(self, number: int, connection: ZmtpConnection, now: float) -> Instance:
+    def of(self, number: int, connection: ZmtpPeer, now: float) -> Instance:
         """Return the worker that a request names, and note that it is alive. Raise OperationFailed on failure."""
         instance = self._find(number, connection)
         if instance is None:
@@ -302,7 +303,7 @@ class Instances:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"worker {number} is lost")
         return instance
 
-    def ping(self, number: int, connection: ZmtpConnection, now: float, *, usable: bool = True) -> bool:
+    def ping(self, number: int, connection: ZmtpPeer, now: float, *, usable: bool = True) -> bool:
         """Note that a worker is alive, and return the answer to its ping.
 
         The answer is False once per connection for a worker that is not registered, because clients register again when
@@ -314,16 +315,13 @@ class Instances:
             instance.pinged = True
             self._heard(instance, connection, now)
             return True
-        if (
-            not usable
-            or number in connection.asked_to_register
-            or len(connection.asked_to_register) >= MAX_REGISTRATION_REQUESTS
-        ):
+        asked = self._asked_to_register.setdefault(connection.identity, set())
+        if not usable or number in asked or len(asked) >= MAX_REGISTRATION_REQUESTS:
             return True
-        connection.asked_to_register.add(number)
+        asked.add(number)
         return False
 
-    def _find(self, number: int, connection: ZmtpConnection) -> Instance | None:
+    def _find(self, number: int, connection: ZmtpPeer) -> Instance | None:
         owners = self._by_number.get(number)
         if not owners:
             return None
@@ -334,7 +332,7 @@ class Instances:
         unknown = [each for owner, each in owners.items() if not (owner[0] and connection.owner[0])]
         return max(unknown, key=lambda each: each.seen, default=None)
 
-    def _heard(self, instance: Instance, connection: ZmtpConnection, now: float) -> None:
+    def _heard(self, instance: Instance, connection: ZmtpPeer, now: float) -> None:
         if not connection.open:
             return
         instance.seen = now
@@ -355,7 +353,7 @@ class Instances:
 
     # ---- loss and end of workers
 
-    def unregister(self, number: int, connection: ZmtpConnection, now: float) -> None:
+    def unregister(self, number: int, connection: ZmtpPeer, now: float) -> None:
         """End a worker's registration at its own request. Raise OperationFailed on failure."""
         instance = self._find(number, connection)
         if instance is None:
@@ -366,6 +364,7 @@ class Instances:
 
     def disconnected(self, identity: bytes, now: float) -> None:
         """Mark the workers that used a closed connection as away."""
+        self._asked_to_register.pop(identity, None)
         for instance in self:
             if instance.connection == identity:
                 instance.connection = None

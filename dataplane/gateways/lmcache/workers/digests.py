@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dataplane.copies.copying import CopyFailed, CopyThreads
-from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.instances import Instance, Instances
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.messages import ControlRefused, ControlReply
 from dataplane.protocol.control.verification import DigestEngine, EngineDigests

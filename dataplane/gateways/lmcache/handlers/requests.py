@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains, TokenChain
-from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
-from dataplane.gateways.lmcache.handlers.transfers import Transfer
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
+from dataplane.gateways.lmcache.wire.frames import RawRequest
 from dataplane.gateways.lmcache.wire.messages import Key
-from dataplane.gateways.lmcache.wire.operations import RawRequest
-from dataplane.gateways.lmcache.zmtp.connections import ZmtpConnection
-from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.gateways.lmcache.wire.operations import Operation
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.transfers import Transfer
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
 from dataplane.protocol.keys import KEY_BYTES
 
@@ -39,8 +40,8 @@ Result = bytes | DeferredResult | None
 class GatewayRequest:
     """One decoded request."""
 
-    peer: ZmtpConnection
-    operation: str
+    peer: ZmtpPeer
+    operation: Operation
     now: float
     same: TokenChain | None
     """Chain with the tokens of its key, if they were left out of the arguments."""
@@ -136,13 +137,3 @@ def check_key(key: Key) -> None:
 def whole(tokens: int) -> int:
     """Return the number of tokens rounded down to whole chunks."""
     return tokens - tokens % CHUNK_TOKENS
-
-
-def as_failed(error: OperationFailed | ProtocolError) -> OperationFailed:
-    """Convert a refusal of the core into a failure with a reason."""
-    if isinstance(error, OperationFailed):
-        return error
-    bad = error.code in (Code.BAD_SALT, Code.BAD_KEYS, Code.BAD_FIELD)
-    ended = error.code in (Code.RESERVATION_EXPIRED, Code.UNKNOWN_RESERVATION, Code.INVALIDATED)
-    reason = Reason.BAD_ARGUMENTS if bad else Reason.UNKNOWN_TRANSFER if ended else Reason.REFUSED
-    return OperationFailed(reason, f"{error.field}: {error.message}" if error.field else error.message)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dataplane.core.inprocess import InProcess, LeasedChain
-from dataplane.gateways.lmcache.handlers.chunk_layouts import ChunkLayout
-from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.workers.chunk_layouts import ChunkLayout
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import Abort, Commit, Reserve
 from dataplane.protocol.keys import KEY_BYTES
 
+LEASE_TTL_S = 300.0
+"""Time after which the leases of a look-up or of an open read end."""
 MAX_READS = 1024
 """Maximum number of open reads of one worker; at the limit, the oldest one ends."""
 _WRITE = int(ReserveOutcome.WRITE)

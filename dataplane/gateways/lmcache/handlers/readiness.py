@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.handlers.failures import ANSWERS, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
-from dataplane.gateways.lmcache.wire.requests import LATER, Chunks, GatewayRequest, Result, as_failed
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason, as_failed
+from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, Result
+from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.protocol.codes import ProtocolError
 
 ROUNDS = 3
@@ -66,8 +66,8 @@ class PageReadiness:
                     return
                 result = store()
             except (OperationFailed, ProtocolError) as error:
-                self._failed(request.operation, as_failed(error))
-                result = ANSWERS.get(request.operation)
+                self._failed(request.operation.name, as_failed(error))
+                result = request.operation.failure
             if result is not LATER:
                 request.reply(result)
 
