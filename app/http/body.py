@@ -11,7 +11,7 @@ from litestar.exceptions import InternalServerException
 from litestar.types import Empty
 
 from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
-from app.http.decoding import decoded, decoded_in_pieces
+from app.http.decoding import decoded
 from app.http.principals import share, until_answered
 from app.services.base.body_budget import BodyBudget
 from app.services.base.fields import field_error
@@ -67,12 +67,12 @@ class StrictRequest(Request[Any, Any, State]):
 
     async def decoded(self, body: bytes, kind: Any, *, check: bool = True) -> Any:
         """Return a body as a struct; a thread decodes a large body. Raises TooManyRequests and the exceptions of
-        `decoding.decoded_in_pieces`."""
+        `decoding.decoded`."""
         if len(body) <= MAX_AT_ONCE_BYTES:
             return decoded(body, kind, check=check)
         work: LargeWork = self.app.state["large_work"]
         try:
-            return await work.run(share(), decoded_in_pieces, body, kind, check=check)
+            return await work.run(share(), decoded, body, kind, check=check)
         finally:
             self._body = self._connection_state.body = b""  # free the bytes: handlers read the struct
 
