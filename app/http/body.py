@@ -34,7 +34,7 @@ class StrictRequest(Request[Any, Any, State]):
             async for part in super().stream():
                 yield part
             return
-        budget: BodyBudget = self.app.state["body_budget"]
+        budget: BodyBudget = self.app.state.parts.body_budget
         counted = until_answered(budget.body(share()))
         async for part in super().stream():
             counted.received(len(part))
@@ -70,7 +70,7 @@ class StrictRequest(Request[Any, Any, State]):
         `decoding.decoded`."""
         if len(body) <= MAX_AT_ONCE_BYTES:
             return decoded(body, kind, check=check)
-        work: LargeWork = self.app.state["large_work"]
+        work: LargeWork = self.app.state.parts.large_work
         try:
             return await work.run(share(), decoded, body, kind, check=check)
         finally:
