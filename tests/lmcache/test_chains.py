@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_arrays_are_decoded_whatever_room_their_elements_take(ids: list[int]) ->
     data = packed(ids)
     count, first = tokens.header(data)
     assert count == len(ids)
-    assert msgspec.msgpack.decode(tokens.encode(tokens.decode(data[first:], count))) == ids
+    assert array("I", tokens.decode(data[first:], count)).tolist() == ids
 
 
 def test_a_request_is_hashed_once() -> None:

@@ -302,8 +302,8 @@ def _serve(
 
     from app import __version__
     from app.asgi import create_app
-    from app.observe.log import configure
     from dataplane.base import otlp
+    from dataplane.base.log import configure
 
     try:
         app = create_app(settings)

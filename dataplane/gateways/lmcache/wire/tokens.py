@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 import msgspec
 import numpy as np
 
@@ -46,11 +44,6 @@ def decode(body: bytes, count: int) -> bytes:
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
         raise TokenError(f"expected token ids from 0 to 4294967295: {error}") from None
     return token_bytes(tokens)
-
-
-def encode(data: bytes) -> bytes:
-    """Encode u32 token ids as an array, as clients do. For tests and tools."""
-    return msgspec.msgpack.encode(array("I", data).tolist())
 
 
 def _even(body: bytes, count: int) -> bytes | None:
