@@ -6,7 +6,7 @@ from pathlib import Path
 
 PROGRAM = """
 import threading
-from app.cli.support import exit_watchdog
+from app.cli.support.machine import exit_watchdog
 from dataplane.base.log import configure
 
 configure("info", "json")
@@ -20,7 +20,7 @@ REPLACED = """
 import os, socket, sys, threading
 from types import SimpleNamespace
 from app.cli.commands.machine import up
-from app.cli.support import exit_watchdog
+from app.cli.support.machine import exit_watchdog
 from dataplane.base.log import configure
 
 if os.environ.get(up.LOCK_VARIABLE):

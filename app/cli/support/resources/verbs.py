@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import ANY_STATE, call, find, held_state, segment, url_option, wait_option
-from app.cli.support.lists import unasked_option
-from app.cli.support.names import names
-from app.cli.support.output import Output, output_option
-from app.cli.support.selectors import reach
-from app.cli.support.table import Column
-from app.cli.support.terminal import say
+from app.cli.support.api.client import ANY_STATE, call, find, held_state, segment, url_option, wait_option
+from app.cli.support.api.names import names
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.lists import unasked_option
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.selectors import reach
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def add_describe(group: click.Group, resource: Resource) -> None:
     @resource.argument
     @url_option
     def describe_record(name: str, url: str | None) -> None:
-        from app.cli.support.describe import describe
+        from app.cli.support.resources.describe import describe
 
         record = call(url, "GET", resource.of(name))
         describe(url, resource.noun, record[resource.key], record)
@@ -83,8 +83,10 @@ def add_edit(group: click.Group, resource: Resource, *, method: str = "PATCH", w
     @resource.argument
     @url_option
     def edit(name: str, url: str | None, wait: str | None = None) -> None:
-        from app.cli.support.documents import as_written
-        from app.cli.support.editor import edited  # YAML takes a third of the time of a short command
+        from app.cli.support.resources.documents import as_written
+        from app.cli.support.resources.editor import (
+            edited,  # YAML takes a third of the time of a short command
+        )
 
         held = call(url, "GET", resource.of(name))
         before = {each: as_written(each, held[each]) for each in resource.editable if each in held}

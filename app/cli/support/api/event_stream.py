@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.cli.support.client import ApiError, base_url, every, stream
+from app.cli.support.api.client import ApiError, base_url, every, stream
 from app.cli.support.exit_codes import Unreachable
 
 RETRY_MIN_S = 0.25

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import call
+from app.cli.support.api.client import call
 from app.cli.support.exit_codes import NothingFound
 
 MIN = 8

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.cli.support.checkup import CheckResult
+from app.cli.support.machine.checkup import CheckResult
 from dataplane.base.child_command import module_command
 from dataplane.base.units import format_size
 

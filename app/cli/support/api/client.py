@@ -9,11 +9,12 @@ from urllib.parse import quote, urlsplit
 import click
 import msgspec
 
-from app.cli.support import exit_codes, http
+from app.cli.support import exit_codes
+from app.cli.support.api import http
 from app.cli.support.credentials import contexts, stored_tokens
 from app.cli.support.exit_codes import Unreachable
 from app.cli.support.keys import F, seconds
-from app.cli.support.terminal import exact
+from app.cli.support.printing.terminal import exact
 from app.settings import load
 from dataplane.base.settings import TIMEOUT_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, SettingsError
 from dataplane.base.visible import plain

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from app.cli.support.output import Output
-from app.cli.support.terminal import is_terminal
+from app.cli.support.printing.terminal import is_terminal
+from app.cli.support.resources.output import Output
 
 F = TypeVar("F", bound=Callable[..., Any])
 POLL_S = 2.0

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.cli.support import show
-from app.cli.support.client import ApiError, call
-from app.cli.support.events import EVENT_COLUMNS, concerning
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
+from app.cli.support.api.client import ApiError, call
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.events import EVENT_COLUMNS, concerning
 
 USAGE_DAYS = 7
 MAX_EVENTS = 10

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import print_json
+from app.cli.support.api.client import print_json
 from app.cli.support.keys import F
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import exact, say
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import exact, say
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import call
+from app.cli.support.api.client import call
 
 WAIT_S = 0.5
 """Longest wait for the server, because a shell waits for the completion."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.cli.support.terminal import style, width, write
+from app.cli.support.printing.terminal import style, width, write
 from dataplane.base.visible import cell as visible_cell
 from dataplane.base.visible import plain
 

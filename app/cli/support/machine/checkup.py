@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from app.cli.support.left_memory import left_memory
+from app.cli.support.machine.left_memory import left_memory
 from app.settings import Settings
 from dataplane.base.units import format_size
 from dataplane.protocol import barrier

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from app.cli.support.client import every
+from app.cli.support.api.client import every
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import ApiError, call
+from app.cli.support.api.client import ApiError, call
 from app.cli.support.exit_codes import worded
-from app.cli.support.show import tier_shares
-from app.cli.support.terminal import say
+from app.cli.support.printing.show import tier_shares
+from app.cli.support.printing.terminal import say
 from dataplane.base.units import format_exact_size
 from dataplane.base.visible import is_plain
 

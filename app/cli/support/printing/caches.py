@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.cli.support import show
+from app.cli.support.printing import show
 
 RECENT_S = 600.0
 """Seconds for which a start without lost blocks has a line."""
