@@ -23,6 +23,7 @@ from dataplane.gateways.lmcache.handlers import results
 from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
 from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
@@ -110,20 +111,20 @@ class LMCacheServer:
             devices,
             DeviceOpens(self._copying, devices),
         )
-        self._operations = GatewayHandlers(
+        parts = GatewayParts(
             cache,
             pool,
             self.instances,
             self.sessions,
             self.chains,
             self._copying,
-            self.counters.moved,
+            self.counters,
             clock,
-            self._count_failure,
             loop.once,
-            allow_clear=allow_clear,
-            gpu_copies=gpu_copies,
+            gpu_copies,
+            allow_clear,
         )
+        self._operations = GatewayHandlers(parts)
         self.digests = Digests(self.instances, self._copying)
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
@@ -219,9 +220,6 @@ class LMCacheServer:
     def _fail(self, operation: Operation, failed: OperationFailed, now: float) -> bytes | None:
         self.counters.failed(operation.name, failed.reason, str(failed), now)
         return operation.failure
-
-    def _count_failure(self, operation: str, failed: OperationFailed) -> None:
-        self.counters.failed(operation, failed.reason, str(failed), self._clock())
 
     def _answer_later(self, request: GatewayRequest, result: bytes | None) -> None:
         peer, request.answered = request.peer, True

@@ -11,19 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from dataplane.copies.copying import CopyThreads
-from dataplane.copies.gpu_copies import GpuCopyService
-from dataplane.core.inprocess import InProcess
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.chains import RequestChains
 from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
-from dataplane.gateways.lmcache.handlers.counters import BytesMoved
 from dataplane.gateways.lmcache.handlers.driven import DrivenCopyHandlers
 from dataplane.gateways.lmcache.handlers.lookups import LookupHandlers
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
-from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, chunks_of
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.handlers.tier_waits import Later
+from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
 from dataplane.gateways.lmcache.wire.messages import (
     FALSE,
     YES,
@@ -36,8 +30,6 @@ from dataplane.gateways.lmcache.wire.messages import (
 )
 from dataplane.gateways.lmcache.wire.operations import OPERATIONS, Operation
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
-from dataplane.gateways.lmcache.workers.instances import Instances
-from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.gateways.lmcache.workers.registrations import DeviceContext, RegisteredWorker
 from dataplane.protocol.spaces import LMCACHE
 
@@ -47,37 +39,16 @@ Method = Callable[..., Result]
 class GatewayHandlers:
     """Handlers by operation. Registration and simple operations are here; look-ups and transfers have their own."""
 
-    def __init__(
-        self,
-        cache: InProcess,
-        pool: NamedPool,
-        instances: Instances,
-        sessions: LookupSessions,
-        chains: RequestChains,
-        copying: CopyThreads,
-        moved: BytesMoved,
-        clock: Callable[[], float],
-        failed: Callable[[str, OperationFailed], None],
-        later: Later,
-        *,
-        allow_clear: bool,
-        gpu_copies: GpuCopyService | None,
-    ) -> None:
-        """Create the handlers. `failed` counts failures that occur after the handler of a request has returned;
-        `later` calls a function on the loop after so many seconds."""
-        self._cache = cache
-        self._pool = pool
-        self._instances = instances
-        self._allow_clear = allow_clear
-        self._failed = failed
-        resolve = partial(chunks_of, chains, instances)
-        self.lookups = lookups = LookupHandlers(cache, instances, sessions, chains, moved, clock, later)
-        readiness = PageReadiness(cache, pool, copying, clock, failed)
-        slots = ClientCopyHandlers(pool, sessions, resolve, moved, readiness)
-        driven = DrivenCopyHandlers(
-            pool, instances, sessions, resolve, moved, copying, clock, failed, gpu_copies, readiness
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
+        self.lookups = LookupHandlers(parts)
+        readiness = PageReadiness(parts)
+        groups = (
+            self,
+            self.lookups,
+            ClientCopyHandlers(parts, readiness),
+            DrivenCopyHandlers(parts, readiness),
         )
-        groups = (self, lookups, slots, driven)
         self._methods = {operation: self._method(operation, groups) for operation in OPERATIONS}
 
     def _method(self, operation: Operation, groups: Sequence[object]) -> Method:
@@ -102,8 +73,8 @@ class GatewayHandlers:
 
     def ping(self, request: GatewayRequest, instance: int | None = None) -> Result:
         # A worker that failed to open the memory is asked to register again once the memory can be opened.
-        usable = not self._pool.problem
-        if instance is not None and not self._instances.ping(
+        usable = not self._parts.pool.problem
+        if instance is not None and not self._parts.instances.ping(
             instance, request.peer, request.now, usable=usable
         ):
             return FALSE
@@ -118,10 +89,10 @@ class GatewayHandlers:
         raise OperationFailed(Reason.UNSUPPORTED, "this gateway does not serve the operation")
 
     def clear(self, request: GatewayRequest, force: bool = False) -> Result:
-        if not self._allow_clear:
+        if not self._parts.allow_clear:
             raise OperationFailed(Reason.NOT_ALLOWED, "dataplane.lmcache_allow_clear is off")
-        self._cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
-        self._cache.node.when_recorded(partial(request.reply, None))
+        self._parts.cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
+        self._parts.cache.node.when_recorded(partial(request.reply, None))
         return LATER
 
     # ---- registration
@@ -129,13 +100,13 @@ class GatewayHandlers:
     def register_kv_cache_engine_driven_context(
         self, request: GatewayRequest, context: EngineContext
     ) -> Result:
-        self._pool.look()
-        if self._pool.problem:
-            raise OperationFailed(Reason.UNSUPPORTED, self._pool.problem)
-        self._pool.expect()
+        self._parts.pool.look()
+        if self._parts.pool.problem:
+            raise OperationFailed(Reason.UNSUPPORTED, self._parts.pool.problem)
+        self._parts.pool.expect()
         registered = RegisteredWorker(context.instance_id, 0, 0, 0, 0, engine=context)
-        self._instances.register(registered, request.peer, request.now)
-        return encode(PoolReply(self._pool.name, self._pool.nbytes))
+        self._parts.instances.register(registered, request.peer, request.now)
+        return encode(PoolReply(self._parts.pool.name, self._parts.pool.nbytes))
 
     def register_kv_cache(
         self,
@@ -153,16 +124,16 @@ class GatewayHandlers:
 
         def ended(failed: OperationFailed | None) -> None:
             if failed is not None:
-                self._failed(request.operation.name, failed)
+                self._parts.failed(request, failed)
             request.reply(None)
 
-        self._instances.register_device(
+        self._parts.instances.register_device(
             RegisteredWorker(instance, 0, 0, 0, 0, device=device), request.peer, ended
         )
         return LATER
 
     def unregister_kv_cache(self, request: GatewayRequest, instance: int) -> Result:
-        self._instances.unregister(instance, request.peer, request.now)
+        self._parts.instances.unregister(instance, request.peer, request.now)
         return None
 
     unregister_kv_cache_engine_driven_context = unregister_kv_cache

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dataplane.copies.copying import CopyFailed, CopyThreads
-from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.failures import OperationFailed, Reason, as_failed
+from dataplane.copies.copying import CopyFailed
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, Result
-from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.protocol.codes import ProtocolError
 
 ROUNDS = 3
@@ -20,20 +19,8 @@ allocates the pages itself."""
 class PageReadiness:
     """Start each store once the pages of its memory are allocated."""
 
-    def __init__(
-        self,
-        cache: InProcess,
-        pool: NamedPool,
-        copying: CopyThreads,
-        clock: Callable[[], float],
-        failed: Callable[[str, OperationFailed], None],
-    ) -> None:
-        """Create the readiness check. `failed` counts stores that fail after their request was deferred."""
-        self._cache = cache
-        self._pool = pool
-        self._copying = copying
-        self._clock = clock
-        self._failed = failed
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
 
     def when_ready(self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result]) -> Result:
         """Return the result of `store` if its memory is ready; otherwise return LATER, and call `store` on the loop
@@ -45,19 +32,19 @@ class PageReadiness:
     ) -> bool:
         """Start to allocate the pages that the store lacks. Return whether the store waits for them."""
         chunk_layout = chunks.instance.chunk_layout
-        ranges = self._cache.next_ranges(chunks.transfer.space, chunks.keys, chunk_layout.chunk_bytes)
-        lacking = self._pool.lacking(ranges) if ranges else []
+        ranges = self._parts.cache.next_ranges(chunks.transfer.space, chunks.keys, chunk_layout.chunk_bytes)
+        lacking = self._parts.pool.lacking(ranges) if ranges else []
         if not lacking:
             return False
 
         def work() -> None:
             try:
-                self._pool.take(lacking)
+                self._parts.pool.take(lacking)
             except OSError as error:
                 raise CopyFailed(error.strerror or str(error)) from None
 
         def done(failed: CopyFailed | None) -> None:
-            request.now = self._clock()
+            request.now = self._parts.clock()
             try:
                 if not chunks.instance.attached:
                     raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the worker is gone")
@@ -66,9 +53,8 @@ class PageReadiness:
                     return
                 result = store()
             except (OperationFailed, ProtocolError) as error:
-                self._failed(request.operation.name, as_failed(error))
-                result = request.operation.failure
+                result = self._parts.failed(request, error)
             if result is not LATER:
                 request.reply(result)
 
-        return self._copying.submit(work, done)
+        return self._parts.copying.submit(work, done)
