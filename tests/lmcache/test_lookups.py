@@ -288,6 +288,8 @@ def test_a_scheduler_beyond_what_the_core_takes_holds_in_a_common_name(
 ) -> None:
     gateway = make_gateway(max_clients=4)
     clients = [gateway.client() for _ in range(8)]
+    peers = gateway.server.connections._by_fd.values()
+    gateway.until(lambda: all(peer.found for peer in peers), "the process of each peer is known")
     clients[0].register()
     clients[0].store(prompt(1))
     assert [client.lookup(prompt(1), f"r{at}") for at, client in enumerate(clients)] == 8 * [1]

@@ -56,8 +56,6 @@ class LookupSessions:
     def __init__(
         self,
         release: LetGo,
-        max_lookups: int = MAX_LOOKUPS,
-        max_per_scheduler: int = MAX_LOOKUPS_PER_SCHEDULER,
         handed_over: dict[tuple[bytes, str], int] | None = None,
     ) -> None:
         """Create an empty set of sessions.
@@ -66,8 +64,6 @@ class LookupSessions:
         """
         self._release = release
         self._handed_over = handed_over or {}
-        self._max_lookups = max_lookups
-        self._max_per_scheduler = max_per_scheduler
         self._all: OrderedDict[tuple[bytes, str], HeldLookup] = OrderedDict()
         self._of_scheduler: dict[bytes, OrderedDict[str, HeldLookup]] = {}
         self._of_request: dict[str, dict[bytes, HeldLookup]] = {}
@@ -85,10 +81,10 @@ class LookupSessions:
         """Add a look-up in place of an earlier one of the same request."""
         self.end(lookup.scheduler, lookup.request_id)
         own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
-        if len(own) >= self._max_per_scheduler:
+        if len(own) >= MAX_LOOKUPS_PER_SCHEDULER:
             self.end(lookup.scheduler, next(iter(own)), "crowded_out")
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
-        elif len(self._all) >= self._max_lookups:
+        elif len(self._all) >= MAX_LOOKUPS:
             self.end(*next(iter(self._all)), "crowded_out")
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         self._all[lookup.scheduler, lookup.request_id] = lookup
