@@ -58,7 +58,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     """Comma-separated names that the Host header may have besides localhost and IP addresses."""
     allowed_origins: str = ""
     """Comma-separated origins whose pages may call the API, besides the dashboard's own origin."""
-    body_limit_bytes: int = 4 << 20
+    body_limit_bytes: int = 16 << 20
     """Largest accepted request body."""
     body_budget_bytes: int = 64 << 20
     """Memory for all request bodies that arrive or are processed at the same time, beyond 16 KiB of each. One body may

@@ -103,6 +103,11 @@ async def test_more_tokens_than_a_lookup_takes_are_refused_by_name(socket_dir: P
     async with serving(settings_in(socket_dir)) as plane:
         for tokens, path, expected in (
             ([0] * (MAX_TOKENS + 1), "tokens", "expected at most 262144 tokens"),
+            (
+                [1_000_000] * 700_000,
+                "tokens",
+                "expected at most 262144 token ids, in a body of at most 4 MiB",
+            ),
             ([0] * 100_000 + [1 << 32], "tokens[100000]", "at most 4294967295"),
             ([0] * 100_000 + [-1], "tokens[100000]", "at least 0"),
         ):

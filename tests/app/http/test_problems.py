@@ -224,8 +224,8 @@ async def test_keys_that_look_alike_are_not_the_same(shared_plane: Plane) -> Non
 
 async def test_a_body_that_is_too_large_is_told_the_limit(shared_plane: Plane) -> None:
     headers = {"content-type": "application/json"}
-    response = await shared_plane.http.put(Q, content=b"0" * (5 << 20), headers=headers)
-    assert is_problem(response, 413)["detail"] == "expected a body of at most 4 MiB"
+    response = await shared_plane.http.put(Q, content=b"0" * (17 << 20), headers=headers)
+    assert is_problem(response, 413)["detail"] == "expected a body of at most 16 MiB"
 
 
 async def test_a_method_that_does_not_fit_is_told_those_that_do(shared_plane: Plane) -> None:
