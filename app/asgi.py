@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from litestar import Litestar, Request, Router
-from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.openapi import OpenAPIConfig
@@ -21,9 +21,9 @@ from app.http.description import DescribedOperation
 from app.http.docs import docs
 from app.http.manual import manual, manual_start
 from app.http.middleware.conditional import ConditionalResponses
-from app.http.middleware.negotiation import negotiate
 from app.http.middleware.stack import MiddlewareStack
 from app.http.middleware.tracing import traced
+from app.http.negotiation import negotiate
 from app.http.principals import guard
 from app.http.problems import on_crash, on_http_error, on_larder_error
 from app.http.routes.access import audit, session, tokens
@@ -114,42 +114,14 @@ class App(MiddlewareStack):
             await super().__call__(scope, receive, send)
 
 
-class Routes:
-    """The Litestar application with every route, for one management plane at a time: `serve` sets its parts, and
-    handlers receive the services of these parts.
-
-    Litestar takes 0.4 s of CPU to register 180 handlers with 40 dependencies each. The result depends on few settings
-    (`key_of`), so a process that starts several management planes can use it again.
-    """
-
-    parts: Parts
-
-    def __init__(self, app: AppSettings) -> None:
-        self.litestar = _litestar(self, app)
-
-    @staticmethod
-    def key_of(app: AppSettings) -> tuple[object, ...]:
-        """Return the settings that a set of routes depends on."""
-        return app.lmcache_api, app.body_limit_bytes, app.apply_limit_bytes
-
-    def serve(self, parts: Parts) -> None:
-        """Serve the management plane with these parts from now on."""
-        app = parts.settings.app
-        self.parts = parts
-        self.messages = EventMessages(parts.bus, parts.overview)
-        self.web_files = WebFiles(Path(app.web_dist or WEB_DIST))
-        self.litestar.state.open_to_all = _open_to_all(app)
-        self.litestar.state.large_work = parts.large_work
-        self.litestar.state.body_budget = parts.body_budget
-        self.litestar.state.large_reads = parts.large_reads
-
-
-def create_app(settings: Settings, routes: Routes | None = None) -> App:
+def create_app(settings: Settings) -> App:
     """Wire everything for these settings. Nothing is opened before the lifespan starts."""
     parts = Parts(settings)
-    routes = routes or Routes(settings.app)
-    routes.serve(parts)
-    litestar = routes.litestar
+    litestar = routed(settings.app)
+    litestar.state.parts = parts
+    litestar.state.messages = EventMessages(parts.bus, parts.overview)
+    litestar.state.web_files = WebFiles(Path(settings.app.web_dist or WEB_DIST))
+    litestar.state.open_to_all = _open_to_all(settings.app)
     app = App(
         ConditionalResponses(litestar),
         parts.requests,
@@ -162,15 +134,22 @@ def create_app(settings: Settings, routes: Routes | None = None) -> App:
     return app
 
 
-def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
-    @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
-        runtime = BackgroundTasks(routes.parts)
-        try:
-            await runtime.start()
-            yield
-        finally:
-            await runtime.stop()
+@asynccontextmanager
+async def _lifespan(app: Litestar) -> AsyncIterator[None]:
+    runtime = BackgroundTasks(app.state.parts)
+    try:
+        await runtime.start()
+        yield
+    finally:
+        await runtime.stop()
+
+
+def routed(settings: AppSettings) -> Litestar:
+    """Return an application with every route. Handlers receive services of `state.parts`, which `create_app` sets."""
+
+    def part(path: str) -> _Part:
+        get = attrgetter(path)
+        return _Part(lambda: get(app.state))
 
     api = Router(
         "/api/v1",
@@ -207,20 +186,19 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
         ],
         opt={"negotiated": True},
     )
-    return Litestar(
+    app = Litestar(
         route_handlers=[
             *(api, docs, manual, manual_start, healthz, fleet_healthz, readyz, metrics, home, page),
             *([objects.router] if settings.lmcache_api else []),
         ],
         middleware=[_admitted],
         dependencies={
-            **{name: _Part(_getter(routes, name)) for name in SERVICES},
-            "kept": _Part(lambda: routes.parts.events),
-            "messages": _Part(lambda: routes.messages),
-            "web_files": _Part(lambda: routes.web_files),
+            **{name: part(f"parts.{name}") for name in SERVICES},
+            "kept": part("parts.events"),
+            "messages": part("messages"),
+            "web_files": part("web_files"),
         },
-        state=State(),
-        lifespan=[lifespan],
+        lifespan=[_lifespan],
         request_class=StrictRequest,
         request_max_body_size=settings.body_limit_bytes,
         exception_handlers={
@@ -231,6 +209,7 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
         openapi_config=_openapi(),
         logging_config=None,
     )
+    return app
 
 
 def _admitted(app: ASGIApp) -> ASGIApp:
@@ -279,7 +258,7 @@ def _openapi() -> OpenAPIConfig:
 
 
 class _Part(Provide):
-    """Provide a service of the current management plane. Litestar compares each provider with all others, for each
+    """Provide a part of the application's state. Litestar compares each provider with all others, for each
     handler (130,000 comparisons), so providers compare by identity."""
 
     __eq__ = object.__eq__
@@ -287,10 +266,6 @@ class _Part(Provide):
 
     def __init__(self, get: Callable[[], Any]) -> None:
         super().__init__(get, sync_to_thread=False)
-
-
-def _getter(routes: Routes, name: str) -> Callable[[], Any]:
-    return lambda: getattr(routes.parts, name)
 
 
 def _listed(text: str) -> list[str]:

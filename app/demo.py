@@ -32,7 +32,7 @@ import msgspec
 from rich.console import Console
 
 from app import demo_s3, settings
-from app.cli.support.exit_watchdog import BEYOND_GRACE_S
+from app.cli.support.machine.exit_watchdog import BEYOND_GRACE_S
 from app.incidents import ACTOR, INCIDENTS, Scene, Steps
 from app.settings import Settings
 from dataplane.base.child_command import module_command

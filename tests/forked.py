@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 
 START_S = 60.0
 PRELOADED = {
-    "app": "app.asgi app.cli.support.client app.cli.support.show app.cli.commands.machine.up app.push.joining uvloop"
-    " tests.app.prepared",
+    "app": "app.asgi app.cli.support.api.client app.cli.support.printing.show app.cli.commands.machine.up uvloop"
+    " app.push.joining tests.app.prepared",
     "dataplane": "argparse dataplane.compose dataplane.observe.log dataplane.holding.connection dataplane.client"
     " tests.dataplane.factories",
     "dataplane.replay": "dataplane.replay.command dataplane.compose",

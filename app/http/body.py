@@ -1,7 +1,9 @@
 """Decode request bodies as strict JSON. Litestar alone would accept `"5"` for 5 and keep the last of two equal keys."""
 
+import json
 import re
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,16 +12,21 @@ from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 from litestar.types import Empty
 
-from app.errors import ClientGone, Invalid, Malformed, UnsupportedMediaType
-from app.http.decoding import decoded, decoded_in_pieces
+from app.errors import ClientGone, FieldError, Invalid, Malformed, UnsupportedMediaType
 from app.http.principals import share, until_answered
 from app.services.base.body_budget import BodyBudget
 from app.services.base.fields import field_error
 from app.services.base.large_work import LargeWork
+from app.services.records.key_intent import MAX_TOKENS
+from dataplane.base.field_errors import MAX_SHOWN
+from dataplane.base.units import format_size
 
 MERGE_PATCH = "application/merge-patch+json"
 MAX_AT_ONCE_BYTES = 64 * 1024
 """Size of the largest body that is decoded on the event loop, which takes less than a millisecond."""
+MAX_TOKENS_BODY_BYTES = 4 * 1024 * 1024
+"""Size of the largest body of a request that may give token ids: enough for the most ids, each of ten digits."""
+_NUMBERS = re.compile(rb"\[[\d,\s]+\]")
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([^";\s]*)', re.IGNORECASE)
 _MEDIA_TYPES = {False: ("application/json",), True: (MERGE_PATCH, "application/json")}
 
@@ -34,7 +41,7 @@ class StrictRequest(Request[Any, Any, State]):
             async for part in super().stream():
                 yield part
             return
-        budget: BodyBudget = self.app.state["body_budget"]
+        budget: BodyBudget = self.app.state.parts.body_budget
         counted = until_answered(budget.body(share()))
         async for part in super().stream():
             counted.received(len(part))
@@ -66,13 +73,18 @@ class StrictRequest(Request[Any, Any, State]):
             raise Malformed(f"the body is not JSON: {error}") from None
 
     async def decoded(self, body: bytes, kind: Any, *, check: bool = True) -> Any:
-        """Return a body as a struct; a thread decodes a large body. Raises TooManyRequests and the exceptions of
-        `decoding.decoded_in_pieces`."""
+        """Return a body as a struct; a thread decodes a large body. Raises TooManyRequests, Invalid for a body that is
+        too large for token ids, and the exceptions of `decoded`."""
         if len(body) <= MAX_AT_ONCE_BYTES:
             return decoded(body, kind, check=check)
-        work: LargeWork = self.app.state["large_work"]
+        if len(body) > MAX_TOKENS_BODY_BYTES:
+            for name in {"tokens", "token_ids"} & {*getattr(kind, "__struct_fields__", ())}:
+                expected = f"expected at most {MAX_TOKENS} token ids, in a body of at most"
+                message = f"{expected} {format_size(MAX_TOKENS_BODY_BYTES)}, got {len(body)} bytes"
+                raise Invalid(f"{name}: {message}", [FieldError(name, message)])
+        work: LargeWork = self.app.state.parts.large_work
         try:
-            return await work.run(share(), decoded_in_pieces, body, kind, check=check)
+            return await work.run(share(), decoded, body, kind, check=check)
         finally:
             self._body = self._connection_state.body = b""  # free the bytes: handlers read the struct
 
@@ -83,3 +95,34 @@ class StrictRequest(Request[Any, Any, State]):
         charset = _CHARSET.search(self.headers["content-type"])
         if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
             raise UnsupportedMediaType(f"expected JSON in UTF-8, got charset {charset[1][:80]!r}")
+
+
+def decoded(body: bytes, kind: Any, *, check: bool = True) -> Any:
+    """Return a body as a struct. Raises msgspec.DecodeError, UnicodeDecodeError, RecursionError; Malformed for a
+    duplicate key in an object if `check`."""
+    value = msgspec.json.decode(body, type=kind)
+    if check:
+        check_keys(body)
+    return value
+
+
+def check_keys(body: bytes) -> None:
+    """Raise Malformed for an object with a duplicate key: JSON allows it, and parsers differ in the value that they
+    keep. `body` is valid JSON. Raises RecursionError."""
+    # Keep numbers as text: they are decoded already, and this parser would reject some of them.
+    read = partial(json.loads, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    try:
+        read(_NUMBERS.sub(b"0", body))  # token lists have no keys and are most of a large body
+    except Malformed:
+        read(body)  # the substitution may have made two keys equal
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Raise Malformed if a key occurs twice in the pairs of an object."""
+    if len(dict(pairs)) == len(pairs):
+        return
+    keys = [key for key, _ in pairs]
+    twice = next(key for key in keys if keys.count(key) > 1)
+    raise Malformed(
+        f"expected each key once in an object, got {twice[:MAX_SHOWN]!r} {keys.count(twice)} times"
+    )

@@ -13,8 +13,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import MAX_FAULTS, FieldError, LarderError, NotReady, ServerBusy, TooManyRequests
-from app.http.middleware.conditional import with_head
-from app.http.middleware.negotiation import allowed
+from app.http.negotiation import allowed, with_head
 from app.schemas.base.problems import Problem
 from app.schemas.fleet.pushes import PushStateName, TypeName
 from app.schemas.records.prefixes import By

@@ -32,27 +32,27 @@ while True:
 """
 _BY_HAND = """
 import select, socket, sys
-from dataplane.gateways.lmcache.zmtp.protocol import ZmtpStream, message
+from dataplane.gateways.lmcache.zmtp.protocol import ZmtpConnection, message
 host, _, port = sys.argv[1].removeprefix("tcp://").rpartition(":")
 peer, _ = socket.create_server((host, int(port))).accept()
 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 epoll = select.epoll()
 epoll.register(peer.fileno(), select.EPOLLIN)
-stream = ZmtpStream(1 << 20, 16)
+protocol = ZmtpConnection(1 << 20, 16)
 while True:
-    said = bytes(stream.reply)
-    stream.reply.clear()
-    while (frames := stream.next()) is not None:
+    said = bytes(protocol.data_to_send)
+    protocol.data_to_send.clear()
+    while (frames := protocol.next_message()) is not None:
         said += message([frames[0], frames[1], b"\\xc3"])
-    said += bytes(stream.reply)
-    stream.reply.clear()
+    said += bytes(protocol.data_to_send)
+    protocol.data_to_send.clear()
     if said:
         peer.send(said)
     epoll.poll()
     data = peer.recv(1 << 16)
     if not data:
         break
-    stream.feed(data)
+    protocol.receive_data(data)
 """
 HOW = {"blocking": _ON_LIBZMQ, "polled": _ON_LIBZMQ, "by_hand": _BY_HAND}
 """On libzmq a thread that waits in `recv`, as no server can that does anything else, and one that waits for several

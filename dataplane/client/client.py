@@ -347,7 +347,7 @@ class Client:
     @property
     def hint_max_s(self) -> float:
         """Longest `ttl_s` and `pin_s` that `reserve` can ask for, in seconds; 0 if the data plane takes no hints."""
-        return self._link.hint_max_s
+        return self._link.terms.hint_max_s
 
     def reserve(
         self,
@@ -388,7 +388,7 @@ class Client:
             world = self._world()
             if world is None:
                 return reservation
-            hinted = (ttl_s or pin_s) and self._link.hint_max_s
+            hinted = (ttl_s or pin_s) and self._link.terms.hint_max_s
 
             def request(number: int) -> wire.Reserve:
                 common = (number, world.spaces[space], tenant, words.tobytes(), nbytes)

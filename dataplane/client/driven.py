@@ -302,7 +302,7 @@ class DrivenCopies:
         if known.number and known.attachment == self._link.attachments:
             return known
         attachment, number, message = self._link.attachments, world.spaces[space], known.message
-        if known.fds and not self._link.host_pools:
+        if known.fds and not self._link.terms.host_pools:
             return Code.UNSUPPORTED
 
         def make(at: int) -> wire.RegisterCache | wire.RegisterHostPool:

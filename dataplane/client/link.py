@@ -13,6 +13,7 @@ from typing import Any
 
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
+from dataplane.client.link_state import LinkState, LinkStep, RetrySchedule, advance
 from dataplane.client.memory import SharedMapping
 from dataplane.client.peer import Process
 from dataplane.protocol import barrier
@@ -40,10 +41,6 @@ from dataplane.protocol.engine import (
 from dataplane.protocol.layout import LayoutError
 
 RECEIVE_BYTES = 256 * 1024
-FIRST_RETRY_S = 0.02
-LAST_RETRY_S = 0.25
-EAGER_S = 3.0
-"""Seconds of retries at the first interval after a loss: most data planes are back within a second."""
 CHECK_INTERVAL_S = 0.1
 MAX_LATE_ANSWERS = 1024
 """Unexpected answers that one call reads: more than the socket of a data plane that was merely slow can hold."""
@@ -53,6 +50,8 @@ Hear = Callable[[EngineReply, list[int]], None]
 """Handles an answer and the file descriptors that came with it. The caller closes the descriptors. Raises ProtocolError
 if the answer does not match the request."""
 
+NO_TERMS = Attached(0, 0, "", 0, [], False, 0.0)
+"""The terms before the first answer: the data plane accepts nothing that is optional."""
 _decoder = decoder(EngineReply)
 
 
@@ -94,7 +93,8 @@ class EngineLink:
     ) -> None:
         self.world: Attachment | None = None
         """Readable memory: that of the current attachment, or of an attachment whose data plane crashed."""
-        self.attached = False
+        self._state = LinkState.DETACHED
+        self._retries = RetrySchedule()
         self.attachments = 0
         """Number of times that this process has attached."""
         self.planes = 0
@@ -121,26 +121,18 @@ class EngineLink:
         """Identity of the index memory of `world`."""
         self._writing: set[int] = set()
         """Open reservations of `world`: this process may be writing there."""
-        self._eager_until = 0.0
-        self._retry_at = 0.0
-        self._retry_s = FIRST_RETRY_S
-        self._faulty = False
-        """Whether the last connection ended with a protocol fault and no valid answer has arrived since."""
-        self._unreachable = ""
-        self._refused = ""
-        """Message of the last refusal, which is told once."""
+        self._refusal = ""
+        """Why the last attempts failed, which is reported once."""
         self._check_at = 0.0
         self._membarrier = barrier.register()
         self.traceparent: Callable[[], str] | None = None
         """Returns the current span as a W3C traceparent; None if the client does not trace."""
-        self._traces = False
-        """Whether requests carry the current span: the data plane makes spans, too."""
-        self.hint_max_s = 0.0
-        """Longest duration of hints that the data plane accepts, in seconds; 0 if it accepts none."""
-        self.tiers = False
-        """Whether the data plane has tiers behind memory."""
-        self.host_pools = False
-        """Whether the data plane accepts host pools of this process."""
+        self.terms = NO_TERMS
+        """What the data plane accepts: its last answer to an attach request."""
+
+    @property
+    def attached(self) -> bool:
+        return self._state is LinkState.ATTACHED
 
     @property
     def waiting(self) -> bool:
@@ -153,19 +145,19 @@ class EngineLink:
         """Connect and attach, waiting at most the time-out. Without `keep_trying`, raise AttachRefused when the data
         plane refuses."""
         self._begin()
-        if self._socket is not None:
+        if self._state is LinkState.ATTACHING:
             self._finish(time.monotonic() + self._timeout_s, first=not keep_trying)
 
     def maintain(self) -> None:
         """Detect a lost connection and make progress on a new one, without waiting. Cheap when the connection is up."""
         now = time.monotonic()
-        if self.attached:
+        if self._state is LinkState.ATTACHED:
             if now >= self._check_at:
                 self._check_at = now + CHECK_INTERVAL_S
                 self._take_late_answers()
-        elif self._socket is not None:
+        elif self._state is LinkState.ATTACHING:
             self._finish(now, first=False)
-        elif now >= self._retry_at:
+        elif self._state is LinkState.DETACHED and self._retries.due(now):
             self._begin()
 
     def _begin(self) -> None:
@@ -185,22 +177,22 @@ class EngineLink:
         except OSError as error:
             if connection is not None:
                 connection.close()
-            self._later()
-            self._tell_unreachable(error)
+            self._retries.failed(time.monotonic())
+            self._report_unreachable(error)
             return
-        self._unreachable = ""
+        self._step(LinkStep.CONNECT)
         self._socket = connection
         self.plane = Process.behind(connection)
 
-    def _tell_unreachable(self, error: OSError) -> None:
-        if error.errno in (
-            errno.ENOENT,
-            errno.ECONNREFUSED,
-            errno.EAGAIN,
-        ):  # not running, or its backlog is full
-            self._unreachable = ""
-        elif str(error) != self._unreachable:
-            self._unreachable = str(error)
+    def _step(self, step: LinkStep) -> LinkState:
+        """Advance the state, and return the one before."""
+        before, self._state = self._state, advance(self._state, step)
+        return before
+
+    def _report_unreachable(self, error: OSError) -> None:
+        not_running = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)  # or its backlog is full
+        if error.errno not in not_running and str(error) != self._refusal:
+            self._refusal = str(error)
             self.tell(ClientEvent("refused", f"cannot attach: {error}"))
 
     def _finish(self, deadline: float, *, first: bool) -> None:
@@ -226,8 +218,8 @@ class EngineLink:
         self._drop("attach refused")
         if answer.code == Code.EXPELLED:
             self.world = None  # its leases no longer count, so its memory must not be read
-        if answer.message != self._refused:
-            self._refused = answer.message
+        if answer.message != self._refusal:
+            self._refusal = answer.message
             self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
         if first:
             raise AttachRefused(code_of(answer.code), answer.message, answer.field)
@@ -270,15 +262,11 @@ class EngineLink:
         self._attached(answer)
 
     def _attached(self, answer: Attached) -> None:
-        self.attached = True
-        self._refused = ""
+        self._step(LinkStep.ATTACH)
+        self._refusal = ""
         self.attachments += 1
-        self._traces = answer.traces and self.traceparent is not None
-        self.hint_max_s = answer.hint_max_s
-        self.tiers = answer.tiers
-        self.host_pools = answer.host_pools
-        if not self._faulty:
-            self._retry_s = FIRST_RETRY_S
+        self.terms = answer
+        self._retries.attached()
         self._unanswered.clear()
         self._posted.clear()
         self.tell(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
@@ -289,23 +277,22 @@ class EngineLink:
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None
-        was, self.attached = self.attached, False
+        before = self._step(LinkStep.DROP)
         self._unanswered.clear()
         self._posted.clear()
         if self.world is not None:
             self.world.end_asking()
         if self.world is not None and self.world.closed:
             self.world = None  # it stopped cleanly: release its memory
-        self._later()
-        if was:
-            if not self._faulty:  # it may be back already
-                self._eager_until = time.monotonic() + EAGER_S
-                self._retry_at = 0.0
+        if before is LinkState.ATTACHED:
+            self._retries.lost(time.monotonic())
             self.tell(ClientEvent("lost", reason))
+        else:
+            self._retries.failed(time.monotonic())
 
     def protocol_failed(self, fault: str) -> None:
         """Handle a protocol violation: report it, drop the connection and its memory, and retry later."""
-        self._faulty = True
+        self._retries.violated()
         if self.attached and self.world is not None:
             self.world.end_asking()
             self.world = None
@@ -315,14 +302,6 @@ class EngineLink:
     def disconnect(self, reason: str) -> None:
         """End the connection, so that the data plane publishes no store that it still copies. Attach again later."""
         self._drop(reason)
-
-    def _later(self) -> None:
-        now = time.monotonic()
-        if now < self._eager_until and not self._faulty:
-            self._retry_at = now + FIRST_RETRY_S
-            return
-        self._retry_at = now + self._retry_s
-        self._retry_s = min(LAST_RETRY_S, self._retry_s * 2)
 
     # ---- requests
 
@@ -352,8 +331,7 @@ class EngineLink:
             request = make(number)
             if isinstance(request, (Commit, Abort)):  # the process no longer writes to this reservation
                 self._writing.discard(request.reservation)
-            if self._traces:
-                request = self._traced(request)
+            request = self._traced(request)
             if fds:
                 socket.send_fds(self._socket, [encode(request)], fds)
             else:
@@ -372,13 +350,15 @@ class EngineLink:
         except OSError as error:
             self._drop(str(error))
             return Code.UNAVAILABLE
-        self._faulty = False
-        self._retry_s = FIRST_RETRY_S
+        self._retries.answered()
         return answer
 
     def _traced(self, request: EngineRequest) -> EngineRequest:
-        """Return the request with the current span, if that is sampled and the request can carry it."""
-        current = "" if self.traceparent is None else self.traceparent()
+        """Return the request with the current span, if that is sampled, the request can carry it, and the data plane
+        makes spans, too."""
+        if self.traceparent is None or not self.terms.traces:
+            return request
+        current = self.traceparent()
         if isinstance(request, TRACEABLE) and current.endswith("1"):
             return Traced(request.id, current, request)
         return request
@@ -392,9 +372,7 @@ class EngineLink:
         if not self.attached or self._socket is None or self._unanswered:
             return 0
         number = self._take_id()
-        request = make(number)
-        if self._traces:
-            request = self._traced(request)
+        request = self._traced(make(number))
         try:
             self._socket.settimeout(0.0)
             self._socket.send(encode(request))
@@ -557,11 +535,10 @@ class EngineLink:
 
     def close(self) -> None:
         """End the connection permanently."""
-        self._retry_at = float("inf")
+        self._step(LinkStep.CLOSE)
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        self.attached = False
         if self.world is not None:
             self.world.end_asking()
             self.world = None

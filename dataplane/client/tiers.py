@@ -96,7 +96,7 @@ class ClientTiers:
 
     def _current(self) -> TierDirectory | None:
         link = self._link
-        if not link.attached or not link.tiers:
+        if not link.attached or not link.terms.tiers:
             return None
         if self._attachment != link.attachments:
             self._directory = None

@@ -15,8 +15,8 @@ from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
 from dataplane.core.node import Node
-from dataplane.gateways.lmcache.handlers.instances import Timeouts
 from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore, listen, release, url_of
 from dataplane.io.loop import Loop
 from dataplane.memory.memory import NodeMemory

@@ -41,7 +41,6 @@ class EventFanout:
         self._subscribers: list[Subscriber] = []
         self.dropped: Counter[str] = Counter()
         """Dropped events by name."""
-        self.subscriber_errors = 0
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self._subscribers.append(subscriber)
@@ -72,7 +71,6 @@ class EventFanout:
                 try:
                     subscriber(event)
                 except Exception:
-                    self.subscriber_errors += 1
                     log.exception("bus.subscriber_failed", event_name=type(event).__name__)
 
     def _end_window(self, now: float) -> None:

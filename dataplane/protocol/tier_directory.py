@@ -42,7 +42,6 @@ CLEARED_BUCKETS = 1 << 15
 """Buckets of one part of `clear_part`: 2 MiB."""
 _MASK = np.uint64(0xFF)
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_LOW16 = np.uint64(0xFFFF)
 _SHIFT16, _SHIFT32 = np.uint64(16), np.uint64(32)
 
 U8 = npt.NDArray[np.uint8]
@@ -224,12 +223,6 @@ class TierDirectory:
         gone = left & _MASK == 0
         self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(gone))
         flat[places, 0] = np.where(gone, np.uint64(0), left)
-
-    def clear_tier(self, tier: int) -> None:
-        """Stop listing all blocks of a tier."""
-        part = 0
-        while self.clear_part(tier, part):
-            part += 1
 
     def clear_part(self, tier: int, part: int) -> bool:
         """Stop listing the blocks of a tier in one part of the table. Return whether there is another part."""

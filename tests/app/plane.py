@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -14,11 +13,12 @@ import httpx
 import pytest
 import uvicorn
 
-from app.asgi import App, Routes, create_app
+from app.asgi import App, create_app
 from app.http.middleware.server_protocol import protocol_of
 from app.settings import AppSettings, Settings
 from dataplane.base.settings import Common, with_defaults
 from tests.app.migrated import migrated_file
+from tests.app.reused_routes import use_again
 
 TOKENS = list(range(8))
 PIN = {"model": "m", "tokens": TOKENS, "chunk_tokens": 4}
@@ -33,8 +33,6 @@ SILENT: dict[str, Any] = {"push_timeout_s": 1.0, "node_lost_s": 3.0}
 """Settings of a plane whose node is silent on purpose."""
 IMPATIENT = pytest.mark.parametrize("settings", [SILENT], indirect=True, ids=["impatient"])
 """For tests of a silent node: their plane waits a second for an answer, and three for a sign of life."""
-_idle_routes: defaultdict[tuple[object, ...], list[Routes]] = defaultdict(list)
-"""Routes of planes that have stopped, by their settings."""
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
@@ -174,9 +172,7 @@ class _Server(uvicorn.Server):
 async def serving(settings: Settings, port: int = 0) -> AsyncIterator[Plane]:
     """Start, yield, stop cleanly. A new SQLite file is a copy of a migrated one; routes are used again."""
     migrated_file(settings.common.database_url)
-    idle = _idle_routes[Routes.key_of(settings.app)]
-    routes = idle.pop() if idle else Routes(settings.app)
-    app = create_app(settings, routes)
+    app = create_app(settings)
     with socket.create_server(("127.0.0.1", port)) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
@@ -195,4 +191,4 @@ async def serving(settings: Settings, port: int = 0) -> AsyncIterator[Plane]:
         finally:
             app.parts.bus.close()
             await server.end(listener)
-            idle.append(routes)
+            use_again(settings.app, app.litestar)

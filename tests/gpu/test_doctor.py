@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.support import gpus
-from app.cli.support.checkup import CheckResult
+from app.cli.support.machine import gpus
+from app.cli.support.machine.checkup import CheckResult
 from tests.gpu.machines import Machine
 
 DEVICES = (sys.executable, "-m", "dataplane.devices")

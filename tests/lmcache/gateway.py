@@ -10,8 +10,8 @@ from typing import Any
 from dataplane.copies.devices import Devices
 from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
-from dataplane.gateways.lmcache.handlers.instances import Timeouts
 from dataplane.gateways.lmcache.server import LMCacheServer
+from dataplane.gateways.lmcache.workers.instances import Timeouts
 from dataplane.gateways.lmcache.zmtp.sockets import HeldSocket
 from dataplane.io.loop import Loop
 from dataplane.protocol.engine import CONNECTION

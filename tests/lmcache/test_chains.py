@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 
 from dataplane.gateways.lmcache.handlers.chains import MAX_TOKENS, RequestChains
 from dataplane.gateways.lmcache.wire import tokens
-from dataplane.gateways.lmcache.wire.messages import SIGNATURES, Key
+from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.operations import BY_NAME
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.keys import TokenError, chain
 from tests.lmcache.client import key, packed
 
-_decode = SIGNATURES["prepare_store"].arguments[0]
+_decode = BY_NAME["prepare_store"].arguments[0]
 SEED = random.Random(5)
 SHAPES = {
     "one byte each": [at % 128 for at in range(600)],
@@ -51,7 +53,7 @@ def test_arrays_are_decoded_whatever_room_their_elements_take(ids: list[int]) ->
     data = packed(ids)
     count, first = tokens.header(data)
     assert count == len(ids)
-    assert msgspec.msgpack.decode(tokens.encode(tokens.decode(data[first:], count))) == ids
+    assert array("I", tokens.decode(data[first:], count)).tolist() == ids
 
 
 def test_a_request_is_hashed_once() -> None:

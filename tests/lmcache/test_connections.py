@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
+from typing import Any
 
 import pytest
 import zmq
@@ -110,14 +111,14 @@ class TestWhatHoldersKeep:
     ) -> None:
         seen: list[int] = []
         (fd,) = gateway.holder.kept.values()
-        noop = gateway.server._operations.methods["noop"]
+        handle = gateway.server._operations.handle
 
-        def looking(*arguments: object) -> object:
+        def looking(*arguments: Any) -> object:
             with socket.socket(fileno=os.dup(fd)) as other:
                 seen.append(len(other.recv(1000, socket.MSG_PEEK)))
-            return noop(*arguments)
+            return handle(*arguments)
 
-        monkeypatch.setitem(gateway.server._operations.methods, "noop", looking)
+        monkeypatch.setattr(gateway.server._operations, "handle", looking)
         for _ in range(3):
             assert client.ask("noop") == "OK"
         assert len(seen) == 3
@@ -140,6 +141,7 @@ class TestWhatHoldersKeep:
                 "tcp://127.0.0.1:0",
                 lambda connection, frames: served.append(bool(holder.kept)),
                 lambda connection: None,
+                16,
                 holder,
                 [("connection", 5, inherited)],
             )

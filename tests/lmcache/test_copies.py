@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dataplane.copies.copying import CopyFailed
-from dataplane.gateways.lmcache.handlers.copies import CpuShmCopier
 from dataplane.gateways.lmcache.wire.ipc import MemoryUnsupported, decode
 from dataplane.gateways.lmcache.wire.messages import Group, Hints
+from dataplane.gateways.lmcache.workers.copies import CpuShmCopier
 from tests.lmcache.client import Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.gateway import Gateway

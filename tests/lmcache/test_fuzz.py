@@ -12,8 +12,7 @@ import msgspec
 import pytest
 import zmq
 
-from dataplane.gateways.lmcache.handlers.failures import ANSWERS
-from dataplane.gateways.lmcache.wire.messages import SIGNATURES, UNSERVED
+from dataplane.gateways.lmcache.wire.operations import BY_NAME, OPERATIONS
 from tests.dataplane.plane import Plane
 from tests.lmcache.client import NUMBERS, Client, context, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
@@ -139,9 +138,12 @@ class Talk:
 
 
 def test_every_operation_is_in_this_test() -> None:
-    assert GOOD.keys() | {"register_kv_cache"} == SIGNATURES.keys() == NUMBERS.keys()
-    assert not SIGNATURES.keys() & UNSERVED.keys()
-    assert ANSWERS.keys() <= SIGNATURES.keys() | UNSERVED.keys()
+    assert GOOD.keys() | {"register_kv_cache"} == NUMBERS.keys()
+    assert NUMBERS.keys() == {each.name for each in OPERATIONS if each.served} | {
+        "register_q_cache",
+        "store_q",
+    }
+    assert len(BY_NAME) == len(OPERATIONS)
 
 
 @pytest.mark.parametrize("operation", GOOD)

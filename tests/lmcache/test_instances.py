@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dataplane.gateways.lmcache.handlers.instances import LOST_TTL_S
-from dataplane.gateways.lmcache.handlers.registrations import Registrations
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
+from dataplane.gateways.lmcache.workers.instances import LOST_TTL_S
+from dataplane.gateways.lmcache.workers.registrations import Registrations
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.gateways.lmcache.zmtp import processes
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, prompt
 from tests.lmcache.gateway import SHM_NAME, Gateway

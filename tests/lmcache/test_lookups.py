@@ -11,7 +11,8 @@ import pytest
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers import results
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
 from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt
@@ -287,6 +288,8 @@ def test_a_scheduler_beyond_what_the_core_takes_holds_in_a_common_name(
 ) -> None:
     gateway = make_gateway(max_clients=4)
     clients = [gateway.client() for _ in range(8)]
+    peers = gateway.server.connections._by_fd.values()
+    gateway.until(lambda: all(peer.found for peer in peers), "the process of each peer is known")
     clients[0].register()
     clients[0].store(prompt(1))
     assert [client.lookup(prompt(1), f"r{at}") for at, client in enumerate(clients)] == 8 * [1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dataplane.core.stats import node_stats
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import BlocksStored
 from tests.dataplane import factories as make
 from tests.lmcache.client import CHUNK_BYTES, Client, prompt

@@ -8,15 +8,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from dataplane.gateways.lmcache.wire.operations import (
-    DIALECT_050,
-    DIALECT_053,
-    DIALECT_055,
-    RawRequest,
-    introduced_by,
-    number_or_name,
-    split,
-)
+from dataplane.gateways.lmcache.wire.frames import RawRequest, number_or_name, split
+from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053, DIALECT_055, introduced_by
 from tests.lmcache.client import NOTHING, Client, context, key, lookup_key, packed, prompt
 from tests.lmcache.gateway import SHM_NAME, Gateway
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from dataplane.gateways.lmcache.zmtp import connections
-from dataplane.gateways.lmcache.zmtp.protocol import GREETING_BYTES, ZmtpError, ZmtpStream, message
+from dataplane.gateways.lmcache.zmtp.protocol import GREETING_BYTES, ZmtpConnection, ZmtpError, message
 from tests.lmcache.client import Client, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway
 
@@ -22,15 +22,15 @@ def ready(kind: bytes = b"DEALER") -> bytes:
     return bytes((4, len(body))) + body
 
 
-def stream(max_bytes: int = 1000, max_frames: int = 5) -> ZmtpStream:
-    return ZmtpStream(max_bytes, max_frames)
+def stream(max_bytes: int = 1000, max_frames: int = 5) -> ZmtpConnection:
+    return ZmtpConnection(max_bytes, max_frames)
 
 
-def all_of(stream: ZmtpStream, data: bytes, size: int) -> list[list[bytes]]:
+def all_of(stream: ZmtpConnection, data: bytes, size: int) -> list[list[bytes]]:
     found = []
     for at in range(0, len(data), size):
-        stream.feed(data[at : at + size])
-        while (frames := stream.next()) is not None:
+        stream.receive_data(data[at : at + size])
+        while (frames := stream.next_message()) is not None:
             found.append(frames)
     return found
 
@@ -46,10 +46,10 @@ def test_messages_are_the_same_in_pieces_of_any_size(size: int) -> None:
 
 def test_this_end_says_its_greeting_and_what_it_is_before_anything_else() -> None:
     talk = stream()
-    assert len(talk.reply) == GREETING_BYTES
+    assert len(talk.data_to_send) == GREETING_BYTES
     all_of(talk, GREETING, 100)
-    assert talk.reply[GREETING_BYTES:].startswith(b"\x04")
-    assert b"Socket-Type\x00\x00\x00\x06ROUTER" in talk.reply
+    assert talk.data_to_send[GREETING_BYTES:].startswith(b"\x04")
+    assert b"Socket-Type\x00\x00\x00\x06ROUTER" in talk.data_to_send
     assert (talk.greeted, talk.ready) == (True, False)
     all_of(talk, ready(), 100)
     assert talk.ready
@@ -58,9 +58,9 @@ def test_this_end_says_its_greeting_and_what_it_is_before_anything_else() -> Non
 def test_a_heartbeat_is_answered_with_its_context() -> None:
     talk = stream()
     all_of(talk, GREETING + ready(), 100)
-    talk.reply.clear()
+    talk.data_to_send.clear()
     assert all_of(talk, b"\x04\x0a\x04PING\x00\x10abc" + message([b"x"]), 3) == [[b"x"]]
-    assert talk.reply == b"\x04\x08\x04PONGabc"
+    assert talk.data_to_send == b"\x04\x08\x04PONGabc"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
@@ -68,20 +68,20 @@ def test_a_heartbeat_between_the_frames_of_a_message_is_answered_once(size: int)
     """libzmq says it whenever its time has come."""
     talk = stream()
     all_of(talk, GREETING + ready(), 100)
-    talk.reply.clear()
+    talk.data_to_send.clear()
     ping = b"\x04\x0a\x04PING\x00\x10abc"
     said = b"\x01\x01a" + ping + b"\x01\x02bc" + ping + b"\x00\x01d" + message([b"x"])
     found: list[list[bytes]] = []
     kept = b""  # what a connection leaves in the kernel
     for at in range(0, len(said), size):
         data = kept + said[at : at + size]
-        talk.feed(data)
-        while (frames := talk.next()) is not None:
+        talk.receive_data(data)
+        while (frames := talk.next_message()) is not None:
             found.append(frames)
         left = talk.give_back(1000)
         kept = data[len(data) - left :]
     assert found == [[b"a", b"bc", b"d"], [b"x"]]
-    assert talk.reply == b"\x04\x08\x04PONGabc" * 2
+    assert talk.data_to_send == b"\x04\x08\x04PONGabc" * 2
 
 
 def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
@@ -218,4 +218,4 @@ def stream_ready() -> bytes:
     """What this end says after its greeting."""
     talk = stream()
     all_of(talk, GREETING, 100)
-    return bytes(talk.reply[GREETING_BYTES:])
+    return bytes(talk.data_to_send[GREETING_BYTES:])

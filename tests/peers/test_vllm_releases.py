@@ -10,8 +10,13 @@ import pytest
 from benchmarks.peers.environment import RELEASES
 from benchmarks.peers.servers import Server
 from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
-from dataplane.gateways.lmcache.handlers.failures import ANSWERS
-from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053, DIALECT_055, Dialect
+from dataplane.gateways.lmcache.wire.operations import (
+    DIALECT_050,
+    DIALECT_053,
+    DIALECT_055,
+    OPERATIONS,
+    Dialect,
+)
 from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
 
@@ -57,9 +62,9 @@ def _failures(server: Server) -> Any:
 
 @pytest.mark.parametrize("release", DIALECT_OF)
 def test_the_numbers_are_those_of_the_release_and_it_decodes_every_failure_answer(release: str):
-    answers = {operation: answer.hex() for operation, answer in ANSWERS.items() if answer is not None}
+    answers = {each.name: each.failure.hex() for each in OPERATIONS if each.failure is not None}
     found = ran(_python(release), "operations", json.dumps(answers), timeout_s=300)
-    ours = {name: number for number, name in DIALECT_OF[release].operations.items()}
+    ours = {operation.name: number for number, operation in DIALECT_OF[release].operations.items()}
     assert found["numbers"].items() <= ours.items()
     assert ours.keys() - found["numbers"].keys() <= RETIRED
     assert found["undecodable"] == {}

@@ -4,7 +4,6 @@ An answer of the API without an ETag of its own gets a weak ETag computed from i
 body.
 """
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any
 
@@ -100,12 +99,6 @@ class _Allowing:
             await self._send({**message, "body": b""})
         else:
             await self._send(message)
-
-
-def with_head(allowed: Iterable[str]) -> str:
-    """Return the `Allow` header for these methods and those that every path has, sorted."""
-    methods = {*allowed, "OPTIONS"}
-    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 def _tag(start: Any, body: bytes) -> None:

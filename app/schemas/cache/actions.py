@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from app.schemas.records.pins import PinPut
+from app.schemas.records.pins import PinPut, TokenId
 from app.schemas.records.policies import PolicyPut
 from app.schemas.records.quotas import QuotaPut
 from app.schemas.records.tiers import TierPut
@@ -31,7 +31,7 @@ class KeySource(TargetedPost, kw_only=True):
     """The prefix that the action addresses, given in one of these forms."""
 
     tokens: Annotated[
-        Sequence[int] | None, Meta(description="Token ids, split into chunks; only full chunks count.")
+        Sequence[TokenId] | None, Meta(description="Token ids, split into chunks; only full chunks count.")
     ] = None
     keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
     text: Annotated[

@@ -14,6 +14,8 @@ from dataplane.protocol.control.records import Strength, Tier
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
 from dataplane.protocol.stats.pins import PinInTier
 
+TokenId = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+
 
 class PinSource(msgspec.Struct, forbid_unknown_fields=True):
     """The prefix that is pinned. A patch does not change it."""
@@ -27,7 +29,7 @@ class PinSource(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."),
     ] = None
     tokens: Annotated[
-        Sequence[int] | None,
+        Sequence[TokenId] | None,
         Meta(
             description="Token ids of the prefix, split into chunks; only full chunks are cached and pinned."
         ),

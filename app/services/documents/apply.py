@@ -5,8 +5,10 @@ other requests are served meanwhile.
 """
 
 import asyncio
+import gc
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +27,6 @@ from app.schemas.records.pins import PinPut
 from app.services.base import snapshot_sizes
 from app.services.base.changes import Change, Changes
 from app.services.base.fair_limiter import Bounds, FairLimiter
-from app.services.base.gc_pause import GcPause
 from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
 from app.services.base.yielding import awaited, in_thread, with_pauses
@@ -74,7 +75,22 @@ class Apply:
         self._shares = shares
         # Limits the number of documents in memory. Dry runs have their own limit, so that they do not delay changes.
         self._turns = {dry_run: FairLimiter("documents", BOUNDS) for dry_run in (True, False)}
-        self._uncollected = GcPause()
+        self._uncollected = 0
+        """Number of documents for which garbage collection is paused."""
+
+    @contextmanager
+    def _without_collection(self) -> Iterator[None]:
+        """Pause Python's cyclic garbage collector while a document is in memory. A full collection walks every live
+        object and blocks all other work: with ten thousand records for 0.1 to 0.3 s, several times. The objects of a
+        document have no cycles, so reference counting frees them."""
+        self._uncollected += 1
+        gc.disable()
+        try:
+            yield
+        finally:
+            self._uncollected -= 1
+            if not self._uncollected:
+                gc.enable()
 
     async def apply(
         self, request: ApplyPut, by: Principal, wait_s: float = 0.0, *, assumed: str = ""
@@ -88,7 +104,7 @@ class Apply:
             )
         _check_size(request, by)
         async with self._turns[request.dry_run].turn(by.share):
-            with self._uncollected:
+            with self._without_collection():
                 result, numbers = await self._done(request, by, assumed)
         deadline = time.monotonic() + wait_s
         for name in KINDS:

@@ -35,6 +35,7 @@ from app.services.cache.blocks import BlockService
 from app.services.cache.lookups import Lookups
 from app.services.fleet.targets import Targets
 from app.services.records.chains import chained
+from app.services.records.key_intent import MAX_TOKENS
 from dataplane.protocol.control.lookups import CachedBlock, ListBlocks, SpaceHits
 from dataplane.protocol.control.nodes import DescribeNode, Description
 from dataplane.protocol.control.scopes import ClearGateway, Swept
@@ -45,7 +46,6 @@ from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.gateways import GatewayInstance
 
 MAX_DELETED = 10_000
-MAX_TOKENS = 1_000_000
 MAX_PREFETCHES = 10_000
 PREFETCH_TTL_S = 600.0
 _BATCH = 4096

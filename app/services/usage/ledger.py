@@ -43,7 +43,6 @@ class UsageLedger:
         read_s: float,
         write_s: float,
         is_writing: Callable[[], bool] = _always,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """`is_writing` returns whether this manager keeps the ledger."""
         self._operations = operations
@@ -52,7 +51,6 @@ class UsageLedger:
         self._read_s = read_s
         self._write_s = write_s
         self._is_writing = is_writing
-        self._clock = clock
         self._waiting = PendingUsage()
         self._last_read: dict[str, tuple[str, float]] = {}
         """Epoch and time (by the node's clock) of each node's last complete reading."""
@@ -130,7 +128,7 @@ class UsageLedger:
                 if node.epoch != epoch:
                     return "another process replaced it during the reading"
                 at = at or part.at
-                wrong += self._waiting.take(name, epoch, part.accounts, self._clock())
+                wrong += self._waiting.take(name, epoch, part.accounts, time.time())
                 if not part.next:
                     break
                 if part.next <= after:
@@ -157,7 +155,7 @@ class UsageLedger:
                     await ledger.add(session, reports)
                     for name, (epoch, _) in whole.items():
                         if self._tidied.get(name) != epoch:
-                            await ledger.forget_epochs(session, name, epoch, self._clock() - KEEP_POSITIONS_S)
+                            await ledger.forget_epochs(session, name, epoch, time.time() - KEEP_POSITIONS_S)
             written = True
         except StoreUnavailable as error:
             self._log.warning("usage.waits", accounts=len(reports), reason=error.message)

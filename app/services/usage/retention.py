@@ -34,7 +34,6 @@ class Retention:
         max_kept_pushes: int,
         usage_retention_days: float,
         is_writing: Callable[[], bool] = _always,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """`is_writing` returns whether this manager deletes old rows."""
         self._database = database
@@ -42,7 +41,6 @@ class Retention:
         self._max_kept_pushes = max_kept_pushes
         self._keep_usage_s = usage_retention_days * DAY_S
         self._is_writing = is_writing
-        self._clock = clock
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -57,7 +55,7 @@ class Retention:
     async def tidy(self) -> dict[str, int]:
         """Delete all rows past their retention, in batches, and return the number of deleted rows by table. Raises
         StoreUnavailable; batches deleted until then stay deleted."""
-        now = self._clock()
+        now = time.time()
         since = now - self._keep_events_s
         hour = int((now - self._keep_usage_s) // HOUR_S) * HOUR_S
         deleted = {

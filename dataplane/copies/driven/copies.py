@@ -8,7 +8,6 @@ stopped, this process itself is accessing the engine's bytes.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,19 +17,17 @@ import numpy as np
 from dataplane.copies.copying import CopyFailed, CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.driven.caches import CachePart, EngineCache
+from dataplane.copies.driven.copy_requests import checked_blocks, parts_of, sums_of
 from dataplane.copies.driven.host_pools import MappedSegments, OpenHostPool
 from dataplane.copies.driven.registrations import Registration, check
 from dataplane.copies.gpu_copies import GpuCopyReader, GpuCopyService
 from dataplane.core.driven import DrivenCore
-from dataplane.core.engines.storing import check_keys
 from dataplane.devices.paged import I64
 from dataplane.io.loop import Loop
 from dataplane.io.peers import Peer, has_exited
 from dataplane.memory.shared_file import SharedFile
-from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ProtocolError, ReserveOutcome
 from dataplane.protocol.engine import (
-    HANDLE_BYTES,
     CacheRegistered,
     CacheUnregistered,
     Commit,
@@ -342,7 +339,7 @@ class EngineCopies:
             return core.node.commit(client, Commit(0, number, b"", b"".join(sums)), at), 0, ""
 
         try:
-            parts = self._parts(
+            parts = parts_of(
                 known.cache,
                 wanted,
                 granted.segments[wanted].astype(np.int64),
@@ -408,7 +405,7 @@ class EngineCopies:
         try:
             near = self.shared.gpu_copies.places(known.cache.device_uuid, held.descriptors)
             there = near != 0
-            parts = self._parts(
+            parts = parts_of(
                 known.cache,
                 np.flatnonzero(~there),
                 np.array(held.segments, np.int64)[~there],
@@ -429,51 +426,12 @@ class EngineCopies:
         ProtocolError."""
         self._check_open()
         known = self._cache(message.cache)
-        if len(message.event) not in (0, HANDLE_BYTES):
-            raise ProtocolError(
-                Code.BAD_EVENT, f"expected {HANDLE_BYTES} bytes, or none, got {len(message.event)}", "event"
-            )
-        if message.event and isinstance(known.cache, OpenHostPool):
-            raise ProtocolError(Code.BAD_EVENT, "expected none: host memory has no events", "event")
         if self._running >= MAX_COPIES:
             raise ProtocolError(
                 Code.TOO_MANY_COPIES, f"at most {MAX_COPIES} copies of one engine are under way"
             )
-        chunks = len(check_keys(message.keys))
-        group = known.cache.group
-        wanted = chunks * group.blocks_per_chunk
-        count, rest = divmod(len(message.blocks), 4)
-        # A load may end inside its last chunk.
-        least = wanted - group.blocks_per_chunk + 1 if isinstance(message, LoadInto) else wanted
-        if rest or not least <= count <= wanted:
-            raise ProtocolError(
-                Code.BAD_BLOCKS,
-                f"expected {4 * wanted} bytes of {group.blocks_per_chunk} blocks for each of {chunks} keys, "
-                f"got {len(message.blocks)}",
-                "blocks",
-            )
-        blocks = np.zeros(wanted, np.int64)
-        blocks[:count] = np.frombuffer(message.blocks, "<u4")
-        highest = int(blocks.max())
-        if highest >= group.blocks:
-            raise ProtocolError(
-                Code.BAD_BLOCKS, f"expected blocks from 0 to {group.blocks - 1}, got {highest}", "blocks"
-            )
-        return known, blocks.reshape(chunks, group.blocks_per_chunk), count
-
-    @staticmethod
-    def _parts(
-        cache: EngineCache | OpenHostPool, chunks: I64, segments: I64, offsets: I64
-    ) -> list[CachePart]:
-        """Group chunks by segment. Raises ProtocolError."""
-        parts = []
-        try:
-            for number in np.unique(segments).tolist():
-                at = np.flatnonzero(segments == number)
-                parts.append(CachePart(cache.segment(number), chunks[at], offsets[at]))
-        except CopyFailed as error:
-            raise ProtocolError(Code.COPY_FAILED, str(error)) from None
-        return parts
+        blocks, count = checked_blocks(message, known.cache)
+        return known, blocks, count
 
     def _begin(
         self,
@@ -501,7 +459,7 @@ class EngineCopies:
                 return
             cache.copy(parts, blocks, wanted, stop, to_device=to_device)
             if sums is not None:
-                sums.extend(_sums(parts, cache.group.chunk_bytes))
+                sums.extend(sums_of(parts, cache.group.chunk_bytes))
 
         self._last_copy += 1
         copy = self._last_copy
@@ -551,13 +509,3 @@ class EngineCopies:
         waiting, self._when_idle = self._when_idle, []
         for call in waiting:
             call()
-
-
-def _sums(parts: Sequence[CachePart], nbytes: int) -> list[bytes]:
-    """Return the checksums of the chunks, in their order."""
-    found: dict[int, bytes] = {}
-    for part in parts:
-        assert part.memory is not None  # stores always go to the pool
-        for chunk, offset in zip(part.chunks.tolist(), part.offsets.tolist(), strict=True):
-            found[chunk] = checksum((ctypes.c_uint8 * nbytes).from_address(part.memory.address + offset))
-    return [found[chunk] for chunk in sorted(found)]

@@ -57,10 +57,10 @@ class AccessRecord(msgspec.Struct):
 class AccessTrace:
     """A ring of requests and a ring of their blocks. Requests are numbered from 0."""
 
-    def __init__(self, started_at: float, capacity_blocks: int, capacity_records: int = MAX_RECORDS) -> None:
+    def __init__(self, started_at: float, capacity_blocks: int) -> None:
         self._started_at = started_at
         self._marks = np.zeros(capacity_blocks, np.uint64)
-        self._rows = np.zeros(capacity_records, _ROW)
+        self._rows = np.zeros(MAX_RECORDS, _ROW)
         self._written = 0
         """Number of blocks ever recorded."""
         self._oldest = self._next = 0

@@ -6,6 +6,7 @@ The protocol has no authentication: any client that can reach the socket may use
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,23 +18,25 @@ from dataplane.copies.copying import CopyThreads
 from dataplane.copies.devices import Devices
 from dataplane.copies.gpu_copies import GpuCopyService
 from dataplane.core.inprocess import InProcess
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason, as_failed
 from dataplane.gateways.lmcache.handlers import results
 from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
 from dataplane.gateways.lmcache.handlers.counters import UNKNOWN, Counters
-from dataplane.gateways.lmcache.handlers.device_opens import DeviceOpens
-from dataplane.gateways.lmcache.handlers.digests import Digests
-from dataplane.gateways.lmcache.handlers.failures import ANSWERS, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instances, Timeouts
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.operations import GatewayHandlers
-from dataplane.gateways.lmcache.handlers.registrations import Registrations
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
+from dataplane.gateways.lmcache.handlers.pending_requests import PendingHead, PendingRequests
 from dataplane.gateways.lmcache.handlers.report import gateway_stats
+from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.wire.messages import SIGNATURES, UNSERVED, BadArguments, Key
-from dataplane.gateways.lmcache.wire.operations import RawRequest, introduced_by, number_or_name, split
-from dataplane.gateways.lmcache.wire.requests import LATER, GatewayRequest, Result, as_failed
-from dataplane.gateways.lmcache.zmtp.connections import ZmtpConnection, ZmtpServer
-from dataplane.gateways.lmcache.zmtp.pending_requests import PendingHead, PendingRequests
+from dataplane.gateways.lmcache.wire.frames import MAX_REQUEST_FRAMES, RawRequest, number_or_name, split
+from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.operations import DecodedRequest, Operation, RequestDecoder
+from dataplane.gateways.lmcache.workers.device_opens import DeviceOpens
+from dataplane.gateways.lmcache.workers.digests import Digests
+from dataplane.gateways.lmcache.workers.instances import Instances, Timeouts
+from dataplane.gateways.lmcache.workers.named_pool import NamedPool
+from dataplane.gateways.lmcache.workers.registrations import Registrations
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
 from dataplane.gateways.lmcache.zmtp.processes import ProcessWatch
 from dataplane.gateways.lmcache.zmtp.sockets import InheritedSocket, SocketStore
 from dataplane.io.loop import Loop
@@ -50,7 +53,6 @@ the blocks."""
 SETTLE_BLOCKS = 32
 """Number of used blocks at which their use is processed between two requests. A tick of the node would process hundreds
 at once, and delay one request in a hundred."""
-_SIGNATURES = {**SIGNATURES, **UNSERVED}
 
 log = structlog.stdlib.get_logger()
 
@@ -87,7 +89,10 @@ class LMCacheServer:
         self._settling = False
         self._pool = pool
         self.counters = Counters()
-        self.connections = ZmtpServer(loop, url, self._on_message, self._closed, holder, inherited)
+        self._decoders: defaultdict[ZmtpPeer, RequestDecoder] = defaultdict(RequestDecoder)
+        self.connections = ZmtpServer(
+            loop, url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited
+        )
         self.url = self.connections.url
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()
@@ -106,20 +111,20 @@ class LMCacheServer:
             devices,
             DeviceOpens(self._copying, devices),
         )
-        self._operations = GatewayHandlers(
+        parts = GatewayParts(
             cache,
             pool,
             self.instances,
             self.sessions,
             self.chains,
             self._copying,
-            self.counters.moved,
+            self.counters,
             clock,
-            self._count_failure,
             loop.once,
-            allow_clear=allow_clear,
-            gpu_copies=gpu_copies,
+            gpu_copies,
+            allow_clear,
         )
+        self._operations = GatewayHandlers(parts)
         self.digests = Digests(self.instances, self._copying)
         self._strangers = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
@@ -139,7 +144,7 @@ class LMCacheServer:
 
     # ---- requests
 
-    def _on_message(self, peer: ZmtpConnection, frames: list[bytes]) -> None:
+    def _on_message(self, peer: ZmtpPeer, frames: list[bytes]) -> None:
         """Handle a message, and answer it at once or later."""
         began = time.perf_counter()
         evicted = self._cache.node.pool.totals.evicted_blocks if tracing.on() else 0
@@ -147,20 +152,18 @@ class LMCacheServer:
         if raw is None:
             return
         now = self._clock()
-        operation, arguments, same, wrong = self._understood(raw, peer)
+        (operation, arguments, error), same = self._decoded(raw, peer)
         if operation is None:
             self.counters.of(UNKNOWN).requests += 1
             name = number_or_name(raw.operation)
             shown = raw.operation if name is None else name
-            self._fail(
-                UNKNOWN, OperationFailed(Reason.UNKNOWN_OPERATION, f"unknown operation {shown!r}"), now
-            )
+            self.counters.failed(UNKNOWN, Reason.UNKNOWN_OPERATION, f"unknown operation {shown!r}", now)
             peer.answer(raw.answer(None))
             return
-        tally = self.counters.of(operation)
+        tally = self.counters.of(operation.name)
         tally.requests += 1
-        if wrong is not None:
-            result: Result = self._fail(operation, OperationFailed(Reason.BAD_ARGUMENTS, wrong), now)
+        if error is not None:
+            result: Result = self._fail(operation, OperationFailed(Reason.BAD_ARGUMENTS, error), now)
         else:
             request = GatewayRequest(peer, operation, now, same, raw, began, self._answer_later)
             result = self._result(request, arguments)
@@ -171,7 +174,7 @@ class LMCacheServer:
             raw.arguments.clear()  # megabytes that are not needed while the copy waits
             if not request.answered:
                 request.slot = self._unanswered.begin(
-                    PendingHead(peer.number, raw.uid, raw.operation, ANSWERS.get(operation))
+                    PendingHead(peer.number, raw.uid, raw.operation, operation.failure)
                 )
         else:
             peer.answer(raw.answer(result))
@@ -179,12 +182,12 @@ class LMCacheServer:
             tally.took(seconds)
             if tracing.on():
                 evicted = self._cache.node.pool.totals.evicted_blocks - evicted
-                self.request_spans.gateway_request(operation, seconds, evicted)
+                self.request_spans.gateway_request(operation.name, seconds, evicted)
 
     def _result(self, request: GatewayRequest, arguments: list[Any]) -> Result:
         """Return the result of an operation, or its failure answer. Never raise."""
         try:
-            return self._operations.methods[request.operation](request, *arguments)
+            return self._operations.handle(request, arguments)
         except (OperationFailed, ProtocolError) as error:
             return self._fail(request.operation, as_failed(error), request.now)
         except TokenError as error:
@@ -193,62 +196,20 @@ class LMCacheServer:
             )
         except Exception as error:  # without an answer, the client would wait for minutes
             failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-            if not self.counters.of(request.operation).failures[
-                Reason.INTERNAL
-            ]:  # the first time, with its trace
-                log.exception("lmcache.internal", operation=request.operation)
+            name = request.operation.name
+            if not self.counters.of(name).failures[Reason.INTERNAL]:  # the first time, with its trace
+                log.exception("lmcache.internal", operation=name)
             return self._fail(request.operation, failed, request.now)
 
-    def _understood(
-        self, request: RawRequest, peer: ZmtpConnection
-    ) -> tuple[str | None, list[Any], TokenChain | None, str | None]:
-        """Decode a request: return operation, arguments, token chain and error.
-
-        The operation is None if it is unknown. The token chain is that of the key if its tokens were left out of the
-        arguments. The error is None if the arguments are valid.
-        """
-        name = number_or_name(request.operation)
-        if name is None:
-            return None, [], None, None
-        if isinstance(name, str):
-            if name not in _SIGNATURES:
-                return None, [], None, None
-            return name, *self._decoded(name, request)
-        if not peer.introduced:
-            dialects = introduced_by(name, len(request.arguments))
-            if dialects:
-                peer.dialects, peer.introduced = dialects, True
-        understood: tuple[str | None, list[Any], TokenChain | None, str | None] = (None, [], None, None)
-        for dialect in peer.dialects:
-            operation = dialect.operations.get(name)
-            if operation is None or operation == understood[0]:
-                continue
-            arguments, same, wrong = self._decoded(operation, request)
-            if wrong is None:
-                if dialect is not peer.dialects[0]:
-                    others = (other for other in peer.dialects if other is not dialect)
-                    peer.dialects = (dialect, *others)
-                return operation, arguments, same, None
-            if understood[0] is None:
-                understood = operation, arguments, same, wrong
-        return understood
-
-    def _decoded(
-        self, operation: str, request: RawRequest
-    ) -> tuple[list[Any], TokenChain | None, str | None]:
-        frames = request.arguments
-        signature = _SIGNATURES[operation]
-        same = None
-        if frames and signature.has_key:
-            first, same = self.chains.shortened(frames[0])
-            frames = [first, *frames[1:]]
-        try:
-            arguments = signature.decode(frames)
-        except BadArguments as error:
-            return [], None, str(error)
-        if same is not None and not _left_out(arguments[0]):
+    def _decoded(self, raw: RawRequest, peer: ZmtpPeer) -> tuple[DecodedRequest, TokenChain | None]:
+        """Decode a request. Return it with the chain of its key's tokens if they were left out, else with None."""
+        if not raw.arguments:
+            return self._decoders[peer].decode(raw), None
+        first, same = self.chains.shortened(raw.arguments[0])
+        decoded = self._decoders[peer].decode(raw._replace(arguments=[first, *raw.arguments[1:]]))
+        if same is not None and not _left_out(decoded.arguments):
             same = None
-        return arguments, same, None
+        return decoded, same
 
     def _settle(self) -> None:
         self._settling = False
@@ -256,12 +217,9 @@ class LMCacheServer:
 
     # ---- answers
 
-    def _fail(self, operation: str, failed: OperationFailed, now: float) -> bytes | None:
-        self.counters.failed(operation, failed.reason, str(failed), now)
-        return ANSWERS.get(operation)
-
-    def _count_failure(self, operation: str, failed: OperationFailed) -> None:
-        self.counters.failed(operation, failed.reason, str(failed), self._clock())
+    def _fail(self, operation: Operation, failed: OperationFailed, now: float) -> bytes | None:
+        self.counters.failed(operation.name, failed.reason, str(failed), now)
+        return operation.failure
 
     def _answer_later(self, request: GatewayRequest, result: bytes | None) -> None:
         peer, request.answered = request.peer, True
@@ -272,9 +230,9 @@ class LMCacheServer:
             self.counters.unanswered += 1
         self._unanswered.end(request.slot)
         seconds = time.perf_counter() - request.began
-        self.counters.of(request.operation).took(seconds)
+        self.counters.of(request.operation.name).took(seconds)
         if tracing.on():
-            self.request_spans.gateway_request(request.operation, seconds)
+            self.request_spans.gateway_request(request.operation.name, seconds)
 
     def _answer_left(self) -> None:
         """Send failure answers for the copies of the previous data plane, which ended with its process."""
@@ -294,11 +252,10 @@ class LMCacheServer:
 
     # ---- connections and time
 
-    def _closed(self, connection: ZmtpConnection) -> None:
+    def _closed(self, connection: ZmtpPeer) -> None:
         now = self._clock()
-        self.sessions.end_scheduler(connection.identity)
-        if connection.client:
-            self._cache.node.say_detached(connection.client, now)
+        self._decoders.pop(connection, None)
+        self._operations.lookups.disconnected(connection.identity, now)
         self.instances.disconnected(connection.identity, now)
 
     def tick(self) -> None:
@@ -334,5 +291,5 @@ class LMCacheServer:
         self._unanswered.close()
 
 
-def _left_out(key: Key) -> bool:
-    return bytes(key.token_ids) == b"\x90"
+def _left_out(arguments: Sequence[Any]) -> bool:
+    return bool(arguments) and isinstance(arguments[0], Key) and bytes(arguments[0].token_ids) == b"\x90"

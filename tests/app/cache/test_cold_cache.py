@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.cli.commands.machine import doctor as doctor_command
-from app.cli.support import caches
+from app.cli.support.printing import caches
 from app.services.fleet.cache_start import is_cold
 from app.store.fleet import held_pins, nodes
 from dataplane.protocol.events import CacheStartedCold

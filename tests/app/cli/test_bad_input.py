@@ -7,8 +7,8 @@ from click.testing import CliRunner, Result
 
 from app.cli import larder
 from app.cli.commands.usage.usage import _row
-from app.cli.support import show
 from app.cli.support.keys import seconds as typed
+from app.cli.support.printing import show
 
 PIN = ("pins", "set", "prompt", "--model", "m")
 NESTED = "[" * 5000

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from app.cli import larder
 from app.cli.commands.machine.doctor import doctor
 from app.cli.commands.machine.up import up
-from app.cli.support import checkup, gpus
+from app.cli.support.machine import checkup, gpus
 from app.settings import AppSettings, Settings, without_secrets
 from dataplane.base.settings import Common, with_defaults, without_password
 from dataplane.memory.named import NamedFile

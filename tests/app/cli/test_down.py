@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.cli.commands.machine import down as command
-from app.cli.support.left_memory import left_memory
+from app.cli.support.machine.left_memory import left_memory
 from dataplane.memory.named import NamedFile
 from tests.app.up import Up
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from app.cli.support import client
+from app.cli.support.api import client
 from dataplane.protocol.control.records import QuotaSpec
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode

@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from app.cli import SECTIONS
 from app.cli import larder as root
-from app.cli.support import table as tables
-from app.cli.support import watch
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, shortened, table
+from app.cli.support.printing import table as tables
+from app.cli.support.printing.table import Column, shortened, table
+from app.cli.support.resources import watch
+from app.cli.support.resources.output import Output, output_option
 from tests.app.callers import guarding, made
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
@@ -187,11 +187,11 @@ def test_contexts_are_kept_with_their_tokens_and_a_flag_beats_the_environment(
 
     def request(method: str, url: str, headers: dict[str, str], **_: object) -> object:
         asked.append((url.removesuffix("/api/v1/whoami"), headers.get("Authorization", "")))
-        from app.cli.support.http import Response
+        from app.cli.support.api.http import Response
 
         return Response(200, b'{"actor": "a", "role": "viewer", "tenants": null}')
 
-    monkeypatch.setattr("app.cli.support.http.request", request)
+    monkeypatch.setattr("app.cli.support.api.http.request", request)
     one, two = f"http://127.0.0.1:{free}", "https://two.example"
     assert run("context", "add", "one", "--url", one, "--token-stdin", typed="larder_1\n").exit_code == 0
     assert (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.commands.views.status import head
-from app.cli.support import show
+from app.cli.support.printing import show
 from app.settings import Settings
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.callers import ADMIN, guarding, made

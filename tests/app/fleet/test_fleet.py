@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.cli.support import checkup
+from app.cli.support.machine import checkup
 from app.ingest.fleet import FleetNode
 from app.services.fleet.retirement import Retirement
 from app.services.records.floors import Floor, excess

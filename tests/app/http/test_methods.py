@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.http.middleware.negotiation import produced
 from app.http.middleware.server_protocol import MAX_HEAD_BYTES
+from app.http.negotiation import produced
 from tests.app.plane import Plane
 from tests.app.problems import is_problem
 from tests.app.published import description

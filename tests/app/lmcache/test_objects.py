@@ -192,7 +192,7 @@ async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
         ({"world_size": 2}, 503, "no layout registered"),
         ({"token_ids": [-1] * 300}, 400, "token_ids"),
         ({"token_ids": [1 << 32] * 300}, 400, "token_ids"),
-        ({"token_ids": [0] * 1_000_001}, 400, "token_ids: expected at most 1000000"),
+        ({"token_ids": [0] * 262_145}, 400, "token_ids: expected at most 262144"),
         ({"cache_salt": "a/b"}, 400, "cache_salt"),
         ({"source_tier": "l1"}, 400, "unsupported prefetch direction 'l1'->'l1'"),
     ],

@@ -13,7 +13,7 @@ from dataplane.base.log import MAX_PLACES, MAX_REPEATS, REPEAT_WINDOW_S, Repeats
 PROGRAM = """
 import sys
 import structlog
-from app.observe.log import configure
+from dataplane.base.log import configure
 
 writer = configure("info", sys.argv[1])
 structlog.get_logger().info("request.ended", path="/a\\u202e\\x9b31m\\x1b]0;x", note="a\\nforged")

@@ -18,7 +18,7 @@ from tests.app.up import Up
 _CRASH = """
 import logging, os
 import structlog
-from app.observe.log import configure
+from dataplane.base.log import configure
 
 log = configure("info", os.environ["STYLE"])
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 PROGRAM = """
 import threading
-from app.cli.support import exit_watchdog
-from app.observe.log import configure
+from app.cli.support.machine import exit_watchdog
+from dataplane.base.log import configure
 
 configure("info", "json")
 exit_watchdog.BEYOND_GRACE_S = 0.1
@@ -20,8 +20,8 @@ REPLACED = """
 import os, socket, sys, threading
 from types import SimpleNamespace
 from app.cli.commands.machine import up
-from app.cli.support import exit_watchdog
-from app.observe.log import configure
+from app.cli.support.machine import exit_watchdog
+from dataplane.base.log import configure
 
 if os.environ.get(up.LOCK_VARIABLE):
     lock, listener = up._taken_over(up.LOCK_VARIABLE), up._handed_on("127.0.0.1", 0)

@@ -12,12 +12,12 @@ import sys
 
 from dataplane.__main__ import main
 from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
+from dataplane.gateways.lmcache.handlers.requests import GatewayRequest, Result
 from dataplane.gateways.lmcache.wire.messages import Key
-from dataplane.gateways.lmcache.wire.requests import GatewayRequest, Result
-from dataplane.gateways.lmcache.zmtp.connections import ZmtpConnection, ZmtpServer
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer, ZmtpServer
 
 _prepare_store, _flush = ClientCopyHandlers.prepare_store, ZmtpServer.flush
-_answering: list[ZmtpConnection] = []
+_answering: list[ZmtpPeer] = []
 
 
 def prepare_store(self: ClientCopyHandlers, request: GatewayRequest, key: Key, number: int) -> Result:
@@ -25,7 +25,7 @@ def prepare_store(self: ClientCopyHandlers, request: GatewayRequest, key: Key, n
     return _prepare_store(self, request, key, number)
 
 
-def flush(self: ZmtpServer, connection: ZmtpConnection) -> None:
+def flush(self: ZmtpServer, connection: ZmtpPeer) -> None:
     says_something = bool(connection.answers)
     _flush(self, connection)
     if says_something and connection in _answering:

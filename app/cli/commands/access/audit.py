@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import call, every, stream, url_option
-from app.cli.support.documents import value_text
+from app.cli.support.api.client import call, every, stream, url_option
 from app.cli.support.keys import seconds
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column
-from app.cli.support.terminal import exact, say
-from app.cli.support.watch import watch_option
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import exact, say
+from app.cli.support.resources.documents import value_text
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 from dataplane.base.settings import SettingsError
 
 BROKEN = 3

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import click
 
-from app.cli.support.client import checked_url
+from app.cli.support.api.client import checked_url
 from app.cli.support.credentials import contexts
 from app.cli.support.credentials.contexts import Context
 from app.cli.support.exit_codes import NothingFound
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
 
 _COLUMNS = (
     Column("current", lambda c: "*" if c["current"] else ""),

@@ -4,16 +4,16 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, segment, url_option
+from app.cli.support.api.client import call, segment, url_option
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
-from app.cli.support.lists import listed, unasked_option
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.lists import listed, unasked_option
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 
 def _used(token: dict[str, Any]) -> str:
@@ -63,7 +63,7 @@ def get_token(url: str | None, token: str, output: Output) -> None:
 @url_option
 def describe_token(url: str | None, token: str) -> None:
     """Show a token in full, by id or name. Includes events that concern it."""
-    from app.cli.support.describe import describe
+    from app.cli.support.resources.describe import describe
 
     found = _found(url, token)
     describe(url, "token", found["name"], found)

@@ -6,12 +6,12 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, segment, url_option
+from app.cli.support.api.client import call, segment, url_option
+from app.cli.support.api.short import whole
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
-from app.cli.support.output import Output, output_option
-from app.cli.support.short import whole
-from app.cli.support.terminal import agrees, say
+from app.cli.support.printing import show
+from app.cli.support.printing.terminal import agrees, say
+from app.cli.support.resources.output import Output, output_option
 
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")

@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, segment, url_option
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.short import whole
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import call, segment, url_option
+from app.cli.support.api.short import whole
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 PAGE = 1000
 _KEY = re.compile(r"[0-9a-fA-F]{8,64}", re.ASCII)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from app.cli.support.client import call, segment, stream, url_option
+from app.cli.support.api.client import call, segment, stream, url_option
 from app.cli.support.keys import seconds
-from app.cli.support.terminal import say
+from app.cli.support.printing.terminal import say
 
 
 @click.group()

@@ -3,10 +3,17 @@
 import click
 
 from app.cli.support import exit_codes
-from app.cli.support.client import url_option
-from app.cli.support.documents import counted, document_options, is_drift, print_changes, read_files, send
-from app.cli.support.output import Output, output_option
-from app.cli.support.terminal import say
+from app.cli.support.api.client import url_option
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.documents import (
+    counted,
+    document_options,
+    is_drift,
+    print_changes,
+    read_files,
+    send,
+)
+from app.cli.support.resources.output import Output, output_option
 
 
 @click.command()

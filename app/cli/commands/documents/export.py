@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import click
 
 from app import __version__
-from app.cli.support.client import base_url, call, print_json, url_option
-from app.cli.support.terminal import exact
+from app.cli.support.api.client import base_url, call, print_json, url_option
+from app.cli.support.printing.terminal import exact
 from app.services.documents.document_text import write
 
 

@@ -4,15 +4,15 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import ApiError, call, segment, url_option
+from app.cli.support.api.client import ApiError, call, segment, url_option
+from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
-from app.cli.support.names import NODES
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 
 def _state(engine: dict[str, Any]) -> str:

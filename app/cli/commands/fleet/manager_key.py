@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from app.cli.support.client import call, url_option
-from app.cli.support.output import Output, output_option
-from app.cli.support.terminal import say
+from app.cli.support.api.client import call, url_option
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.output import Output, output_option
 from app.push import keys
 from app.settings import load
 from dataplane.base.settings import SettingsError

@@ -5,17 +5,17 @@ from typing import Any
 
 import click
 
-from app.cli.support import caches, show
-from app.cli.support.client import ApiError, call, segment, url_option
+from app.cli.support.api.client import ApiError, call, segment, url_option
+from app.cli.support.api.names import NODES
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import seconds
-from app.cli.support.lists import unasked_option
-from app.cli.support.names import NODES
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.printing import caches, show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.lists import unasked_option
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 SMALL_BLOCK_BYTES = 4096
 """Block size from which a node derives its largest number of blocks when `max_blocks` is not set."""
@@ -158,7 +158,7 @@ def get_node(url: str | None, node: str, output: Output) -> None:
 @url_option
 def describe_node(url: str | None, node: str) -> None:
     """Show a node in full. Includes its statistics, and events that concern it."""
-    from app.cli.support.describe import describe
+    from app.cli.support.resources.describe import describe
 
     describe(url, "node", node, call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
 

@@ -2,12 +2,12 @@
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, url_option
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import call, url_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 _COLUMNS = (
     Column("sent", lambda p: show.ago(p["sent_at"])),

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from app.cli.support.terminal import exact
+from app.cli.support.printing.terminal import exact
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.terminal import say
+from app.cli.support.printing.terminal import say
 from app.settings import Settings, load
 from dataplane.base.settings import SettingsError, without_password
 from dataplane.base.units import format_size

@@ -11,10 +11,10 @@ from struct import calcsize, unpack
 
 import click
 
-from app.cli.support.exit_watchdog import BEYOND_GRACE_S
-from app.cli.support.left_memory import left_memory
-from app.cli.support.output import Output, output_option
-from app.cli.support.terminal import say
+from app.cli.support.machine.exit_watchdog import BEYOND_GRACE_S
+from app.cli.support.machine.left_memory import left_memory
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.output import Output, output_option
 from app.settings import Settings, load
 from dataplane.base.settings import SettingsError
 from dataplane.base.units import format_size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.support.terminal import exact, say
+from app.cli.support.printing.terminal import exact, say
 
 DIRECTORY_MODE = 0o755
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")

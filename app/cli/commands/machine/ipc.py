@@ -3,10 +3,10 @@
 import click
 import msgspec
 
-from app.cli.support import show
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.watch import repeat_options, watch_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import repeat_options, watch_option
 
 
 def _count(count: int | None) -> str:

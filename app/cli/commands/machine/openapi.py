@@ -2,7 +2,7 @@
 
 import click
 
-from app.cli.support.terminal import exact
+from app.cli.support.printing.terminal import exact
 
 
 @click.command()

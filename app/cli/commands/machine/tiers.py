@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from app.cli.support import show
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import F
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.output import Output, output_option
 
 R = TypeVar("R")
 _CHECKED = (

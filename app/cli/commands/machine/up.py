@@ -64,7 +64,7 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     if print_config:
-        from app.cli.support.client import print_json
+        from app.cli.support.api.client import print_json
 
         print_json(without_secrets(settings))
         return
@@ -304,8 +304,8 @@ def _serve(
 
     from app import __version__
     from app.asgi import create_app
-    from app.observe.log import configure
     from dataplane.base import otlp
+    from dataplane.base.log import configure
 
     try:
         app = create_app(settings)
@@ -406,8 +406,8 @@ async def _run(
     import structlog
     import uvicorn
 
-    from app.cli.support.exit_watchdog import cut_off_after
-    from app.cli.support.serving import announce
+    from app.cli.support.machine.exit_watchdog import cut_off_after
+    from app.cli.support.machine.serving import announce
     from app.http.middleware.connections import raise_descriptors
     from app.http.middleware.server_protocol import protocol_of
     from app.http.server import Server

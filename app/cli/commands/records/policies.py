@@ -5,13 +5,16 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, find, held_state, url_option, wait_option
-from app.cli.support.fields import field_options, given_fields, kept_fields, required
-from app.cli.support.lists import listed
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.resources import (
+from app.cli.support.api.client import call, find, held_state, url_option, wait_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.resources.lists import listed
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.selectors import reach
+from app.cli.support.resources.verbs import (
     Resource,
     add_delete,
     add_describe,
@@ -20,10 +23,7 @@ from app.cli.support.resources import (
     add_set,
     show_dry_run,
 )
-from app.cli.support.selectors import reach
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.resources.watch import watch_option
 from app.schemas.records.policies import PolicyPut
 from dataplane.protocol.control.records import POLICY_IN_FORCE
 

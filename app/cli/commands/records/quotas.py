@@ -5,18 +5,18 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, held_state, url_option, wait_option
-from app.cli.support.fields import field_options, given_fields, kept_fields, required
-from app.cli.support.lists import listed, owner_option, paged
-from app.cli.support.names import TENANTS
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
-from app.cli.support.selectors import NONE, reach
-from app.cli.support.table import Column
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import call, held_state, url_option, wait_option
+from app.cli.support.api.names import TENANTS
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.resources.lists import listed, owner_option, paged
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.selectors import NONE, reach
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
+from app.cli.support.resources.watch import watch_option
 from app.schemas.records.quotas import QuotaPut
 
 _OPTIONS = [name for name in QuotaPut.__struct_fields__ if name not in ("managed_by", "tiers")]

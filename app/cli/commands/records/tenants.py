@@ -4,16 +4,16 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, url_option, wait_option
-from app.cli.support.lists import listed, paged
-from app.cli.support.names import TENANTS
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.resources import Resource, add_describe, add_get
-from app.cli.support.table import Column
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import call, url_option, wait_option
+from app.cli.support.api.names import TENANTS
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.lists import listed, paged
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.verbs import Resource, add_describe, add_get
+from app.cli.support.resources.watch import watch_option
 
 _COLUMNS = (
     Column("tenant", lambda t: t["tenant"]),

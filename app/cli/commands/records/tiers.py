@@ -6,17 +6,17 @@ from typing import Any
 import click
 
 from app.cli.commands.machine.tiers import check, repair, usage
-from app.cli.support import show
-from app.cli.support.client import ANY_STATE, call, held_state, url_option, wait_option
-from app.cli.support.fields import field_options, given_fields, kept_fields, required
-from app.cli.support.lists import listed, owner_option, paged, unasked_option
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.resources import Resource, add_describe, add_edit, add_set, show_dry_run
-from app.cli.support.selectors import reach
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import ANY_STATE, call, held_state, url_option, wait_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.resources.lists import listed, owner_option, paged, unasked_option
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.selectors import reach
+from app.cli.support.resources.verbs import Resource, add_describe, add_edit, add_set, show_dry_run
+from app.cli.support.resources.watch import watch_option
 from app.schemas.records.tiers import TierPut
 
 _FIELDS = [name for name in TierPut.__struct_fields__ if name != "managed_by"]

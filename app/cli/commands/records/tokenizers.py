@@ -5,15 +5,15 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import call, held_state, url_option
-from app.cli.support.lists import listed
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.resources import Resource, add_delete, add_describe, add_get
-from app.cli.support.table import Column
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import call, held_state, url_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.lists import listed
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_get
+from app.cli.support.resources.watch import watch_option
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens of a tokenizer_config.json, by the names that templates use."""

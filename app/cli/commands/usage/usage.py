@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import (
+from app.cli.support.api.client import (
     ApiError,
     call,
     held_state,
@@ -17,13 +16,14 @@ from app.cli.support.client import (
 )
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import FINITE
-from app.cli.support.lists import listed
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.resources import Resource, add_delete, add_describe, add_edit, add_get, add_set
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import exact, say
-from app.cli.support.watch import watch_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import exact, say
+from app.cli.support.resources.lists import listed
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
+from app.cli.support.resources.watch import watch_option
 from app.schemas.records.rates import RatePut
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import every, url_option
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import every, url_option
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 
 def _change(alert: Mapping[str, Any]) -> str:

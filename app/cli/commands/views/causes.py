@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from app.cli.support import show
+from app.cli.support.printing import show
 
 Json = Mapping[str, Any]
 FLOOD = 10

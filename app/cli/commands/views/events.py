@@ -11,16 +11,16 @@ from typing import Any
 
 import click
 
-from app.cli.support.client import every, url_option
-from app.cli.support.event_stream import SUMMED, Event, FollowedEvents
-from app.cli.support.event_stream import key as event_key
-from app.cli.support.events import EVENT_COLUMNS
+from app.cli.support.api.client import every, url_option
+from app.cli.support.api.event_stream import SUMMED, Event, FollowedEvents
+from app.cli.support.api.event_stream import key as event_key
 from app.cli.support.keys import seconds
-from app.cli.support.nouns import Noun
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import table
-from app.cli.support.terminal import say
-from app.cli.support.watch import watch_option
+from app.cli.support.printing.table import table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.events import EVENT_COLUMNS
+from app.cli.support.resources.nouns import Noun
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 
 @click.group(cls=Noun)

@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from app.cli.commands.views.causes import at
-from app.cli.support import show
-from app.cli.support.client import call, url_option
+from app.cli.support.api.client import call, url_option
+from app.cli.support.api.names import NODES, TENANTS, names
 from app.cli.support.keys import seconds
-from app.cli.support.names import NODES, TENANTS, names
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say, wrapped
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say, wrapped
+from app.cli.support.resources.output import Output, output_option
 
 MAX_MARKS = 10
 CELLS = 24

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from app.cli.support import caches, show
-from app.cli.support.client import ApiError, call, url_option
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
-from app.cli.support.terminal import say, wrapped
-from app.cli.support.watch import watch_option
+from app.cli.support.api.client import ApiError, call, url_option
+from app.cli.support.printing import caches, show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say, wrapped
+from app.cli.support.resources.output import Output, output_option
+from app.cli.support.resources.watch import watch_option
 
 MAX_ROWS = 20
 """Number of tenants, and of pins, that the status lists."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.support import show
-from app.cli.support.client import base_url, call, url_option
+from app.cli.support.api.client import base_url, call, url_option
 from app.cli.support.exit_codes import Unreachable
-from app.cli.support.terminal import WIDTH, is_terminal
+from app.cli.support.printing import show
+from app.cli.support.printing.terminal import WIDTH, is_terminal
 from dataplane.base.visible import cell, plain
 
 if TYPE_CHECKING:

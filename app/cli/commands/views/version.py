@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from app import __version__
-from app.cli.support.client import base_url, call, url_option
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import Column, table
+from app.cli.support.api.client import base_url, call, url_option
+from app.cli.support.printing.table import Column, table
+from app.cli.support.resources.output import Output, output_option
 
 _COLUMNS = (
     Column("what", lambda each: each["what"]),

@@ -10,15 +10,15 @@ import click
 
 from app.cli.commands.views import causes
 from app.cli.commands.views.causes import STEP_S, Evidence, at, who
-from app.cli.support import show
-from app.cli.support.client import ApiError, call, every, find, segment, url_option
-from app.cli.support.events import EVENT_COLUMNS, concerns
+from app.cli.support.api.client import ApiError, call, every, find, segment, url_option
+from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
-from app.cli.support.names import TENANTS_AND_NODES
-from app.cli.support.output import Output, output_option
-from app.cli.support.table import table
-from app.cli.support.terminal import say, wrapped
+from app.cli.support.printing import show
+from app.cli.support.printing.table import table
+from app.cli.support.printing.terminal import say, wrapped
+from app.cli.support.resources.events import EVENT_COLUMNS, concerns
+from app.cli.support.resources.output import Output, output_option
 
 MAX_ALERTS = 200
 MAX_CHANGES = 1000

@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from prometheus_client.exposition import choose_encoder
 
 from app.http.body import StrictRequest
-from app.http.middleware.negotiation import preferred
+from app.http.negotiation import preferred
 from app.observe.page import OPENMETRICS, TEXT
 from app.observe.scrapes import Scrapes
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from dataplane.gateways.lmcache.wire import tokens
 from dataplane.gateways.lmcache.wire.messages import Key
-from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, KEY_BYTES, TokenError, next_key, root_key
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.protocol.keys import KEY_BYTES, TokenError, next_key, root_key
 from dataplane.protocol.salts import check_salt
 
-CHUNK_TOKENS = DEFAULT_CHUNK_TOKENS
 CHUNK_BYTES = 4 * CHUNK_TOKENS
 MAX_TOKENS = 1 << 20
 """Maximum number of tokens in one request: as many as the keys of one reservation cover."""

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from dataplane.gateways.lmcache.handlers.counters import BytesMoved
-from dataplane.gateways.lmcache.handlers.failures import FALSE, NOTHING_TO_STORE, YES, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instance
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
-from dataplane.gateways.lmcache.readiness import PageReadiness
-from dataplane.gateways.lmcache.wire.messages import ChunkSlot, Key, RetrievePrepared, StorePrepared, encode
-from dataplane.gateways.lmcache.wire.messages import SlotsReply as SlotsAnswer
-from dataplane.gateways.lmcache.wire.requests import Chunks, GatewayRequest, Result
-
-Resolve = Callable[[GatewayRequest, Key, int], Chunks]
-"""Return the chunks that a key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
+from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
+from dataplane.gateways.lmcache.handlers.requests import Chunks, GatewayRequest, Result
+from dataplane.gateways.lmcache.wire.messages import (
+    FALSE,
+    NOTHING_TO_STORE,
+    YES,
+    ChunkSlot,
+    Key,
+    RetrievePrepared,
+    SlotsReply,
+    StorePrepared,
+    encode,
+)
+from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, places_of
 
 
 class ClientCopyHandlers:
     """Handle the operations of workers that copy by themselves."""
 
-    def __init__(
-        self,
-        pool: NamedPool,
-        sessions: LookupSessions,
-        resolve: Resolve,
-        moved: BytesMoved,
-        readiness: PageReadiness,
-    ) -> None:
-        self._pool = pool
+    def __init__(self, parts: GatewayParts, readiness: PageReadiness) -> None:
+        self._parts = parts
         self._readiness = readiness
-        self._sessions = sessions
-        self._resolve = resolve
-        self._moved = moved
 
     def prepare_store(self, request: GatewayRequest, key: Key, number: int) -> Result:
-        chunks = self._resolve(request, key, number)
+        chunks = self._parts.chunks_of(request, key, number)
         if not chunks.keys:
             return NOTHING_TO_STORE
         if request.peer.perhaps_answered:
@@ -56,10 +50,10 @@ class ClientCopyHandlers:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
             return NOTHING_TO_STORE
         slots = self._slots(chunks.instance, store.places)
-        return encode(StorePrepared(SlotsAnswer(slots, [place.chunk for place in store.places])))
+        return encode(StorePrepared(SlotsReply(slots, [place.chunk for place in store.places])))
 
     def commit_store(self, request: GatewayRequest, key: Key, number: int, data: bytes) -> Result:
-        chunks = self._resolve(request, key, number)
+        chunks = self._parts.chunks_of(request, key, number)
         transfers = chunks.instance.transfers
         if data:
             transfers.abort_store(chunks.transfer, request.now)
@@ -67,35 +61,35 @@ class ClientCopyHandlers:
                 Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory"
             )
         store = transfers.commit_store(chunks.transfer, chunks.keys, request.now)
-        self._moved.stored(len(store.places), chunks.instance.chunk_layout.chunk_bytes)
+        self._parts.counters.moved.stored(len(store.places), chunks.instance.chunk_layout.chunk_bytes)
         return FALSE if store.refused else YES
 
     def prepare_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
-        chunks = self._resolve(request, key, number)
+        chunks = self._parts.chunks_of(request, key, number)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
         held = chunks.instance.transfers.prepare_read(
             chunks.transfer, chunks.tenant, chunks.keys, request.now
         )
         slots = self._slots(chunks.instance, places_of(held))
-        return encode(RetrievePrepared(success=True, data=b"", context=SlotsAnswer(slots)))
+        return encode(RetrievePrepared(success=True, data=b"", context=SlotsReply(slots)))
 
     def commit_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
-        chunks = self._resolve(request, key, number)
+        chunks = self._parts.chunks_of(request, key, number)
         transfer = chunks.transfer
         transfers = chunks.instance.transfers
         was_held = transfers.end_read(transfer) or (
             bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, request.now)
         )
-        self._sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+        self._parts.sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
         if not was_held:
             raise OperationFailed(Reason.UNKNOWN_TRANSFER, "no retrieve of these chunks is open")
-        self._moved.read(len(chunks), chunks.instance.chunk_layout.chunk_bytes)
+        self._parts.counters.moved.read(len(chunks), chunks.instance.chunk_layout.chunk_bytes)
         return YES
 
     def _slots(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[ChunkSlot]:
         chunk_layout = instance.chunk_layout
-        bases = {segment: self._pool.base(segment) for segment in {place.segment for place in places}}
+        bases = {segment: self._parts.pool.base(segment) for segment in {place.segment for place in places}}
         return [
             ChunkSlot(
                 bases[place.segment] + place.offset,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from dataplane.gateways.lmcache.handlers.failures import Reason
+from dataplane.gateways.lmcache.failures import Reason
 
 LOG_INTERVAL_S = 10.0
 """Minimum time between two log lines about the same kind of failure."""

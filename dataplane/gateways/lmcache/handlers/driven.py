@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dataplane.copies.copying import CopyFailed, CopyThreads
-from dataplane.copies.gpu_copies import GpuCopyService
+from dataplane.copies.copying import CopyFailed
 from dataplane.core.inprocess import LeasedChain
-from dataplane.gateways.lmcache.handlers.client_copies import Resolve
-from dataplane.gateways.lmcache.handlers.copies import Blocks, Copier, Source
-from dataplane.gateways.lmcache.handlers.counters import BytesMoved
-from dataplane.gateways.lmcache.handlers.failures import NOT_COPIED, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.handlers.transfers import ChunkLocation, places_of
-from dataplane.gateways.lmcache.readiness import PageReadiness
-from dataplane.gateways.lmcache.wire.messages import Key, encode
-from dataplane.gateways.lmcache.wire.requests import LATER, Chunks, GatewayRequest, Result, as_failed
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
+from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
+from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayRequest, Result
+from dataplane.gateways.lmcache.wire.messages import NOT_COPIED, Key, encode
+from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, Source
+from dataplane.gateways.lmcache.workers.instances import Instance
+from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, places_of
 from dataplane.protocol.codes import ProtocolError
 
 COPIED = encode([b"", True])
@@ -27,35 +23,14 @@ COPIED = encode([b"", True])
 class DrivenCopyHandlers:
     """Handle the operations of workers that let this node copy."""
 
-    def __init__(
-        self,
-        pool: NamedPool,
-        instances: Instances,
-        sessions: LookupSessions,
-        resolve: Resolve,
-        moved: BytesMoved,
-        copying: CopyThreads,
-        clock: Callable[[], float],
-        failed: Callable[[str, OperationFailed], None],
-        gpu_copies: GpuCopyService | None,
-        readiness: PageReadiness,
-    ) -> None:
-        """Create the handlers. `failed` counts failures that occur after the handler of a request has returned."""
-        self._pool = pool
-        self._instances = instances
-        self._sessions = sessions
-        self._resolve = resolve
-        self._moved = moved
-        self._copying = copying
-        self._clock = clock
-        self._failed = failed
-        self._gpu_copies = gpu_copies
+    def __init__(self, parts: GatewayParts, readiness: PageReadiness) -> None:
+        self._parts = parts
         self._readiness = readiness
 
     def store(
         self, request: GatewayRequest, key: Key, number: int, blocks: list[list[int]], event: bytes
     ) -> Result:
-        chunks = self._resolve(request, key, number)
+        chunks = self._parts.chunks_of(request, key, number)
         instance, copier = chunks.instance, _copier(chunks.instance)
         chunks = chunks.first(_real(copier, blocks, len(chunks)))
         if not chunks.keys:
@@ -82,12 +57,12 @@ class DrivenCopyHandlers:
                 copier.gather(blocks, chunk, target)
 
         def done(failed: CopyFailed | None) -> bytes:
-            now = self._clock()
+            now = self._parts.clock()
             if failed is not None or not instance.attached:
                 transfers.abort(store.reservation, now)  # only this process was writing there
                 raise OperationFailed(Reason.COPY_FAILED, str(failed or "the worker is gone"))
             transfers.publish(store, now)
-            self._moved.stored(len(store.places), copier.chunk_bytes)
+            self._parts.counters.moved.stored(len(store.places), copier.chunk_bytes)
             return NOT_COPIED if store.refused else COPIED
 
         return self._copy(request, instance, event, copy, done)
@@ -101,7 +76,7 @@ class DrivenCopyHandlers:
         event: bytes,
         skip_tokens: int = 0,
     ) -> Result:
-        chunks = self._resolve(request, key, number)
+        chunks = self._parts.chunks_of(request, key, number)
         instance, copier = chunks.instance, _copier(chunks.instance)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
@@ -117,10 +92,10 @@ class DrivenCopyHandlers:
 
         def done(failed: CopyFailed | None) -> bytes:
             transfers.release(held)
-            self._sessions.read(request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
+            self._parts.sessions.read(request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
             if failed is not None:
                 raise OperationFailed(Reason.COPY_FAILED, str(failed))
-            self._moved.read(len(chunks), copier.chunk_bytes)
+            self._parts.counters.moved.read(len(chunks), copier.chunk_bytes)
             return COPIED
 
         return self._copy(request, instance, event, copy, done)
@@ -140,7 +115,7 @@ class DrivenCopyHandlers:
         copier = _copier(instance)
 
         def work() -> None:
-            copier.begin(event, lambda: instance.over or self._copying.closing)
+            copier.begin(event, lambda: instance.over or self._parts.copying.closing)
             try:
                 copy()
             finally:
@@ -148,37 +123,36 @@ class DrivenCopyHandlers:
 
         def ended(failed: CopyFailed | None) -> None:
             try:
-                result = done(failed)
+                result: bytes | None = done(failed)
             except (OperationFailed, ProtocolError) as error:
-                self._failed(request.operation, as_failed(error))
-                result = NOT_COPIED
+                result = self._parts.failed(request, error)
             finally:
-                self._instances.copy_ended(instance)
+                self._parts.instances.copy_ended(instance)
             request.reply(result)
 
         instance.copying += 1
-        if not self._copying.submit(work, ended, copier if copier.own_thread else None):
+        if not self._parts.copying.submit(work, ended, copier if copier.own_thread else None):
             ended(CopyFailed("too many copies are queued"))
         return LATER
 
     def _reads(self, instance: Instance, copier: Copier, space: int) -> None:
         """Register the worker as a reader of the GPU copies of a space on its device."""
-        if copier.device_uuid and self._gpu_copies is not None:
-            self._gpu_copies.read_by(instance.client, copier.device_uuid, space)
+        if copier.device_uuid and self._parts.gpu_copies is not None:
+            self._parts.gpu_copies.read_by(instance.client, copier.device_uuid, space)
 
     def _sources(self, instance: Instance, copier: Copier, held: LeasedChain) -> list[tuple[int, Source]]:
         """Return each chunk with its bytes in the named segment or the address of its GPU copy on the worker's
         device."""
         views = self._views(instance, places_of(held))
-        if not copier.device_uuid or self._gpu_copies is None:
+        if not copier.device_uuid or self._parts.gpu_copies is None:
             return [*views]
-        near = self._gpu_copies.places(copier.device_uuid, held.descriptors).tolist()
+        near = self._parts.gpu_copies.places(copier.device_uuid, held.descriptors).tolist()
         return [(chunk, address or view) for (chunk, view), address in zip(views, near, strict=True)]
 
     def _views(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[tuple[int, memoryview]]:
         """Return each chunk with its bytes in the named segment."""
-        memory, size = self._pool.view(), instance.chunk_layout.chunk_bytes
-        starts = [self._pool.base(place.segment) + place.offset for place in places]
+        memory, size = self._parts.pool.view(), instance.chunk_layout.chunk_bytes
+        starts = [self._parts.pool.base(place.segment) + place.offset for place in places]
         return [
             (place.chunk, memory[start : start + size]) for place, start in zip(places, starts, strict=True)
         ]

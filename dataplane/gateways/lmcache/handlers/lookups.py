@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 
-from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains
-from dataplane.gateways.lmcache.handlers.counters import BytesMoved
-from dataplane.gateways.lmcache.handlers.failures import OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instances
-from dataplane.gateways.lmcache.handlers.sessions import LEASE_TTL_S, HeldLookup, LookupSessions, SpaceLock
-from dataplane.gateways.lmcache.handlers.tier_waits import Later, LookupTierWait, LookupTierWaits
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
+from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
+from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, SpaceLock
+from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
-from dataplane.gateways.lmcache.wire.requests import LATER, GatewayRequest, Result, check_key, whole
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
@@ -27,33 +25,22 @@ PENDING = encode(None)
 class LookupHandlers:
     """Handle the operations of schedulers."""
 
-    def __init__(
-        self,
-        cache: InProcess,
-        instances: Instances,
-        sessions: LookupSessions,
-        chains: RequestChains,
-        moved: BytesMoved,
-        clock: Callable[[], float],
-        later: Later,
-    ) -> None:
-        """`later` calls a function on the loop after so many seconds."""
-        self._cache = cache
-        self._clock = clock
-        self._tiers = LookupTierWaits(cache, clock, later)
-        self._moved = moved
-        self._instances = instances
-        self._sessions = sessions
-        self._chains = chains
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
+        self._cache = parts.cache
+        self._sessions = parts.sessions
+        self._tiers = LookupTierWaits(parts.cache, parts.clock, parts.later)
+        self._engines: dict[bytes, int] = {}
+        """Client numbers of the engines of schedulers, by connection."""
         self._common = 0
         """Client number of the engine that schedulers without an engine of their own share."""
 
     def lookup(self, request: GatewayRequest, key: Key, tensor_parallel: int = 1) -> Result:
         check_key(key)
-        layouts = self._instances.layouts(key.model_name, key.world_size)
+        layouts = self._parts.instances.layouts(key.model_name, key.world_size)
         keys = b""
         if layouts:
-            chain, count = self._chains.of(key, request.same)
+            chain, count = self._parts.chains.of(key, request.same)
             keys = chain.keys(0, whole(min(key.end, count)))
         keys = keys[: MAX_KEYS_PER_REQUEST * KEY_BYTES]
         if not keys:  # end an earlier look-up of this request, because it now asks for something else
@@ -81,7 +68,7 @@ class LookupHandlers:
         return None
 
     def _count(self, tenant: str, space: int, keys: bytes, hits: int, now: float, tier_hits: int = 0) -> None:
-        self._moved.looked_up(len(keys) // KEY_BYTES, hits, tier_hits)
+        self._parts.counters.moved.looked_up(len(keys) // KEY_BYTES, hits, tier_hits)
         self._cache.looked_up(tenant, space, len(keys) // KEY_BYTES, hits, now)
 
     def _hold(
@@ -121,13 +108,14 @@ class LookupHandlers:
         the leases of an engine end with its process.
         """
         peer = request.peer
-        if peer.known and not peer.client and peer.found is not None:
+        client = self._engines.get(peer.identity, 0)
+        if not client and peer.known and peer.found is not None:
             pid, started = peer.found
             group = f"{LMCACHE}:scheduler:{peer.identity.hex()}"
             with suppress(ProtocolError):
-                peer.client = self._attach(group, pid, started, request.now)
-        if peer.client:
-            return peer.client
+                client = self._engines[peer.identity] = self._attach(group, pid, started, request.now)
+        if client:
+            return client
         if self._common not in self._cache.node.engines:
             self.attach_common(request.now)
         return self._common
@@ -135,6 +123,13 @@ class LookupHandlers:
     def attach_common(self, now: float) -> None:
         """Attach the shared engine for schedulers without an engine of their own. Raise ProtocolError on failure."""
         self._common = self._attach(LMCACHE_SCHEDULERS, 0, 0, now)
+
+    def disconnected(self, identity: bytes, now: float) -> None:
+        """End the look-ups of a closed connection, and detach its engine."""
+        self._sessions.end_scheduler(identity)
+        client = self._engines.pop(identity, 0)
+        if client:
+            self._cache.node.say_detached(client, now)
 
     def _attach(self, group: str, pid: int, started: int, now: float) -> int:
         message = Attach(0, VERSION, group, [], engine=SCHEDULER)
@@ -153,7 +148,7 @@ class LookupHandlers:
             return result
 
         def answer() -> None:
-            request.reply(self._result(scheduler, request_id, self._clock()))
+            request.reply(self._result(scheduler, request_id, self._parts.clock()))
 
         return LATER if self._tiers.when_ended(lookup.tiers, seconds, answer) else result
 

@@ -1,4 +1,4 @@
-"""The handlers of all operations of the protocol, by operation name.
+"""The handlers of all operations of the protocol. The handler of an operation is the method of its name.
 
 A handler takes the decoded arguments and returns the encoded result, None for an answer without a result frame, or
 LATER if the answer follows a copy. Failures raise `OperationFailed` or `ProtocolError`; the server counts them and
@@ -7,27 +7,30 @@ sends the operation's failure answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, cast
 
-from dataplane.copies.copying import CopyThreads
-from dataplane.copies.gpu_copies import GpuCopyService
-from dataplane.core.inprocess import InProcess
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS, RequestChains
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.client_copies import ClientCopyHandlers
-from dataplane.gateways.lmcache.handlers.counters import BytesMoved
 from dataplane.gateways.lmcache.handlers.driven import DrivenCopyHandlers
-from dataplane.gateways.lmcache.handlers.failures import FALSE, YES, OperationFailed, Reason
-from dataplane.gateways.lmcache.handlers.instances import Instances
 from dataplane.gateways.lmcache.handlers.lookups import LookupHandlers
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
-from dataplane.gateways.lmcache.handlers.registrations import DeviceContext, RegisteredWorker
-from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
-from dataplane.gateways.lmcache.handlers.tier_waits import Later
-from dataplane.gateways.lmcache.readiness import PageReadiness
-from dataplane.gateways.lmcache.wire.messages import UNSERVED, EngineContext, Group, Hints, Wrapper, encode
-from dataplane.gateways.lmcache.wire.messages import PoolReply as PoolAnswer
-from dataplane.gateways.lmcache.wire.requests import LATER, GatewayRequest, Result, chunks_of
+from dataplane.gateways.lmcache.handlers.parts import GatewayParts
+from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
+from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
+from dataplane.gateways.lmcache.wire.messages import (
+    FALSE,
+    YES,
+    EngineContext,
+    Group,
+    Hints,
+    PoolReply,
+    Wrapper,
+    encode,
+)
+from dataplane.gateways.lmcache.wire.operations import OPERATIONS, Operation
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.registrations import DeviceContext, RegisteredWorker
 from dataplane.protocol.spaces import LMCACHE
 
 Method = Callable[..., Result]
@@ -36,110 +39,76 @@ Method = Callable[..., Result]
 class GatewayHandlers:
     """Handlers by operation. Registration and simple operations are here; look-ups and transfers have their own."""
 
-    def __init__(
-        self,
-        cache: InProcess,
-        pool: NamedPool,
-        instances: Instances,
-        sessions: LookupSessions,
-        chains: RequestChains,
-        copying: CopyThreads,
-        moved: BytesMoved,
-        clock: Callable[[], float],
-        failed: Callable[[str, OperationFailed], None],
-        later: Later,
-        *,
-        allow_clear: bool,
-        gpu_copies: GpuCopyService | None,
-    ) -> None:
-        """Create the handlers. `failed` counts failures that occur after the handler of a request has returned;
-        `later` calls a function on the loop after so many seconds."""
-        self._cache = cache
-        self._pool = pool
-        self._instances = instances
-        self._allow_clear = allow_clear
-        self._failed = failed
-        resolve = partial(chunks_of, chains, instances)
-        self.lookups = lookups = LookupHandlers(cache, instances, sessions, chains, moved, clock, later)
-        readiness = PageReadiness(cache, pool, copying, clock, failed)
-        slots = ClientCopyHandlers(pool, sessions, resolve, moved, readiness)
-        driven = DrivenCopyHandlers(
-            pool, instances, sessions, resolve, moved, copying, clock, failed, gpu_copies, readiness
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
+        self.lookups = LookupHandlers(parts)
+        readiness = PageReadiness(parts)
+        groups = (
+            self,
+            self.lookups,
+            ClientCopyHandlers(parts, readiness),
+            DrivenCopyHandlers(parts, readiness),
         )
-        self.methods: dict[str, Method] = {
-            "get_chunk_size": self._get_chunk_size,
-            "get_experimental": self._get_experimental,
-            "noop": self._noop,
-            "ping": self._ping,
-            "report_block_allocation": self._nothing,
-            "clear": self._clear,
-            "register_kv_cache_engine_driven_context": self._register_engine,
-            "unregister_kv_cache_engine_driven_context": self._unregister,
-            "register_kv_cache": self._register_device,
-            "unregister_kv_cache": self._unregister,
-            "register_q_cache": self._hidden_states,
-            "unregister_q_cache": self._nothing,
-            "store_q": self._hidden_states,
-            "lookup": lookups.lookup,
-            "query_prefetch_status": lookups.query_prefetch_status,
-            "wait_prefetch_status": lookups.wait_prefetch_status,
-            "free_lookup_locks": lookups.free_lookup_locks,
-            "end_session": lookups.end_session,
-            "prepare_store": slots.prepare_store,
-            "commit_store": slots.commit_store,
-            "prepare_retrieve": slots.prepare_retrieve,
-            "commit_retrieve": slots.commit_retrieve,
-            "store": driven.store,
-            "retrieve": driven.retrieve,
-            **dict.fromkeys(UNSERVED, self._unserved),
-        }
+        self._methods = {operation: self._method(operation, groups) for operation in OPERATIONS}
 
-    def _get_chunk_size(self, request: GatewayRequest) -> Result:
+    def _method(self, operation: Operation, groups: Sequence[object]) -> Method:
+        """Return the handler of an operation: the method of its name."""
+        if not operation.served:
+            return self._unserved
+        (method,) = (getattr(group, operation.name) for group in groups if hasattr(group, operation.name))
+        return cast(Method, method)
+
+    def handle(self, request: GatewayRequest, arguments: list[Any]) -> Result:
+        """Return the result of a request. Raise OperationFailed, ProtocolError or TokenError on failure."""
+        return self._methods[request.operation](request, *arguments)
+
+    def get_chunk_size(self, request: GatewayRequest) -> Result:
         return encode(CHUNK_TOKENS)
 
-    def _noop(self, request: GatewayRequest) -> Result:
+    def noop(self, request: GatewayRequest) -> Result:
         return encode("OK")
 
-    def _get_experimental(self, request: GatewayRequest) -> Result:
+    def get_experimental(self, request: GatewayRequest) -> Result:
         return encode([])
 
-    def _ping(self, request: GatewayRequest, instance: int | None = None) -> Result:
+    def ping(self, request: GatewayRequest, instance: int | None = None) -> Result:
         # A worker that failed to open the memory is asked to register again once the memory can be opened.
-        usable = not self._pool.problem
-        if instance is not None and not self._instances.ping(
+        usable = not self._parts.pool.problem
+        if instance is not None and not self._parts.instances.ping(
             instance, request.peer, request.now, usable=usable
         ):
             return FALSE
         return YES
 
-    def _nothing(self, request: GatewayRequest, *arguments: object) -> Result:
+    def report_block_allocation(self, request: GatewayRequest, *arguments: object) -> Result:
         return None
 
-    def _hidden_states(self, request: GatewayRequest, *arguments: object) -> Result:
-        raise OperationFailed(Reason.UNSUPPORTED, "hidden states are not stored")
+    unregister_q_cache = report_block_allocation
 
     def _unserved(self, request: GatewayRequest, *arguments: object) -> Result:
         raise OperationFailed(Reason.UNSUPPORTED, "this gateway does not serve the operation")
 
-    def _clear(self, request: GatewayRequest, force: bool = False) -> Result:
-        if not self._allow_clear:
+    def clear(self, request: GatewayRequest, force: bool = False) -> Result:
+        if not self._parts.allow_clear:
             raise OperationFailed(Reason.NOT_ALLOWED, "dataplane.lmcache_allow_clear is off")
-        self._cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
-        self._cache.node.when_recorded(partial(request.reply, None))
+        self._parts.cache.node.clear_gateway(LMCACHE, request.now, force=bool(force))
+        self._parts.cache.node.when_recorded(partial(request.reply, None))
         return LATER
 
     # ---- registration
 
-    def _register_engine(self, request: GatewayRequest, context: EngineContext) -> Result:
-        self._pool.look()
-        if self._pool.problem:
-            raise OperationFailed(Reason.UNSUPPORTED, self._pool.problem)
-        self._pool.expect()
+    def register_kv_cache_engine_driven_context(
+        self, request: GatewayRequest, context: EngineContext
+    ) -> Result:
+        self._parts.pool.look()
+        if self._parts.pool.problem:
+            raise OperationFailed(Reason.UNSUPPORTED, self._parts.pool.problem)
+        self._parts.pool.expect()
         registered = RegisteredWorker(context.instance_id, 0, 0, 0, 0, engine=context)
-        self._instances.register(registered, request.peer, request.now)
-        return encode(PoolAnswer(self._pool.name, self._pool.nbytes))
+        self._parts.instances.register(registered, request.peer, request.now)
+        return encode(PoolReply(self._parts.pool.name, self._parts.pool.nbytes))
 
-    def _register_device(
+    def register_kv_cache(
         self,
         request: GatewayRequest,
         instance: int,
@@ -155,14 +124,16 @@ class GatewayHandlers:
 
         def ended(failed: OperationFailed | None) -> None:
             if failed is not None:
-                self._failed(request.operation, failed)
+                self._parts.failed(request, failed)
             request.reply(None)
 
-        self._instances.register_device(
+        self._parts.instances.register_device(
             RegisteredWorker(instance, 0, 0, 0, 0, device=device), request.peer, ended
         )
         return LATER
 
-    def _unregister(self, request: GatewayRequest, instance: int) -> Result:
-        self._instances.unregister(instance, request.peer, request.now)
+    def unregister_kv_cache(self, request: GatewayRequest, instance: int) -> Result:
+        self._parts.instances.unregister(instance, request.peer, request.now)
         return None
+
+    unregister_kv_cache_engine_driven_context = unregister_kv_cache

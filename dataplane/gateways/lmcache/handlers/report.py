@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
 from dataplane.gateways.lmcache.handlers.counters import BUCKETS_S, Counters
-from dataplane.gateways.lmcache.handlers.instances import Instance, Instances
-from dataplane.gateways.lmcache.handlers.named_pool import NamedPool
 from dataplane.gateways.lmcache.handlers.sessions import LookupSessions
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.named_pool import NamedPool
 from dataplane.protocol.spaces import LMCACHE
 from dataplane.protocol.stats.gateways import GatewayInstance, GatewayOperation, GatewayStats
 

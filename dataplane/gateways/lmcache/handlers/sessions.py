@@ -12,11 +12,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dataplane.gateways.lmcache.handlers.chains import CHUNK_TOKENS
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 
-LEASE_TTL_S = 300.0
-"""Time after which the leases of a look-up end."""
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
@@ -58,8 +56,6 @@ class LookupSessions:
     def __init__(
         self,
         release: LetGo,
-        max_lookups: int = MAX_LOOKUPS,
-        max_per_scheduler: int = MAX_LOOKUPS_PER_SCHEDULER,
         handed_over: dict[tuple[bytes, str], int] | None = None,
     ) -> None:
         """Create an empty set of sessions.
@@ -68,8 +64,6 @@ class LookupSessions:
         """
         self._release = release
         self._handed_over = handed_over or {}
-        self._max_lookups = max_lookups
-        self._max_per_scheduler = max_per_scheduler
         self._all: OrderedDict[tuple[bytes, str], HeldLookup] = OrderedDict()
         self._of_scheduler: dict[bytes, OrderedDict[str, HeldLookup]] = {}
         self._of_request: dict[str, dict[bytes, HeldLookup]] = {}
@@ -87,10 +81,10 @@ class LookupSessions:
         """Add a look-up in place of an earlier one of the same request."""
         self.end(lookup.scheduler, lookup.request_id)
         own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
-        if len(own) >= self._max_per_scheduler:
+        if len(own) >= MAX_LOOKUPS_PER_SCHEDULER:
             self.end(lookup.scheduler, next(iter(own)), "crowded_out")
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
-        elif len(self._all) >= self._max_lookups:
+        elif len(self._all) >= MAX_LOOKUPS:
             self.end(*next(iter(self._all)), "crowded_out")
             own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
         self._all[lookup.scheduler, lookup.request_id] = lookup

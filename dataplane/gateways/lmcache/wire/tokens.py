@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
-
 import msgspec
 import numpy as np
 
-from dataplane.protocol.keys import TokenError, token_bytes
+from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS, TokenError, token_bytes
 
+CHUNK_TOKENS = DEFAULT_CHUNK_TOKENS
 MAX_HEADER_BYTES = 5
 
 _decode = msgspec.msgpack.Decoder(list[int]).decode
@@ -45,11 +44,6 @@ def decode(body: bytes, count: int) -> bytes:
     except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
         raise TokenError(f"expected token ids from 0 to 4294967295: {error}") from None
     return token_bytes(tokens)
-
-
-def encode(data: bytes) -> bytes:
-    """Encode u32 token ids as an array, as clients do. For tests and tools."""
-    return msgspec.msgpack.encode(array("I", data).tolist())
 
 
 def _even(body: bytes, count: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Client connections: read requests and send answers, track each client's dialect and process, and close connections.
+"""Client connections: read messages and send answers, track each client's process, and close connections.
 
 A client's request stays in the kernel until it is answered. The holders that keep this process's memory for the next
 data plane also keep duplicates of its sockets, so that after a kill the next data plane finds every unanswered request.
@@ -18,9 +18,8 @@ from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 
 import structlog
 
-from dataplane.gateways.lmcache.wire.operations import DIALECTS, MAX_ARGUMENTS, Dialect
 from dataplane.gateways.lmcache.zmtp.processes import UNKNOWN, Owner, PidResolver, owners_of
-from dataplane.gateways.lmcache.zmtp.protocol import ZmtpError, ZmtpStream, message
+from dataplane.gateways.lmcache.zmtp.protocol import ZmtpConnection, ZmtpError, message
 from dataplane.gateways.lmcache.zmtp.sockets import (
     HeldSocket,
     InheritedSocket,
@@ -67,29 +66,21 @@ log = structlog.stdlib.get_logger()
 
 
 @dataclass(eq=False, slots=True)
-class ZmtpConnection:
+class ZmtpPeer:
     """One client's connection."""
 
     identity: bytes
     """Identity that no other connection has, or had before a restart."""
     socket: socket.socket
-    stream: ZmtpStream
+    protocol: ZmtpConnection
     since: float
-    find: Callable[[ZmtpConnection], Owner] = lambda connection: UNKNOWN
+    find: Callable[[ZmtpPeer], Owner] = lambda connection: UNKNOWN
     """Function that finds the peer's process."""
-    dialects: tuple[Dialect, ...] = DIALECTS
-    """Dialects that the client may speak, likeliest first."""
-    introduced: bool = False
-    """Whether the first request has narrowed `dialects`."""
     found: Owner | None = None
     """Process of the peer, once it was searched for."""
     open: bool = True
     known: bool = False
-    """Whether the connection is tracked, so that its look-ups are held by an engine of its own."""
-    asked_to_register: set[int] = field(default_factory=set)
-    """Workers that were asked to register."""
-    client: int = 0
-    """Client number of the engine of a scheduler that uses this connection; 0 for none."""
+    """Whether the connection is tracked, so that its process can be found."""
     answers: list[bytes] = field(default_factory=list)
     """Answers that are still to be sent."""
     left: bytes = b""
@@ -133,26 +124,28 @@ class ZmtpServer:
         self,
         loop: Loop,
         url: str,
-        on_message: Callable[[ZmtpConnection, list[bytes]], None],
-        closed: Callable[[ZmtpConnection], None],
+        on_message: Callable[[ZmtpPeer, list[bytes]], None],
+        closed: Callable[[ZmtpPeer], None],
+        max_frames: int,
         holder: SocketStore | None = None,
         inherited: Sequence[InheritedSocket] = (),
     ) -> None:
         """Listen at `url`. Raise OSError if that is not possible.
 
-        `on_message` receives the frames of each message and may answer at once or later. `inherited` are the sockets of
-        the previous data plane, which the holders behind `holder` have.
+        `on_message` receives the first `max_frames` frames of each message and may answer at once or later.
+        `inherited` are the sockets of the previous data plane, which the holders behind `holder` have.
         """
         self._loop = loop
         self._on_message = on_message
         self._closed = closed
+        self._max_frames = max_frames
         self._holder = holder
-        self._by_fd: dict[int, ZmtpConnection] = {}
+        self._by_fd: dict[int, ZmtpPeer] = {}
         self._known = self._kept = self._taken_bytes = 0
         self._told_at = -_TELL_S
         self._going_on = False
         """Whether another turn is scheduled on the loop."""
-        self._waiting: dict[ZmtpConnection, None] = {}
+        self._waiting: dict[ZmtpPeer, None] = {}
         """Connections that may have data, in the order of their turns."""
         self._numbers = int.from_bytes(os.urandom(7), "big")
         self._buffer = bytearray(READ_BYTES)
@@ -173,11 +166,11 @@ class ZmtpServer:
         if holder is not None and listener is None:
             holder.made(LISTENER, 0, HeldSocket(self._listener.fileno()))
         for number, each in connections.items():
-            connection = self._begin(each, ZmtpStream.under_way(MAX_MESSAGE_BYTES, MAX_ARGUMENTS), number)
+            connection = self._begin(each, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number)
             connection.kept = connection.doubtful = holder is not None
             self._kept += connection.kept
 
-    def numbered(self, number: int) -> ZmtpConnection | None:
+    def numbered(self, number: int) -> ZmtpPeer | None:
         """Return the connection with this number, or None. Holders store the number."""
         return next((each for each in self._by_fd.values() if each.number == number), None)
 
@@ -218,13 +211,13 @@ class ZmtpServer:
         if self._waiting:
             self.turn()
 
-    def _turn_of(self, connection: ZmtpConnection, until: float) -> None:
+    def _turn_of(self, connection: ZmtpPeer, until: float) -> None:
         if connection.left:
             self.flush(connection)
         if not connection.left:
             self._read(connection, until, 0 if connection.ending else LEFT_BYTES)
 
-    def _read(self, connection: ZmtpConnection, until: float, most: int) -> None:
+    def _read(self, connection: ZmtpPeer, until: float, most: int) -> None:
         """Serve data in the kernel, and then remove the served data from the kernel.
 
         At most `most` bytes of an incomplete message stay in the kernel.
@@ -245,11 +238,11 @@ class ZmtpServer:
             connection.doubtful = False
             connection.perhaps_answered = count
             self._drop(connection)
-        stream = connection.stream
-        stream.feed(bytes(self._view[:count]))
+        protocol = connection.protocol
+        protocol.receive_data(bytes(self._view[:count]))
         if not self._serve(connection, until):
             return
-        left = stream.give_back(most)
+        left = protocol.give_back(most)
         connection.perhaps_answered = max(0, connection.perhaps_answered - (count - left))
         if left < count:
             with suppress(OSError):  # the peer is gone, as the next read will show
@@ -257,7 +250,7 @@ class ZmtpServer:
             connection.unread_since = 0.0
         if left and not connection.unread_since:
             connection.unread_since = time.monotonic()
-        if stream.whole:
+        if protocol.whole:
             connection.taken_since = 0.0
         elif not connection.taken_since:
             connection.taken_since = time.monotonic()
@@ -266,9 +259,9 @@ class ZmtpServer:
             self._waiting[connection] = None  # more data, or the end, may follow
         self._count_taken(connection)
 
-    def _count_taken(self, connection: ZmtpConnection) -> None:
+    def _count_taken(self, connection: ZmtpPeer) -> None:
         """End a connection whose data exceeds the limit over all connections."""
-        taken = connection.stream.taken_bytes + len(connection.left)
+        taken = connection.protocol.taken_bytes + len(connection.left)
         if taken == connection.taken_bytes:
             return
         more = taken > connection.taken_bytes
@@ -278,11 +271,11 @@ class ZmtpServer:
             log.warning("lmcache.connection_ended", reason="clients hold too much memory", bytes=taken)
             self._end(connection)
 
-    def _serve(self, connection: ZmtpConnection, until: float) -> bool:
+    def _serve(self, connection: ZmtpPeer, until: float) -> bool:
         """Handle the messages that were read, and send the answers together. Return whether the connection is open."""
-        stream = connection.stream
+        protocol = connection.protocol
         try:
-            while (frames := stream.next()) is not None:
+            while (frames := protocol.next_message()) is not None:
                 if not connection.known:
                     self._remember(connection)
                 self._on_message(connection, frames)
@@ -296,14 +289,14 @@ class ZmtpServer:
         self.flush(connection)
         return connection.open
 
-    def _keep(self, connection: ZmtpConnection) -> None:
+    def _keep(self, connection: ZmtpPeer) -> None:
         """Give holders a connection while the next data plane could continue it, that is, between messages.
 
         Called after requests were served, so that a request that ends this process does not reach the next one.
         """
         if self._holder is None:
             return
-        wanted = connection.stream.ready and connection.stream.whole and not connection.left
+        wanted = connection.protocol.ready and connection.protocol.whole and not connection.left
         if wanted == connection.kept or (wanted and self._kept >= MAX_KEPT):
             return
         if not wanted:
@@ -313,18 +306,18 @@ class ZmtpServer:
         self._kept += 1
         self._holder.made(CONNECTION, connection.number, HeldSocket(connection.socket.fileno()))
 
-    def _drop(self, connection: ZmtpConnection) -> None:
+    def _drop(self, connection: ZmtpPeer) -> None:
         if connection.kept and self._holder is not None:
             connection.kept = False
             self._kept -= 1
             self._holder.dropped(CONNECTION, connection.number)
 
-    def flush(self, connection: ZmtpConnection) -> None:
+    def flush(self, connection: ZmtpPeer) -> None:
         """Send queued answers. Bytes that the kernel does not accept now are sent later."""
-        reply = connection.stream.reply
-        if reply:
-            connection.answers.insert(0, bytes(reply))  # READY precedes the first answer
-            reply.clear()
+        first = connection.protocol.data_to_send
+        if first:
+            connection.answers.insert(0, bytes(first))  # READY precedes the first answer
+            first.clear()
         if not connection.open or not (connection.answers or connection.left):
             return
         data = b"".join((connection.left, *connection.answers))
@@ -357,14 +350,12 @@ class ZmtpServer:
                 return
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self.flush(self._begin(accepted, ZmtpStream(MAX_MESSAGE_BYTES, MAX_ARGUMENTS)))
+            self.flush(self._begin(accepted, ZmtpConnection(MAX_MESSAGE_BYTES, self._max_frames)))
 
-    def _begin(self, peer: socket.socket, stream: ZmtpStream, number: int = 0) -> ZmtpConnection:
+    def _begin(self, peer: socket.socket, protocol: ZmtpConnection, number: int = 0) -> ZmtpPeer:
         peer.setblocking(False)
         self._numbers += 1
-        connection = ZmtpConnection(
-            (number or self._numbers).to_bytes(8, "big"), peer, stream, time.monotonic()
-        )
+        connection = ZmtpPeer((number or self._numbers).to_bytes(8, "big"), peer, protocol, time.monotonic())
         self._by_fd[peer.fileno()] = connection
         self._epoll.register(peer.fileno(), _CHANGES)
         return connection
@@ -382,7 +373,7 @@ class ZmtpServer:
         if not self._epoll.closed:
             self._epoll.register(self._listener.fileno(), select.EPOLLIN)
 
-    def _remember(self, connection: ZmtpConnection) -> None:
+    def _remember(self, connection: ZmtpPeer) -> None:
         if connection.found is not None:
             return
         if self._known >= MAX_CONNECTIONS:
@@ -392,7 +383,7 @@ class ZmtpServer:
         connection.known, connection.find = True, _owner
         self._pid_resolver.ask(connection.identity, connection.socket.fileno())
 
-    def _end(self, connection: ZmtpConnection) -> None:
+    def _end(self, connection: ZmtpPeer) -> None:
         fd = connection.socket.fileno()
         connection.open = False
         del self._by_fd[fd]
@@ -411,7 +402,7 @@ class ZmtpServer:
         """
         now = time.monotonic()
         for connection in list(self._by_fd.values()):
-            silent = not connection.stream.ready and now - connection.since > HANDSHAKE_S
+            silent = not connection.protocol.ready and now - connection.since > HANDSHAKE_S
             if silent or (connection.taken_since and now - connection.taken_since > MESSAGE_S):
                 self._end(connection)
             elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.left:
@@ -451,7 +442,7 @@ class ZmtpServer:
         self._epoll.close()
 
 
-def _owner(connection: ZmtpConnection) -> Owner:
+def _owner(connection: ZmtpPeer) -> Owner:
     fd = connection.socket.fileno()
     return owners_of([fd])[fd] if connection.open else UNKNOWN
 

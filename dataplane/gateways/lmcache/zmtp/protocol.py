@@ -65,21 +65,21 @@ def message(frames: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-class ZmtpStream:
-    """Decoder of the bytes of one connection.
+class ZmtpConnection:
+    """The protocol state of one connection.
 
-    Call `feed` with received bytes, then `next` until it returns None, then `give_back` for the bytes that were not
-    consumed and must be fed again.
+    Call `receive_data` with received bytes, then `next_message` until it returns None, then `give_back` for the bytes
+    that were not consumed and must be received again. Send `data_to_send`, and what `message` returns.
     """
 
     def __init__(self, max_message_bytes: int, max_frames: int) -> None:
-        """Create a decoder. Frames of a message beyond `max_frames` are dropped."""
+        """Begin a connection. Frames of a message beyond `max_frames` are dropped."""
         self._max_bytes = max_message_bytes
         self._max_frames = max_frames
         self.greeted = False
         self.ready = False
         """Whether the peer has sent READY, so that messages may follow."""
-        self.reply = bytearray(_GREETING)
+        self.data_to_send = bytearray(_GREETING)
         """Bytes that this end must send besides answers. The sender removes them."""
         self._data = b""
         self._at = 0
@@ -93,17 +93,17 @@ class ZmtpStream:
         self._interrupted = False
         """Whether a command came between these frames. Commands must not be decoded twice."""
         self._fed = self._done = 0
-        """Number of bytes that `next` decodes, and how many of them belong to complete messages."""
+        """Number of bytes that `next_message` decodes, and how many of them belong to complete messages."""
         self._fresh = True
         """Whether the first of these bytes begins a message."""
 
     @classmethod
-    def under_way(cls, max_message_bytes: int, max_frames: int) -> ZmtpStream:
-        """Create a decoder for a connection whose handshake is complete."""
-        stream = cls(max_message_bytes, max_frames)
-        stream.greeted = stream.ready = True
-        stream.reply.clear()
-        return stream
+    def continued(cls, max_message_bytes: int, max_frames: int) -> ZmtpConnection:
+        """Continue a connection whose handshake is complete."""
+        connection = cls(max_message_bytes, max_frames)
+        connection.greeted = connection.ready = True
+        connection.data_to_send.clear()
+        return connection
 
     @property
     def whole(self) -> bool:
@@ -115,8 +115,8 @@ class ZmtpStream:
         """Return the buffered bytes of an incomplete message."""
         return len(self._waiting) + self._nbytes
 
-    def feed(self, data: bytes) -> None:
-        """Add received bytes. Call only after `next` has returned None."""
+    def receive_data(self, data: bytes) -> None:
+        """Add received bytes. Call only after `next_message` has returned None."""
         self._fed = self._done = 0
         self._fresh = self.whole
         if self._waiting:
@@ -127,7 +127,7 @@ class ZmtpStream:
         self._data, self._at, self._fed = data, 0, len(data)
 
     def give_back(self, most: int) -> int:
-        """Drop the bytes fed last that belong to messages not yet returned, and return their number.
+        """Drop the bytes received last that belong to messages not yet returned, and return their number.
 
         Drop nothing and return 0 if they continue a buffered message, or if they are one message with more than `most`
         bytes.
@@ -140,7 +140,7 @@ class ZmtpStream:
         self._frames, self._count, self._nbytes = [], 0, 0
         return left
 
-    def next(self) -> list[bytes] | None:
+    def next_message(self) -> list[bytes] | None:
         """Return the frames of the next message, or None if more bytes are needed. Raise ZmtpError on failure."""
         if not self.greeted and not self._greet():
             return None
@@ -212,7 +212,7 @@ class ZmtpStream:
         self._at += GREETING_BYTES
         self._done = self._at
         self.greeted = True
-        self.reply += _READY
+        self.data_to_send += _READY
         return True
 
     def _check(self, flags: int, size: int) -> None:
@@ -235,7 +235,7 @@ class ZmtpStream:
                 raise ZmtpError(f"a {kind[:16]!r} socket has no business with a ROUTER")
             self.ready = True
         elif name == b"PING":
-            self.reply += _command(b"PONG", rest[2:18])  # without the PING's time to live
+            self.data_to_send += _command(b"PONG", rest[2:18])  # without the PING's time to live
 
 
 def _properties(body: bytes) -> dict[bytes, bytes]:

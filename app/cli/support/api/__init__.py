@@ -1,0 +1,1 @@
+"""The API as commands use it: requests, failures, the event stream, names and abbreviations."""

@@ -1,0 +1,97 @@
+"""GPU checks for `larder doctor`. A separate process tests the GPUs, so that this process creates no context on any of
+them."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+import msgspec
+
+from app.cli.support.machine.checkup import CheckResult
+from dataplane.base.child_command import module_command
+from dataplane.base.units import format_size
+
+COMMAND = tuple(module_command("dataplane.devices"))
+TIMEOUT_S = 180
+_NEEDED = ("GPU", "CUDA")
+"""Checks that must pass before a GPU can keep copies."""
+
+
+def look(checked: Sequence[CheckResult], command: Sequence[str] = COMMAND) -> list[CheckResult]:
+    """Return one result per tested item; none without a GPU, or if an earlier check reports the problem."""
+    before = [each for each in checked if each.name == "GPU"]
+    if not before or before[0].state != "ok" or shutil.which("nvidia-smi") is None:
+        return []
+    return tried(command)
+
+
+def tried(command: Sequence[str]) -> list[CheckResult]:
+    """Run the test process and return its results. Raises nothing."""
+    fix = "look at the driver (dmesg)"
+    try:
+        completed = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [CheckResult("GPU copies", "failure", f"trying them failed: {error}", fix)]
+    try:
+        found = [msgspec.json.decode(line, type=CheckResult) for line in completed.stdout.splitlines()]
+    except msgspec.DecodeError:
+        found = []
+    if completed.returncode > 1 or completed.returncode < 0 or not found:
+        reason = completed.stderr.decode(errors="replace").strip().splitlines() or [
+            f"exit code {completed.returncode}"
+        ]
+        found.append(CheckResult("GPU copies", "failure", f"trying them failed: {reason[-1][:200]}", fix))
+    return found
+
+
+def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[CheckResult]:
+    """Check whether GPUs have the memory that GPU copies of pinned blocks may take (`dataplane.gpu_pool_bytes`); return
+    no result if that is 0. `seen` holds the results of earlier GPU checks. Raises nothing."""
+    if wanted_bytes <= 0:
+        return []
+    name, wanted = "GPU copies", format_size(wanted_bytes)
+    unusable = next((each for each in seen if each.name in _NEEDED and each.state != "ok"), None)
+    if unusable is not None:
+        told_of = f"pins of the tier gpu have no GPU copies: see {unusable.name}"
+        return [CheckResult(name, "warning", told_of, unusable.fix)]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        fix = "set dataplane.gpu_pool_bytes to 0, or run where GPUs are"
+        return [
+            CheckResult(
+                name,
+                "warning",
+                f"no GPU was found that could provide {wanted}: pins of the tier gpu have no GPU copies",
+                fix,
+            )
+        ]
+    query = [program, "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits"]
+    try:
+        completed = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+        sizes = [[int(each) << 20 for each in line.split(",")] for line in completed.stdout.splitlines()]
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        sizes = []
+    if not sizes or any(len(size) != 2 for size in sizes):
+        return [
+            CheckResult(
+                name,
+                "warning",
+                f"nvidia-smi did not report whether GPUs have {wanted}",
+                "look at the driver (dmesg)",
+            )
+        ]
+    least, number = min((total, number) for number, (total, _) in enumerate(sizes))
+    if least < wanted_bytes:
+        told_of = f"{wanted} are more than GPU {number} has ({format_size(least)})"
+        return [CheckResult(name, "warning", told_of, "lower dataplane.gpu_pool_bytes")]
+    free_bytes, number = min((free, number) for number, (_, free) in enumerate(sizes))
+    free = format_size(free_bytes)
+    if free_bytes < wanted_bytes:
+        told_of = f"GPU {number} has {free} free now, and GPU copies may take {wanted} of it"
+        fix = "lower dataplane.gpu_pool_bytes, or leave it room: engines take less (--gpu-memory-utilization of vLLM)"
+        return [CheckResult(name, "warning", told_of, fix)]
+    return [
+        CheckResult(
+            name, "ok", f"up to {wanted} of each GPU once an engine asks; at least {free} are free now"
+        )
+    ]

@@ -1,0 +1,274 @@
+"""Format records as tables and text."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from app.cli.support.printing.table import Column
+from app.cli.support.printing.table import table as print_table
+from app.cli.support.printing.terminal import say
+from dataplane.base.units import format_size
+
+ID_JOURNAL_WARNS = 0.8
+"""Share of the id journal's capacity above which a line warns."""
+
+
+def size(value: int | None) -> str:
+    return "-" if value is None else format_size(value)
+
+
+def floor(floor_bytes: int, effective_bytes: int | None) -> str:
+    """Return the floor, and the guaranteed part if that is less."""
+    if effective_bytes is None or effective_bytes >= floor_bytes:
+        return size(floor_bytes or None)
+    return f"{size(floor_bytes)} ({size(effective_bytes)} in effect)"
+
+
+def tier_shares(shares: Mapping[str, Mapping[str, Any]], say_size: Callable[[int], str] = format_size) -> str:
+    """Return the floors and limits of a quota in tiers: `disk limit 100 GiB floor 10 GiB`; `-` for none."""
+    texts = []
+    for name, share in sorted(shares.items()):
+        parts = [
+            f"{word} {say_size(share[f'{word}_bytes'])}"
+            for word in ("limit", "floor")
+            if share.get(f"{word}_bytes") is not None
+        ]
+        texts.append(" ".join([name, *parts]))
+    return ", ".join(texts) or "-"
+
+
+def pin_tiers(pin: Mapping[str, Any]) -> str:
+    """Return what tiers behind memory hold of a pin: `disk 12 (96 MiB)`; `-` for nothing."""
+    held = sorted((pin.get("tiers") or {}).items())
+    return ", ".join(f"{name} {each['blocks']:,} ({size(each['bytes'])})" for name, each in held) or "-"
+
+
+def rate(bytes_per_s: int | None) -> str:
+    return "-" if bytes_per_s is None else f"{format_size(bytes_per_s)}/s"
+
+
+def percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def span(seconds: float) -> str:
+    """Return a duration as commands accept it: `7d`, `90m`, `45s`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """Return a count with its noun: `1 chunk`, `2,000 chunks`. `many` is the plural where an s does not make it."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def tier(pin: dict[str, Any]) -> str:
+    """Return the tier of a pin: `host` (also if an older server does not report it), or `gpu` with the number of GPU
+    copies."""
+    tier = str(pin.get("tier", "host"))
+    return f"gpu ({plural(pin['gpu_copies'], 'GPU copy', 'GPU copies')})" if tier == "gpu" else tier
+
+
+def ends(expires_at: float | None) -> str:
+    """Return the time until the end: `never`, `in 3 h`, `expired`."""
+    if expires_at is None:
+        return "never"
+    left = expires_at - time.time()
+    if left <= 0:
+        return "expired"
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if left >= 2 * seconds:
+            return f"in {left / seconds:.0f} {unit}"
+    return f"in {left:.0f} s"
+
+
+def ago(at: float) -> str:
+    """Return the time since a moment: `5 s ago`."""
+    passed = max(time.time() - at, 0)
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if passed >= 2 * seconds:
+            return f"{passed / seconds:.0f} {unit} ago"
+    return f"{passed:.0f} s ago"
+
+
+def gpu_copy_pools(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the node's pools of GPU copies; empty if the node has not reported or the server is of an older
+    release."""
+    return [] if node["stats"] is None else list(node["stats"].get("gpu_copy_pools", ()))
+
+
+def tiers(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tiers behind the node's memory; empty if the node has not reported or the server is of an older
+    release."""
+    return [] if node["stats"] is None else list(node["stats"].get("tiers", ()))
+
+
+def tier_state(tier: Mapping[str, Any]) -> str:
+    """Return the state of a tier, with the reason if it does not serve: `not opened: Permission denied`."""
+    if tier["serves"]:
+        return ", ".join(filter(None, ("in service", listing(tier), draining(tier))))
+    state = tier.get("state", "in service")  # a node of an older release does not report it
+    return f"{'out of service' if state == 'in service' else state}: {tier['reason']}"
+
+
+def draining(tier: Mapping[str, Any]) -> str:
+    """Return how far the drain of a tier is, `draining, 1,204 blocks left`; empty if it does not drain."""
+    blocks = tier.get("draining_blocks")  # a node of an older release does not report it
+    if blocks is None:
+        return ""
+    return f"draining, {blocks:,} blocks left" if blocks else "drained"
+
+
+def listing(tier: Mapping[str, Any]) -> str:
+    """Return how far the listing of a shared tier is, `listing, 1,204 blocks so far`; empty if none is under way."""
+    blocks = tier.get("listed_blocks")  # a node of an older release does not report it
+    if blocks is None:
+        return ""
+    fault = tier["listing_fault"]
+    return f"listing, {blocks:,} blocks so far{f'; {fault}; it is tried again' if fault else ''}"
+
+
+def ratio(tier: Mapping[str, Any]) -> str:
+    """Return stored bytes as a share of the bytes in memory: `67%`; `-` without blocks."""
+    logical = tier.get("logical_bytes", 0)  # a node of an older release does not report it
+    return f"{100 * tier['stored_bytes'] / logical:.0f}%" if logical else "-"
+
+
+def unspilled(tier: Mapping[str, Any]) -> str:
+    """Return the bytes that are still to be copied to a tier of a node: `12 MiB`; `-` for none."""
+    nbytes = (
+        tier.get("waiting_bytes", 0) + tier["spilling_bytes"]
+    )  # a node of an older release has no waiting_bytes
+    return size(nbytes) if nbytes else "-"
+
+
+def encodings(tier: Mapping[str, Any]) -> str:
+    """Return the number of blocks by how a tier holds them: `1,200 zstd, 12 none`."""
+    counts = sorted(tier.get("encodings", {}).items(), key=lambda each: (-each[1], each[0]))
+    return ", ".join(f"{count:,} {name}" for name, count in counts)
+
+
+def tier_faults(node: dict[str, Any]) -> list[str]:
+    """Return a line for each tier of the node that is out of service, or cannot be listed."""
+    return [
+        f"{node['name']} tier {tier['name']}: {tier_state(tier)}"
+        for tier in tiers(node)
+        if not tier["serves"] or tier.get("listing_fault")
+    ]
+
+
+def unlisted_blocks(node: dict[str, Any]) -> str:
+    """Return a line if blocks of the node's tiers did not fit into its tier directory."""
+    stats = node["stats"] or {}
+    unlisted = stats.get("tier_directory_unlisted", 0)  # an older server does not report it
+    if not unlisted:
+        return ""
+    return (
+        f"{node['name']} tier directory: lists {stats['tier_directory_blocks']:,} blocks; "
+        f"{unlisted:,} times a block did not fit, and engines do not find it"
+    )
+
+
+def pool_state(pool: dict[str, Any]) -> str:
+    """Return the most important state of a pool of GPU copies: its problem, or that not all copies fit."""
+    if pool["problem"]:
+        return str(pool["problem"])
+    if pool["copying"] or pool["wanted"] <= pool["gpu_copies"]:
+        return "-"
+    return "full" if pool["used_bytes"] >= pool["capacity_bytes"] else "not all fit"
+
+
+def _id_journal(node: dict[str, Any]) -> None:
+    """Print a line if the node will soon refuse further tenants."""
+    stats = node["stats"] or {}
+    used, capacity = stats.get("id_journal_bytes", 0), stats.get("id_journal_capacity_bytes", 0)
+    if capacity and used >= ID_JOURNAL_WARNS * capacity:
+        say(
+            f"  {node['name']} id journal: {100 * used / capacity:.0f} % full of tenants with blocks; "
+            "further tenants are refused when it is full"
+        )
+
+
+def faults(nodes: Iterable[dict[str, Any]]) -> None:
+    """Print a line for every refusal that still applies, for every GPU with a problem, for every tier that is out of
+    service, for a tier directory that is too small, and for an id journal that is nearly full."""
+    for node in nodes:
+        for pool in gpu_copy_pools(node):
+            if pool["problem"]:
+                say(f"  {node['name']} GPU copies on {pool['name']} ({pool['device']}): {pool['problem']}")
+        for line in tier_faults(node):
+            say(f"  {line}")
+        if line := unlisted_blocks(node):
+            say(f"  {line}")
+        _id_journal(node)
+        for fault in node["faults"]:
+            say(
+                f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})"
+            )
+
+
+def applied(record: dict[str, Any]) -> str:
+    """Return `applied`, or `waiting` with the states of the nodes that have not applied the record."""
+    if record["status"]["applied"]:
+        return "applied"
+    if selects_no_node(record):
+        return "waiting (no node)"
+    nodes = record["status"]["nodes"]
+    behind = [f"{name}: {at['state']}" for name, at in nodes.items() if at["state"] != "in_sync"]
+    return "waiting" + (f" ({', '.join(behind)})" if behind else "")
+
+
+def selects_no_node(record: Mapping[str, Any]) -> str:
+    """Return why the record applies to no node, such as `no node matches the selector zone=b`; empty if it applies to
+    one."""
+    status = record["status"]
+    applied = next((each for each in status.get("conditions", ()) if each["type"] == "Applied"), None)
+    if status["nodes"] or applied is None or applied["reason"] != "NoNode":
+        return ""
+    message: str = applied["message"]
+    return message
+
+
+def ineffective(record: dict[str, Any]) -> str:
+    """Return why an applied record is not effective; empty if it is."""
+    conditions = {each["type"]: each for each in record["status"]["conditions"]}
+    effective = conditions.get("Effective")
+    if not record["status"]["applied"] or effective is None or effective["status"] != "False":
+        return ""
+    return f"not effective: {effective['message']}"
+
+
+def refused(tenant: Mapping[str, Any]) -> str:
+    """Return the number of refused blocks, with the most frequent reason."""
+    reasons: dict[str, int] = tenant.get("refused") or {}
+    count = tenant["refused_blocks"]
+    if not reasons:
+        return f"{count:,}"
+    most = max(reasons, key=lambda reason: reasons[reason])
+    more = f", {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    return f"{count:,} ({most}{more})"
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    text: Sequence[str] = (),
+    *,
+    wide: bool = False,
+) -> None:
+    """Print a table. A column whose name ends with a space is right-aligned, for numbers; those in `text` may be
+    shortened, the last one always."""
+    made = [
+        Column(
+            name.strip(),
+            itemgetter(at),
+            right=name.endswith(" "),
+            text=at == len(columns) - 1 or name in text,
+        )
+        for at, name in enumerate(columns)
+    ]
+    print_table(title, made, list(rows), wide=wide)

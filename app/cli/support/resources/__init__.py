@@ -1,0 +1,1 @@
+"""What commands on resources share: verbs, options, output formats, documents."""

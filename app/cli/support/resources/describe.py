@@ -1,0 +1,88 @@
+"""`describe`: a record in full, with its conditions, its usage, and the events that concern it."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.cli.support.api.client import ApiError, call
+from app.cli.support.printing import show
+from app.cli.support.printing.table import Column, table
+from app.cli.support.printing.terminal import say
+from app.cli.support.resources.events import EVENT_COLUMNS, concerning
+
+USAGE_DAYS = 7
+MAX_EVENTS = 10
+_APART = ("status", "etag")
+"""Fields that are not printed as they are."""
+_CONDITIONS = (
+    Column("type", lambda each: each["type"]),
+    Column("status", lambda each: each["status"]),
+    Column("reason", lambda each: each["reason"]),
+    Column("since", lambda each: show.ago(each["since"])),
+    Column("message", lambda each: each["message"], text=True, wraps=True),
+)
+
+
+def describe(url: str | None, noun: str, name: str, record: Mapping[str, Any], *, tenant: str = "") -> None:
+    """Print a record. `tenant` is the tenant whose usage is printed."""
+    conditions = (record.get("status") or {}).get("conditions", [])
+    if isinstance(conditions, list) and conditions:
+        table("Conditions", _CONDITIONS, conditions)
+        say()
+    lines = list(_fields({key: value for key, value in record.items() if key not in _APART}))
+    width = max(len(key) for key, _ in lines)
+    for key, value in lines:
+        say(f"{key + ':':<{width + 1}} {value}")
+    owner = tenant or (str(record["tenant"]) if noun in ("quota", "tenant") else "")
+    if owner:
+        _usage(url, owner)
+    events = concerning(url, noun, name, MAX_EVENTS)
+    if events is not None:
+        say()
+        if events:
+            table("Events", EVENT_COLUMNS, events)
+        else:
+            say("Events: none")
+
+
+def _fields(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the fields of a record as text; nested fields as `outer.inner`."""
+    for key, value in record.items():
+        if isinstance(value, dict) and value:
+            yield from _fields(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for at, each in enumerate(value):
+                yield from _fields(each, f"{prefix}{key}[{at}].")
+        else:
+            yield f"{prefix}{key}", _text(key, value)
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None or value in ("", [], {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if (key.endswith("_bytes") or "_bytes_" in key) and isinstance(value, int):
+        return show.size(value)
+    if key.endswith("_at") and isinstance(value, float):
+        return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _usage(url: str | None, tenant: str) -> None:
+    """Print the tenant's usage of the last days, if the caller may see it."""
+    start = f"{time.time() - USAGE_DAYS * 86_400:.0f}"
+    try:
+        total = call(url, "GET", "/api/v1/usage", None, {"tenant": tenant, "from": start, "step": "1d"})[
+            "totals"
+        ]
+    except ApiError:
+        return
+    say()
+    say(f"Usage of {USAGE_DAYS} days", bold=True)
+    say(f"  held:     {total['byte_hours'] / (1 << 30):,.3f} GiB hours")
+    say(f"  tokens:   {total['requested_tokens']:,} requested, {total['served_tokens']:,} served")
+    say(f"  stored:   {show.size(total['stored_bytes'])}, {show.size(total['evicted_bytes'])} evicted")
+    say(f"  refused:  {show.plural(total['refused_blocks'], 'block')}")

@@ -1,0 +1,153 @@
+"""Check that the API supports a request: the resource has the method, the route has the query parameters, each of them
+occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check runs for all
+routes of the API, so that none can omit it.
+
+An action on a resource is a `POST` to the name of the resource followed by `opt["suffix"]`. The router does not know
+such paths: it sees a resource and its actions as one route. This module separates their methods."""
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+from urllib.parse import parse_qsl
+
+from litestar import Litestar
+from litestar.exceptions import MethodNotAllowedException, NotFoundException
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.routes import HTTPRoute
+from litestar.status_codes import HTTP_204_NO_CONTENT
+from litestar.types import Method
+from litestar.utils.path import normalize_path
+
+from app.errors import FieldError, Invalid, Malformed, NotAcceptable
+
+JSON = "application/json"
+METHODS: tuple[Method, ...] = ("DELETE", "GET", "PATCH", "POST", "PUT")
+_QUERIES = "query_parameters"
+_QVALUE = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
+"""RFC 9110 §12.4.2."""
+
+
+def negotiate(scope: Any, handler: BaseRouteHandler) -> None:
+    """Raise MethodNotAllowedException, Malformed, Invalid or NotAcceptable for an unsupported request."""
+    app, path, method = scope["litestar_app"], scope["path"], scope.get("method")
+    if (":" in path or "suffix" in handler.opt) and method not in allowed(app, path):
+        raise MethodNotAllowedException
+    query = scope["query_string"]
+    if query:
+        _check_query(query, _names(app, handler))
+    accepted = [value for name, value in scope["headers"] if name == b"accept"]
+    if accepted and accepted != [b"*/*"] and has_content(handler):
+        text = b", ".join(accepted).decode("latin-1")
+        _check_accepted(text, (produced(handler), *handler.opt.get("produces", ())))
+
+
+def allowed(app: Litestar, path: str) -> list[str]:
+    """Return the methods of the resource or the action at a path, without HEAD and OPTIONS."""
+    handlers: dict[str, BaseRouteHandler] = {}
+    for method in METHODS:
+        try:
+            handlers[method] = app.asgi_router.handle_routing(path=normalize_path(path), method=method)[1]
+        except (MethodNotAllowedException, NotFoundException):
+            continue
+    suffixes = {method: str(handler.opt.get("suffix", "")) for method, handler in handlers.items()}
+    wanted = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
+    return [method for method, suffix in suffixes.items() if suffix == wanted]
+
+
+def with_head(allowed: Iterable[str]) -> str:
+    """Return the `Allow` header for these methods and those that every path has, sorted."""
+    methods = {*allowed, "OPTIONS"}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+
+
+def has_content(handler: BaseRouteHandler) -> bool:
+    """Return whether a successful answer has a body, and thus a media type."""
+    return not isinstance(handler, HTTPRouteHandler) or handler.status_code != HTTP_204_NO_CONTENT
+
+
+def produced(handler: BaseRouteHandler) -> str:
+    """Return the media type of a route's answer. `opt["produces"]` holds further media types."""
+    kind = handler.media_type if isinstance(handler, HTTPRouteHandler) else None
+    return str(kind.value if isinstance(kind, Enum) else kind) if kind else JSON
+
+
+def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, bool]:
+    """Return the sorted names of a route's query parameters, and whether each may be repeated."""
+    if _QUERIES not in app.state:
+        app.state[_QUERIES] = {
+            known.fn: dict(
+                sorted((each.field_alias, each.is_sequence) for each in model.expected_query_params)
+            )
+            for route in app.routes
+            if isinstance(route, HTTPRoute)
+            for known, model in route.route_handler_map.values()
+        }
+    names: dict[str, bool] = app.state[_QUERIES].get(handler.fn, {})
+    return names
+
+
+def _check_query(query: bytes, names: Mapping[str, bool]) -> None:
+    try:
+        given = [
+            name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
+        ]
+    except ValueError:  # includes UnicodeDecodeError
+        raise Malformed("the query is not UTF-8") from None
+    expected = f"expected one of {', '.join(names)}" if names else "expected none here"
+    faults = [
+        FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(given) if name not in names
+    ]
+    faults += [
+        FieldError(name, "expected once")
+        for name, repeatable in names.items()
+        if not repeatable and given.count(name) > 1
+    ]
+    if faults:
+        raise Invalid(f"{faults[0].path}: {faults[0].message}", faults[:20])
+
+
+def _check_accepted(accepted: str, kinds: tuple[str, ...]) -> None:
+    """Raise NotAcceptable if the Accept header admits none of the media types of the route's answer."""
+    if accepted.strip() and not any(_is_taken(accepted, produces) for produces in kinds):
+        raise NotAcceptable(
+            f"expected an Accept header that accepts {' or '.join(kinds)}, got {accepted[:80]!r}"
+        )
+
+
+def preferred(accepted: str, offered: tuple[str, ...]) -> str:
+    """Return which of the offered values an Accept or Accept-Encoding header names with the highest quality; the first
+    if it names none. Wildcards are ignored, because they request no particular value."""
+    best, chosen = 0.0, offered[0]
+    for part in accepted.lower().split(","):
+        wanted, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = _quality(parameters)
+        if wanted in offered and quality > best:
+            best, chosen = quality, wanted
+    return chosen
+
+
+def _quality(parameters: list[str]) -> float:
+    """Return the value of `q`: 1 without one, 0 if it is not a number."""
+    given = next(
+        (value for name, _, value in (each.partition("=") for each in parameters) if name == "q"), "1"
+    )
+    return float(given) if _QVALUE.fullmatch(given) else 0.0
+
+
+def _is_taken(accepted: str, produces: str) -> bool:
+    """Return whether an Accept header admits a media type. The most specific matching range decides (RFC 9110
+    §12.5.1)."""
+    best, taken = -1, False
+    for part in accepted.split(","):
+        wanted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        ranges = ("*/*", produces.partition("/")[0] + "/*", produces)
+        if wanted in ranges and ranges.index(wanted) > best:
+            best = ranges.index(wanted)
+            taken = not any(_is_zero(parameter) for parameter in parameters)
+    return taken
+
+
+def _is_zero(parameter: str) -> bool:
+    name, _, value = parameter.partition("=")
+    return name.strip() == "q" and value.strip().rstrip("0") in ("", ".", "0.")

@@ -1,0 +1,139 @@
+"""A decoded request, and the chunks that its key names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from dataplane.gateways.lmcache.failures import OperationFailed, Reason
+from dataplane.gateways.lmcache.handlers.chains import RequestChains, TokenChain
+from dataplane.gateways.lmcache.wire.frames import RawRequest
+from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.operations import Operation
+from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
+from dataplane.gateways.lmcache.workers.instances import Instance, Instances
+from dataplane.gateways.lmcache.workers.transfers import Transfer
+from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
+from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST
+from dataplane.protocol.keys import KEY_BYTES
+
+MAX_REQUEST_ID_CHARACTERS = 512
+
+Reply = Callable[[bytes | None], None]
+"""Send the answer of a deferred operation."""
+
+
+class DeferredResult(Enum):
+    """Result of a deferred operation, whose answer is sent with `Reply`."""
+
+    LATER = 0
+
+
+LATER = DeferredResult.LATER
+Result = bytes | DeferredResult | None
+"""The encoded result; None for an answer without a result frame."""
+
+
+@dataclass(eq=False, slots=True)
+class GatewayRequest:
+    """One decoded request."""
+
+    peer: ZmtpPeer
+    operation: Operation
+    now: float
+    same: TokenChain | None
+    """Chain with the tokens of its key, if they were left out of the arguments."""
+    request: RawRequest
+    began: float
+    later: Callable[[GatewayRequest, bytes | None], None]
+    slot: int = -1
+    """Slot of its record in `PendingRequests` while the answer is pending; -1 for none."""
+    answered: bool = False
+    """Whether the answer of a deferred operation was given."""
+
+    @property
+    def reply(self) -> Reply:
+        """Return the function that sends the answer of a deferred operation."""
+        return partial(self.later, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The chunks that a worker's key names, in its space."""
+
+    instance: Instance
+    transfer: Transfer
+    tenant: str
+    keys: bytes
+    chain: bytes
+    """Keys from the start of the request to the end of the chunks."""
+
+    def __len__(self) -> int:
+        return len(self.keys) // KEY_BYTES
+
+    @property
+    def parent(self) -> bytes:
+        """Return the key before the first one; empty at the start of a request."""
+        before = len(self.chain) - len(self.keys)
+        return self.chain[max(0, before - KEY_BYTES) : before]
+
+    def first(self, count: int) -> Chunks:
+        """Return the first `count` chunks."""
+        keys = self.keys[: count * KEY_BYTES]
+        space, start, _, _ = self.transfer
+        transfer = Transfer(space, start, start + count * CHUNK_TOKENS, keys[-KEY_BYTES:])
+        chain = self.chain[: len(self.chain) - len(self.keys) + len(keys)]
+        return Chunks(self.instance, transfer, self.tenant, keys, chain)
+
+
+def chunks_of(
+    chains: RequestChains, instances: Instances, request: GatewayRequest, key: Key, number: int
+) -> Chunks:
+    """Return the chunks that a worker's key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
+    check_key(key)
+    instance = instances.of(number, request.peer, request.now)
+    registered = instance.registered
+    if (key.model_name, key.world_size) != (registered.model_name, registered.world_size):
+        raise OperationFailed(
+            Reason.BAD_ARGUMENTS,
+            f"worker {number} is registered for {registered.model_name[:64]!r} of {registered.world_size}, "
+            f"got {key.model_name[:64]!r} of {key.world_size}",
+        )
+    if key.worker_id is None or not 0 <= key.worker_id < registered.world_size:
+        raise OperationFailed(
+            Reason.BAD_ARGUMENTS,
+            f"worker_id: expected 0 to {registered.world_size - 1}, got {key.worker_id}",
+        )
+    if key.start % CHUNK_TOKENS:
+        raise OperationFailed(
+            Reason.BAD_ARGUMENTS, f"start: expected a multiple of {CHUNK_TOKENS}, got {key.start}"
+        )
+    chain, count = chains.of(key, request.same)
+    end = whole(key.end)
+    if end > whole(count):
+        raise OperationFailed(Reason.BAD_ARGUMENTS, f"end: expected at most {count}, got {key.end}")
+    keys = chain.keys(key.start, end)
+    if len(keys) > MAX_KEYS_PER_REQUEST * KEY_BYTES:
+        raise OperationFailed(Reason.BAD_ARGUMENTS, f"expected at most {MAX_KEYS_PER_REQUEST} chunks")
+    transfer = Transfer(instance.spaces[key.worker_id], key.start, end, keys[-KEY_BYTES:])
+    return Chunks(instance, transfer, key.cache_salt, keys, chain.keys(0, end))
+
+
+def check_key(key: Key) -> None:
+    """Raise OperationFailed if a key violates the rules that all operations share."""
+    if len(key.request_id) > MAX_REQUEST_ID_CHARACTERS:
+        raise OperationFailed(
+            Reason.BAD_ARGUMENTS,
+            f"request_id: expected at most {MAX_REQUEST_ID_CHARACTERS} characters, got {len(key.request_id)}",
+        )
+    if not 0 <= key.start <= key.end:
+        raise OperationFailed(
+            Reason.BAD_ARGUMENTS, f"expected 0 <= start <= end, got {key.start} and {key.end}"
+        )
+
+
+def whole(tokens: int) -> int:
+    """Return the number of tokens rounded down to whole chunks."""
+    return tokens - tokens % CHUNK_TOKENS
