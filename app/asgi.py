@@ -43,7 +43,7 @@ from app.http.routes.records import (
     tokenizers,
 )
 from app.http.routes.usage.reports import get_usage
-from app.http.routes.views import alerts, overview
+from app.http.routes.views import alerts, overview, series
 from app.http.routes.views.events import list_events
 from app.http.routes.views.health import fleet_healthz, healthz, readyz
 from app.http.routes.views.metrics import metrics
@@ -93,6 +93,7 @@ SERVICES = (
     "apply",
     "export",
     "overview",
+    "series",
     "snapshots",
     "health",
     "scrapes",
@@ -197,6 +198,7 @@ def _litestar(routes: Routes, settings: AppSettings) -> Litestar:
             tokenizers.router,
             apply_router(settings.apply_limit_bytes),
             overview.router,
+            series.router,
             stream_events,
             list_events,
             alerts.router,

@@ -10,10 +10,11 @@ from app.http.middleware.stack import RequestCounts
 from app.http.middleware.turns import LARGE_READS
 from app.ingest.cache_watch import CacheWatch
 from app.ingest.fleet import Fleet
-from app.ingest.history import History
 from app.ingest.node_conditions import NodeConditions
+from app.ingest.rates import RateMeter
 from app.ingest.refusal_runs import RefusalRuns
 from app.ingest.rollup import Rollup
+from app.ingest.sampler import Sampler
 from app.ingest.subscriber import IngestCounts
 from app.observe import manager_metrics
 from app.observe.catalogue.service import DataplaneExited, DataplaneStarted
@@ -78,7 +79,11 @@ from app.services.views.alerts import Alerts
 from app.services.views.applied_changes import AppliedChanges
 from app.services.views.events import Events
 from app.services.views.health import HealthChecks
+from app.services.views.marks import Marks
 from app.services.views.overview import OverviewService
+from app.services.views.prometheus_series import PrometheusSeries
+from app.services.views.series import SeriesService
+from app.services.views.series_writer import SeriesWriter
 from app.services.views.snapshot import Snapshots
 from app.settings import Settings, admin_token, join_addresses, proxies, requires_token
 from app.store.base.database import Database
@@ -97,7 +102,8 @@ class Parts:
         self.database = database = Database(settings.common.database_url)
         self.bus = bus = EventBus()
         self.fleet = fleet = Fleet()
-        self.history = History()
+        self.rate_meter = RateMeter()
+        self.sampler = Sampler()
         self.desired = DesiredState(database, fleet.change_traces)
         self.progress = RecordProgress(fleet, self.desired)
         changes = Changes(database, fleet, bus)
@@ -194,7 +200,7 @@ class Parts:
         )
 
         self.overview = OverviewService(
-            database, fleet, self.history, bus, self.progress, self.nodes, self.pins, self.policies
+            database, fleet, self.rate_meter, bus, self.progress, self.nodes, self.pins, self.policies
         )
         self.health = HealthChecks(
             database,
@@ -210,6 +216,14 @@ class Parts:
             database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost
         )
         self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
+        self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
+        self.series = SeriesService(
+            database,
+            self.sampler,
+            self.series_writer,
+            Marks(database, self.applied_changes),
+            prometheus=PrometheusSeries(app.prometheus_url) if app.prometheus_url else None,
+        )
         self.alerts = Alerts(database, bus, self.applied_changes, app.alert_expire_s)
         # Every manager receives the events of nodes; only one stores them.
         bus.keep = lambda event: (
@@ -251,6 +265,7 @@ class Parts:
                 (manager_metrics.EVENTS_LOST, ingest.lost),
                 (manager_metrics.STREAMS, self.bus.listeners),
                 (manager_metrics.EVENTS_UNKEPT, self.events.dropped.total()),
+                (manager_metrics.SERIES_LOST, self.series_writer.lost),
                 (manager_metrics.AUDIT_SUPPRESSED, self.auth.unrecorded),
                 (manager_metrics.APPLY_FILE, self.startup_document.in_force),
                 (manager_metrics.APPLY_FILE_REFUSED, self.startup_document.refused),

@@ -95,6 +95,7 @@ class BackgroundTasks:
         self._keep("retention", parts.retention.run)
         self._keep("apply_file", parts.startup_document.run)
         self._keep("history", parts.events.run)
+        self._keep("series", parts.series_writer.run)
         self._keep("alerts", parts.alerts.run)
         self._keep("caches", parts.cache_watch.run)
         if parts.settings.app.retire_nodes_after_s:
@@ -129,6 +130,8 @@ class BackgroundTasks:
         """Write what is pending, and let another manager push."""
         parts = self.parts
         await writes.run("ledger", self._ledger.flush())
+        if self._tasks:
+            await writes.run("series", parts.series_writer.flush_last())
         await writes.run("leader_lock", parts.leader_election.stop())
         await writes.run("managers", parts.managers.leave())
         if parts.auth.started:
@@ -241,7 +244,7 @@ class BackgroundTasks:
         return asyncio.create_task(loop(), name=f"keep {name}")
 
     async def _clockwork(self) -> None:
-        """Find silent nodes, flush the sums of frequent events, sample the history."""
+        """Find silent nodes, flush the sums of frequent events, sample nodes."""
         parts = self.parts
         sampled = -SAMPLE_S
         while True:
@@ -253,9 +256,11 @@ class BackgroundTasks:
             if now - sampled >= SAMPLE_S:
                 sampled = now
                 stats = parts.fleet.stats()
-                parts.history.sample(time.time(), stats)
+                parts.rate_meter.sample(time.time(), stats)
                 parts.refusal_runs.look(stats)
                 parts.node_conditions.look(stats)
+                if stats and parts.sampler.is_due(time.time()):
+                    await asyncio.to_thread(parts.sampler.sample, time.time(), stats)
             slept = time.monotonic()
             await asyncio.sleep(SWEEP_S)
             parts.process.loop_lag.observe(time.monotonic() - slept - SWEEP_S)

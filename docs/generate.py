@@ -101,6 +101,7 @@ FILES: dict[str, Callable[[], str]] = {
     "reference/events.md": lambda: reference_tables.event_page(NOTE),
     "reference/metrics.md": lambda: reference_tables.metric_page(NOTE),
     "reference/routes.md": lambda: reference_tables.routes(NOTE),
+    "reference/series.md": lambda: reference_tables.series_page(NOTE),
     "reference/settings.md": settings,
     "reference/sglang-backend.md": lambda: connector_tables.sglang(NOTE),
     "reference/tier-reasons.md": lambda: tier_tables.reasons(NOTE),

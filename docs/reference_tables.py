@@ -31,6 +31,7 @@ from app.observe import (
 )
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.page import MetricDeclaration
+from app.observe.series import SERIES
 from dataplane.protocol import engine, join
 from dataplane.protocol.control import messages
 from dataplane.protocol.event import COMMON_FIELDS, EventStruct
@@ -140,6 +141,27 @@ def routes(note: str) -> str:
     ]
     for tag in sorted(by_tag):
         lines += ["", f"## {tag}", "", "| method | path | what |", "|---|---|---|", *by_tag[tag]]
+    return "\n".join(lines) + "\n"
+
+
+def series_page(note: str) -> str:
+    """`reference/series.md`: every series."""
+    lines = [
+        "# Series",
+        "",
+        note,
+        "",
+        "`GET /api/v1/series` returns these series; [Series](../operate/observability.md#series) says how they are "
+        "kept. A gauge is the mean over a step and the sum over nodes, a rate is per second, and a ratio is that of "
+        "the sums of a step. The column *for* says whether a series is kept for the fleet, each node or each tenant.",
+        "",
+        "| name | unit | for | means |",
+        "|---|---|---|---|",
+        *(
+            f"| `{each.name}` | {each.unit} | {', '.join(each.scopes)} | {cell(each.meaning)} |"
+            for each in SERIES.values()
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 

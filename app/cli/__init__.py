@@ -22,6 +22,10 @@ _COMMANDS = {
     ),
     "alerts": ("app.cli.commands.views.alerts:alerts", "List the alerts that Alertmanager or Grafana sent."),
     "top": ("app.cli.commands.views.top:top", "Show nodes, tenants, pins and rates, live."),
+    "series": (
+        "app.cli.commands.views.series:series",
+        "Show figures over time, and what happened meanwhile.",
+    ),
     "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
     "tenants": ("app.cli.commands.records.tenants:tenants", "Manage tenants with cached blocks or a quota."),
     "pins": ("app.cli.commands.records.pins:pins", "Manage pinned prefixes."),
@@ -100,7 +104,7 @@ _COMMANDS = {
 
 SECTIONS = {
     "Run": ("up", "down", "restart", "demo", "dataplane", "install"),
-    "Look": ("status", "why", "alerts", "top", "events", "usage", "doctor", "version"),
+    "Look": ("status", "why", "alerts", "top", "series", "events", "usage", "doctor", "version"),
     "Records": ("quotas", "tenants", "pins", "policies", "tiers", "ceilings", "rates", "tokenizers"),
     "Documents": ("export", "diff", "apply"),
     "Cached blocks": (

@@ -52,6 +52,7 @@ TAGS = {
     "alerts": "Alerts of Alertmanager and Grafana, and the changes beside them.",
     "snapshot": "The complete state for agents and controllers, which can wait for the next state.",
     "overview": "The state that the dashboard shows.",
+    "series": "Figures over time, and what happened meanwhile.",
     "usage": "Usage of tenants per hour, and the prefill time that it saved.",
     "audit": "The audit log: changes, actions and denied requests.",
     "tokens": "Manage API tokens.",

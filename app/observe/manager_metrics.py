@@ -89,6 +89,11 @@ STREAMS = MetricDeclaration("larder_event_streams", G, "Open event streams.")
 EVENTS_UNKEPT = MetricDeclaration(
     "larder_events_unkept", C, "Events that were not stored because the queue was full."
 )
+SERIES_LOST = MetricDeclaration(
+    "larder_series_points_lost",
+    C,
+    "Points of series that were not stored because the database took none for half an hour.",
+)
 AUTH_FAILURES = MetricDeclaration(
     "larder_auth_failures",
     C,

@@ -6,7 +6,7 @@ from app.store.base.declarative import Base
 from app.store.fleet import enrolment, held_pins, managers, nodes, pushes
 from app.store.records import ceilings, generations, pins, policies, quotas, rates, tiers, tokenizers
 from app.store.usage import ledger
-from app.store.views import alerts, events
+from app.store.views import alerts, events, series
 
 metadata = Base.metadata
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "pushes",
     "quotas",
     "rates",
+    "series",
     "tiers",
     "tokenizers",
     "tokens",

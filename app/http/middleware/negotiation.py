@@ -1,11 +1,12 @@
 """Check that the API supports a request: the resource has the method, the route has the query parameters, each of them
-occurs at most once, and the caller accepts a media type of the answer. The check is a guard of all routes, so that no
-route can omit it.
+occurs at most once unless it is a list, and the caller accepts a media type of the answer. The check is a guard of all
+routes, so that no route can omit it.
 
 An action on a resource is a `POST` to the name of the resource followed by `opt["suffix"]`. The router does not know
 such paths: it sees a resource and its actions as one route. This module separates their methods."""
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 from urllib.parse import parse_qsl
@@ -66,20 +67,22 @@ def produced(handler: BaseRouteHandler) -> str:
     return str(kind.value if isinstance(kind, Enum) else kind) if kind else JSON
 
 
-def _names(app: Litestar, handler: BaseRouteHandler) -> tuple[str, ...]:
-    """Return the names of a route's query parameters."""
+def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, bool]:
+    """Return the sorted names of a route's query parameters, and whether each may be repeated."""
     if _QUERIES not in app.state:
         app.state[_QUERIES] = {
-            known.fn: tuple(sorted(parameter.field_alias for parameter in model.expected_query_params))
+            known.fn: dict(
+                sorted((each.field_alias, each.is_sequence) for each in model.expected_query_params)
+            )
             for route in app.routes
             if isinstance(route, HTTPRoute)
             for known, model in route.route_handler_map.values()
         }
-    names: tuple[str, ...] = app.state[_QUERIES].get(handler.fn, ())
+    names: dict[str, bool] = app.state[_QUERIES].get(handler.fn, {})
     return names
 
 
-def _check_query(query: bytes, names: tuple[str, ...]) -> None:
+def _check_query(query: bytes, names: Mapping[str, bool]) -> None:
     try:
         given = [
             name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
@@ -90,7 +93,11 @@ def _check_query(query: bytes, names: tuple[str, ...]) -> None:
     faults = [
         FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(given) if name not in names
     ]
-    faults += [FieldError(name, "expected once") for name in names if given.count(name) > 1]
+    faults += [
+        FieldError(name, "expected once")
+        for name, repeatable in names.items()
+        if not repeatable and given.count(name) > 1
+    ]
     if faults:
         raise Invalid(f"{faults[0].path}: {faults[0].message}", faults[:20])
 

@@ -1,4 +1,5 @@
-"""Limit large reads per caller: lists of up to 1,000 items, `/overview` and `/export`.
+"""Limit large reads per caller: lists of up to 1,000 items, `/overview`, `/series`
+and `/export`.
 
 Such a read occupies the event loop for tens of milliseconds. Without a limit, a caller with many connections would
 delay all other callers and the health checks by seconds.

@@ -86,14 +86,15 @@ class AppliedChanges:
         if first > last:
             message = "expected a time before 'to'"
             raise Invalid(f"from: {message}", [FieldError("from", message)])
-        wanted = frozenset(tags)
-        narrowed = [AuditRow.kind == tag[5:] for tag in wanted if tag.startswith("type:")]
-        most = limit if not wanted and by.salts is None else 20 * limit
         async with self._database.read() as session:
-            rows = await audit.applied(session, first, last, most, *_changing(), *narrowed)
-            changes = [each for each in shown(rows, by) if wanted <= set(_tags(each))][:limit][::-1]
+            changes = await _between(session, first, last, frozenset(tags), limit, by)
             ends = await pushes.acknowledged(session, {each.generation for each in changes if each.type})
         return [self._annotation(each, ends.get((each.type, each.generation), each.at)) for each in changes]
+
+    async def between(self, first: float, last: float, limit: int, by: Principal) -> list[ChangeAnswer]:
+        """Return the newest changes between two times in Unix seconds, oldest first. Raises StoreUnavailable."""
+        async with self._database.read() as session:
+            return await _between(session, first, last, frozenset(), limit, by)
 
     def _annotation(self, change: ChangeAnswer, ended_at: float) -> Annotation:
         living = [node for node in self._fleet.nodes.values() if not node.lost]
@@ -155,6 +156,16 @@ class _SharedRead:
         )
         self._read.extend((row.at, row.id, shown([row], self._by)) for row in rows)
         self._ended = not rows
+
+
+async def _between(
+    session: AsyncSession, first: float, last: float, tags: frozenset[str], limit: int, by: Principal
+) -> list[ChangeAnswer]:
+    """Return the newest changes between two times that have all of these tags, oldest first."""
+    narrowed = [AuditRow.kind == tag[5:] for tag in tags if tag.startswith("type:")]
+    most = limit if not tags and by.salts is None else 20 * limit
+    rows = await audit.applied(session, first, last, most, *_changing(), *narrowed)
+    return [each for each in shown(rows, by) if tags <= set(_tags(each))][:limit][::-1]
 
 
 def _tags(change: ChangeAnswer) -> list[str]:

@@ -14,12 +14,12 @@ import msgspec
 from cachetools import LRUCache
 
 from app.ingest.fleet import Fleet
-from app.ingest.history import History, series
+from app.ingest.rates import RateMeter
 from app.observe.events import EventBus
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinFilters
 from app.schemas.records.tenants import TenantAnswer
-from app.schemas.views.overview import Overview, Series
+from app.schemas.views.overview import Overview
 from app.services.base import redaction
 from app.services.base.principals import PLANE, Principal
 from app.services.fleet.nodes import Nodes
@@ -37,7 +37,6 @@ from dataplane.protocol.stats.pool import PoolStats, Totals
 MAX_ROWS = 500
 SHARED_S = 0.9
 SHARED_MIN_S = 0.1
-MAX_POINTS = 900
 MAX_SETS = 256
 """Number of tenant sets whose overview is cached; those of further sets are computed each time."""
 S = TypeVar("S", PoolStats, Totals)
@@ -74,7 +73,7 @@ class OverviewService:
         self,
         database: Database,
         fleet: Fleet,
-        history: History,
+        rate_meter: RateMeter,
         bus: EventBus,
         progress: RecordProgress,
         nodes: Nodes,
@@ -83,7 +82,7 @@ class OverviewService:
     ) -> None:
         self._database = database
         self._fleet = fleet
-        self._history = history
+        self._rate_meter = rate_meter
         self._bus = bus
         self._progress = progress
         self._nodes = nodes
@@ -126,7 +125,7 @@ class OverviewService:
             ready=not self._progress.unready(),
             pool=total(PoolStats, [node.pool for node in stats]),
             totals=total(Totals, [node.totals for node in stats]),
-            rates=self._history.rates(stats),
+            rates=self._rate_meter.rates(stats),
             tenants=tenants[:MAX_ROWS],
             tenants_total=len(tenants),
             pins=self._pins.answers(pin_page.rows, by),
@@ -171,9 +170,6 @@ class OverviewService:
     def _is_fresh(self, version: int, at: float) -> bool:
         age_s = time.monotonic() - at
         return age_s < SHARED_MIN_S or (version == self._bus.version and age_s < SHARED_S)
-
-    def series(self, seconds: float) -> Series:
-        return series(self._history.thinned(seconds, MAX_POINTS))
 
 
 def total(kind: type[S], parts: Iterable[S]) -> S:

@@ -1,6 +1,6 @@
 """Events that are kept in the database, such as nodes that join, leave, refuse or drift."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +23,7 @@ class EventRow(Base):
     node: Mapped[Name]
     actor: Mapped[Name] = mapped_column(server_default=EMPTY)
     fields: Mapped[dict[str, Any]] = mapped_column(sa.JSON())
+    __table_args__ = (sa.Index(None, "name", "at"),)
 
 
 _SORTABLE: dict[str, listing.Expression] = {
@@ -36,6 +37,16 @@ _SORTABLE: dict[str, listing.Expression] = {
 
 async def append(session: AsyncSession, rows: Sequence[EventRow]) -> None:
     session.add_all(rows)
+
+
+async def between(
+    session: AsyncSession, names: Iterable[str], start: float, end: float, most: int
+) -> Sequence[EventRow]:
+    """Return the newest events of these names between two times, both included, newest first."""
+    query = sa.select(EventRow).where(
+        EventRow.name.in_(list(names)), EventRow.at >= start, EventRow.at <= end
+    )
+    return (await session.scalars(query.order_by(EventRow.at.desc(), EventRow.id.desc()).limit(most))).all()
 
 
 async def page(session: AsyncSession, wanted: PageRequest, filters: EventFilters) -> ListPage[EventRow]:

@@ -281,8 +281,8 @@ CASES = {
             "tenant", "acme",
             changes=[change(kind="policy", tenant="", summary="policy default: algorithm lru → fifo")],
             series={
-                "at": [T - 3, T - 2, T - 1, T + 3, T + 4, T + 5],
-                "hit_ratio": [0.9, 0.8, 0.85, 0.2, None, 0.3],
+                "at": [T - 25, T - 15, T - 5, T + 5, T + 15, T + 25],
+                "hit_ratio": [0.9, 0.8, 0.85, 0.2, 0.2, 0.3],
             },
         ),
         "",
@@ -307,8 +307,8 @@ def test_rules_name_the_cause(case: str) -> None:
 def test_a_policy_after_which_the_hit_ratio_fell_is_named() -> None:
     policy = change(kind="policy", tenant="", summary="policy default: algorithm lru → fifo")
     series = {
-        "at": [T - 3, T - 2, T - 1, T + 3, T + 4, T + 5, T + 6],
-        "hit_ratio": [0.9, 0.8, 0.85, 0.2, None, 0.3, 0.25],
+        "at": [T - 25, T - 15, T - 5, T + 5, T + 15, T + 25, T + 35, T + 45],
+        "hit_ratio": [0.9, 0.8, 0.85, 0.9, 0.2, None, 0.3, 0.25],
     }
     sentence = cause(Evidence("tenant", "acme", changes=[policy], series=series))
     assert sentence == (

@@ -42,6 +42,10 @@ RECORDS = {"quotas": "QuotaPut", "policies": "PolicyPut", "pins": "PinPut", "rat
            "tokenizers": "TokenizerPut", "ceilings": "CeilingPut", "tiers": "TierPut"}  # fmt: skip
 
 
+QUERIES = {"getSeries": "?name=hit_ratio"}
+"""Queries of operations that need one."""
+
+
 class Asking:
     """A plane with a record of each kind, and callers of each kind."""
 
@@ -54,6 +58,7 @@ class Asking:
     ) -> httpx.Response:
         """The answer, without its content: some have no end. It must be one that is declared."""
         method, path, operation = OPERATIONS[name]
+        query = query or QUERIES.get(name, "")
         known = {**names, "name": names["node"]} if "/nodes/" in path else names
         address = re.sub(r"{(\w+)}", lambda found: known[found[1]], path)
         headers = more.pop("headers", {})

@@ -15,7 +15,7 @@ from tests.app.plane import WAIT_S, Plane
 
 pytestmark = pytest.mark.anyio
 HERE = "127.0.0.1"
-LARGE = {"getOverview", "exportDocument"}
+LARGE = {"getOverview", "getSeries", "exportDocument"}
 PINS = "/api/v1/pins"
 
 

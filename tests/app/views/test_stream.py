@@ -1,4 +1,4 @@
-"""The event stream, the overview and the history of the last hour."""
+"""The event stream, the overview and its rates."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.ingest.history import History, series
+from app.ingest.rates import RateMeter
 from app.observe.catalogue.fleet import NodeLost
 from app.observe.catalogue.service import DatabaseLost, DatabaseRecovered
 from app.observe.events import BACKLOG, EventBus
@@ -181,40 +181,23 @@ def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:
 
 
 def test_rates_survive_a_restart_of_the_node() -> None:
-    history = History()
-    history.sample(0, [stats(requested_blocks=100, hit_blocks=100, read_bytes=1000)])
-    history.sample(1, [stats(requested_blocks=110, hit_blocks=105, read_bytes=1500)])
-    history.sample(2, [stats(epoch="2", requested_blocks=10, hit_blocks=0, read_bytes=100)])
-    rates = history.rates([stats(requested_blocks=10, hit_blocks=5)])
+    meter = RateMeter()
+    meter.sample(0, [stats(requested_blocks=100, hit_blocks=100, read_bytes=1000)])
+    meter.sample(1, [stats(requested_blocks=110, hit_blocks=105, read_bytes=1500)])
+    meter.sample(2, [stats(epoch="2", requested_blocks=10, hit_blocks=0, read_bytes=100)])
+    rates = meter.rates([stats(requested_blocks=10, hit_blocks=5)])
     assert rates.hit_ratio == pytest.approx(5 / 20)
     assert rates.hit_ratio_total == 0.5
     assert rates.read_bytes_per_s == pytest.approx(300)
 
 
 def test_a_ratio_of_nothing_is_null() -> None:
-    history = History()
-    assert history.rates([]).hit_ratio is None
-    history.sample(0, [stats()])
-    history.sample(1, [stats()])
-    assert series(history.thinned(60, 900)).hit_ratio == [None, None]
-
-
-def test_no_point_is_kept_while_no_node_reports() -> None:
-    history = History()
-    history.sample(0, [stats()])
-    history.sample(1, [])
-    history.sample(2, [stats()])
-    assert series(history.thinned(60, 900)).at == [0, 2]
-
-
-def test_a_series_is_thinned_and_keeps_the_newest_point() -> None:
-    history = History()
-    for second in range(3600):
-        history.sample(second, [stats(stored_bytes=second * 10)])
-    thin = series(history.thinned(3600, 900))
-    assert len(thin.at) == 900
-    assert thin.at[-1] == 3599
-    assert set(thin.stored_bytes_per_s[1:]) == {10.0}
+    meter = RateMeter()
+    assert meter.rates([]).hit_ratio is None
+    meter.sample(0, [stats()])
+    meter.sample(1, [])
+    meter.sample(2, [stats()])
+    assert meter.rates([stats()]).hit_ratio is None
 
 
 async def test_metrics_bound_tenants_and_speak_both_formats(plane: Plane, node: FakeNode) -> None:

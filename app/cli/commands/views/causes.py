@@ -21,6 +21,8 @@ FELL = 0.15
 CROWDED = 0.5
 """Smallest share of the pool that pins must keep to leave other tenants too little room."""
 BEFORE_S = 300.0
+STEP_S = 10
+"""Seconds of a point of the hit ratio."""
 SLACK_S = 2.0
 """Seconds by which an effect may be recorded before its cause, because two processes have two clocks."""
 BY_QUOTA = ("over_limit", "rate_limited")
@@ -49,7 +51,7 @@ class Evidence:
     since: float = 0.0
     """Unix seconds. Earlier events say only in which state nodes and tiers were at that time."""
     series: Json = field(default_factory=dict)
-    """Series of the last hour; empty if the caller may not see them."""
+    """Times, and the hit ratio of the STEP_S before each, over the last hour."""
 
 
 def cause(evidence: Evidence) -> str:
@@ -373,7 +375,7 @@ def _mischosen(e: Evidence) -> str:
                 f"{_later(first['at'] - change['at'])}."
             )
         before = _ratio(e.series, change["at"] - BEFORE_S, change["at"])
-        after = _ratio(e.series, change["at"] + SLACK_S, float("inf"))
+        after = _ratio(e.series, change["at"] + STEP_S + SLACK_S, float("inf"))
         if before is not None and after is not None and before - after >= FELL:
             return f"{_chosen(change)} {who(change)}, and the hit ratio fell from {before:.0%} to {after:.0%} since."
     return ""

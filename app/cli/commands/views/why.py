@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from app.cli.commands.views import causes
-from app.cli.commands.views.causes import Evidence, at, who
+from app.cli.commands.views.causes import STEP_S, Evidence, at, who
 from app.cli.support import show
 from app.cli.support.client import ApiError, call, every, find, segment, url_option
 from app.cli.support.events import EVENT_COLUMNS, concerns
@@ -77,10 +77,7 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         changes=changes,
         events=events,
         since=started,
-        series=_unless_forbidden(
-            partial(call, url, "GET", "/api/v1/overview/history", None, {"seconds": "3600"})
-        )
-        or {},
+        series=_hit_ratio(url),
     )
     found = {
         "name": name,
@@ -136,6 +133,14 @@ def _events(url: str | None, started: float, node: str | None) -> list[dict[str,
         page = _unless_forbidden(partial(every, url, "/api/v1/events/history", query, MAX_EVENTS))
         found |= {event["id"]: event for event in page["items"]} if page else {}
     return [found[number] for number in sorted(found, reverse=True)]
+
+
+def _hit_ratio(url: str | None) -> dict[str, Any]:
+    """Return the hit ratio of the last hour: of all tenants that the caller may see."""
+    answer = call(
+        url, "GET", "/api/v1/series", None, {"name": "hit_ratio", "range_s": "3600", "step_s": str(STEP_S)}
+    )
+    return {"at": answer["at"], "hit_ratio": answer["series"][0]["values"]}
 
 
 def _unless_forbidden(answer: Callable[[], Any]) -> Any:

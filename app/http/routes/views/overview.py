@@ -11,6 +11,7 @@ from app.http.principals import caller
 from app.http.problems import declared
 from app.schemas.views.overview import Overview, Series
 from app.services.views.overview import OverviewService
+from app.services.views.series import SeriesService
 
 
 @get(
@@ -33,12 +34,12 @@ async def get_overview(overview: NamedDependency[OverviewService]) -> Overview:
     responses=declared("invalid"),
 )
 async def get_history(
-    overview: NamedDependency[OverviewService],
+    series: NamedDependency[SeriesService],
     seconds: Annotated[
         float, QueryParameter(gt=0, le=86_400, description="Seconds to look back; one hour is kept.")
     ] = 3600,
 ) -> Series:
-    return overview.series(seconds)
+    return await series.history(seconds, caller())
 
 
 router = Router("/overview", route_handlers=[get_overview, get_history], tags=["overview"])

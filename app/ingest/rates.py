@@ -1,24 +1,23 @@
-"""The last hour in points of one second, for the charts. Kept in memory only."""
+"""Rates of the last seconds, from a sample of the nodes' totals each second. The sampler keeps longer times."""
 
 from collections import deque
 from collections.abc import Iterable
 
 import msgspec
 
-from app.schemas.views.overview import RecentRates, Series
+from app.schemas.views.overview import RecentRates
 from dataplane.protocol.stats.node import NodeStats
 
-KEPT = 3600
 RATE_S = 5.0
 HIT_RATIO_S = 60.0
+KEPT = 75
+"""Samples that are kept: those of HIT_RATIO_S, and some more, because a sample may be late."""
 
 
-class HistoryPoint(msgspec.Struct, frozen=True):
-    """State of the fleet at one moment. Counters only grow, even when nodes restart."""
+class FleetTotals(msgspec.Struct, frozen=True):
+    """Counters of the fleet at one moment. They only grow, even when nodes restart."""
 
     at: float
-    used_bytes: int = 0
-    capacity_bytes: int = 0
     requested_blocks: int = 0
     hit_blocks: int = 0
     stored_bytes: int = 0
@@ -29,25 +28,22 @@ class HistoryPoint(msgspec.Struct, frozen=True):
 _COUNTERS = ("requested_blocks", "hit_blocks", "stored_bytes", "read_bytes", "evicted_blocks")
 
 
-class History:
-    """Takes a sample per second; returns rates and series."""
+class RateMeter:
+    """Takes a sample per second; returns rates."""
 
     def __init__(self) -> None:
-        self._points: deque[HistoryPoint] = deque(maxlen=KEPT)
+        self._points: deque[FleetTotals] = deque(maxlen=KEPT)
         self._last: dict[tuple[str, str], dict[str, int]] = {}
         self._sums = dict.fromkeys(_COUNTERS, 0)
 
     def sample(self, at: float, stats: Iterable[NodeStats]) -> None:
-        """Add a point from the nodes' latest stats. Without stats there is no point: a chart has a gap, no zeros."""
+        """Add a sample of the nodes' latest stats. Without stats there is none."""
         stats = list(stats)
         if not stats:
             return
-        used = capacity = 0
         for node in stats:
-            used += node.pool.used_bytes
-            capacity += node.pool.capacity_bytes
             self._count(node)
-        self._points.append(HistoryPoint(at, used, capacity, **self._sums))
+        self._points.append(FleetTotals(at, **self._sums))
 
     def _count(self, node: NodeStats) -> None:
         now = {name: getattr(node.totals, name) for name in _COUNTERS}
@@ -83,35 +79,11 @@ class History:
             evicted_blocks_per_s=_per_s(newest.evicted_blocks - recent.evicted_blocks, span),
         )
 
-    def _before(self, at: float) -> HistoryPoint:
+    def _before(self, at: float) -> FleetTotals:
         for point in reversed(self._points):
             if point.at <= at:
                 return point
         return self._points[0]
-
-    def thinned(self, seconds: float, most: int) -> list[HistoryPoint]:
-        """Return points of the newest `seconds`, oldest first: at most `most`, evenly spaced, including the newest."""
-        if not self._points:
-            return []
-        since = self._points[-1].at - seconds
-        points = [point for point in self._points if point.at >= since]
-        stride = -(-len(points) // most)
-        return points[::-1][::stride][::-1]
-
-
-def series(points: list[HistoryPoint]) -> Series:
-    """Return the arrays for charts. The first point has no preceding step, so its rates are 0."""
-    steps = list(zip(points[:1] + points[:-1], points, strict=True))
-    return Series(
-        at=[point.at for point in points],
-        used_bytes=[point.used_bytes for point in points],
-        capacity_bytes=[point.capacity_bytes for point in points],
-        hit_ratio=[
-            _ratio(b.hit_blocks - a.hit_blocks, b.requested_blocks - a.requested_blocks) for a, b in steps
-        ],
-        stored_bytes_per_s=[_per_s(b.stored_bytes - a.stored_bytes, b.at - a.at) for a, b in steps],
-        read_bytes_per_s=[_per_s(b.read_bytes - a.read_bytes, b.at - a.at) for a, b in steps],
-    )
 
 
 def _ratio(part: int, whole: int) -> float | None:

@@ -1,0 +1,210 @@
+"""Samples the reports of nodes every `STEP_S` seconds: the newest points of all series, in memory.
+
+Every manager samples; the leader also writes its points to the database. Another manager that becomes the leader
+therefore has the points since the last write.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from app.observe.series import (
+    FLEET,
+    NODE_COLUMNS,
+    OTHER_TENANTS,
+    TENANT_COLUMNS,
+    SeriesColumn,
+    node_scope,
+    tenant_scope,
+)
+from dataplane.protocol.stats.node import NodeStats
+
+STEP_S = 10
+MAX_POINTS = 180
+"""Points that are kept in memory: half an hour, for a database that is away."""
+MAX_TENANTS = 200
+"""Tenants with series of their own; the others are summed."""
+CHOICE_S = 3600
+"""Seconds after which these tenants are chosen again."""
+MAX_GAP_S = 60
+"""Longest time between two samples of a node whose difference counts as the increase of one point."""
+MAX_REMEMBERED = 10_000
+"""Tenants of one node whose last counters are remembered."""
+Values = tuple[int | None, ...]
+"""A value for each column."""
+
+
+class Point(NamedTuple):
+    """The values of all scopes at one time."""
+
+    at: int
+    """Unix seconds, a multiple of STEP_S. Counters are increases of the step that ends here."""
+    packed: Mapping[str, bytes]
+    """Values by scope, in MessagePack."""
+
+    def values(self, scope: str) -> Values | None:
+        """Return the values of a scope, in the order of `columns_of`; None if it was not sampled."""
+        packed = self.packed.get(scope)
+        return None if packed is None else _decoder.decode(packed)
+
+
+def columns_of(scope: str) -> Mapping[str, SeriesColumn]:
+    return TENANT_COLUMNS if scope.startswith("t") else NODE_COLUMNS
+
+
+_decoder = msgspec.msgpack.Decoder(Values)
+_encoder = msgspec.msgpack.Encoder()
+_NODE = list(NODE_COLUMNS.values())
+_TENANT = list(TENANT_COLUMNS.values())
+_OF_NODE = [column.of_node for column in _NODE if column.of_node]
+_OF_TENANT = [column.of_tenant for column in _TENANT if column.of_tenant]
+
+
+@dataclass
+class _Counted:
+    """Last values of one process of a node."""
+
+    epoch: str
+    at: int
+    values: Sequence[int | None]
+    tenants: dict[str, Sequence[int | None]] = field(default_factory=dict)
+    forgot: bool = False
+    """Whether counters of tenants were forgotten, so that a tenant without any is not known to be new."""
+
+
+class Sampler:
+    """Takes samples, and has the newest points. `sample` may run in a thread while others read."""
+
+    def __init__(self) -> None:
+        self.points: deque[Point] = deque(maxlen=MAX_POINTS)
+        """Oldest first."""
+        self._counted: dict[str, _Counted] = {}
+        self._chosen: set[str] = set()
+        self._choice = -1
+        self._asked: dict[str, int] = {}
+        """Requested blocks of tenants since the last choice."""
+
+    def is_due(self, now: float) -> bool:
+        return not self.points or int(now // STEP_S) * STEP_S > self.points[-1].at
+
+    def sample(self, now: float, stats: Iterable[NodeStats]) -> None:
+        """Add a point for the step that ended last. Without reports, or for a time that has a point, there is none."""
+        at = int(now // STEP_S) * STEP_S
+        reports = list(stats)
+        if not reports or (self.points and at <= self.points[-1].at):
+            return
+        nodes: dict[str, Values] = {}
+        tenants: dict[str, list[Values]] = {}
+        for node in reports:
+            nodes[node.node] = self._count(node, at, tenants)
+        self._counted = {
+            name: each for name, each in self._counted.items() if name in nodes or at - each.at <= MAX_GAP_S
+        }
+        found = {node_scope(name): values for name, values in nodes.items()}
+        found[FLEET] = _sum(_NODE, list(nodes.values()))
+        sums = {name: _sum(_TENANT, parts) for name, parts in tenants.items()}
+        self._choose(at, sums)
+        rest: list[Values] = []
+        for name, values in sums.items():
+            if name in self._chosen:
+                found[tenant_scope(name)] = values
+            else:
+                rest.append(values)
+        rest += [others for node in reports if (others := self._others(node)) is not None]
+        if rest:
+            found[tenant_scope(OTHER_TENANTS)] = _sum(_TENANT, rest)
+        self.points.append(Point(at, {scope: _encoder.encode(values) for scope, values in found.items()}))
+
+    def _count(self, node: NodeStats, at: int, tenants: dict[str, list[Values]]) -> Values:
+        """Return the values of a node, and add those of its tenants."""
+        values = [read(node) for read in _OF_NODE]
+        before = self._counted.get(node.node)
+        if before is not None and at - before.at > MAX_GAP_S:
+            before = None
+        counted = _Counted(node.epoch, at, values)
+        restarted = before is not None and before.epoch != node.epoch
+        if before is not None and not restarted:
+            counted.tenants, counted.forgot = before.tenants, before.forgot
+        # A process that replaced a sampled one counts from 0; what another process did before its first sample is
+        # not known.
+        last: Sequence[int | None] | None = None
+        if before is not None:
+            last = [0] * len(values) if restarted else before.values
+        for tenant in node.tenants:
+            now = [read(tenant) for read in _OF_TENANT]
+            base = counted.tenants.get(tenant.tenant)
+            if base is None and before is not None and not counted.forgot:
+                base = [0] * len(now)
+            tenants.setdefault(tenant.tenant, []).append(_increases(_TENANT, now, base))
+            counted.tenants[tenant.tenant] = now
+        self._forget(counted, node)
+        self._counted[node.node] = counted
+        return _increases(_NODE, values, last)
+
+    def _others(self, node: NodeStats) -> Values | None:
+        """Return the values of the tenants that a node does not list."""
+        if node.other_tenants is None:
+            return None
+        counted = self._counted[node.node]
+        now = [read(node.other_tenants) for read in _OF_TENANT]
+        base = counted.tenants.get(OTHER_TENANTS)
+        counted.tenants[OTHER_TENANTS] = now
+        return _increases(_TENANT, now, base)
+
+    def _forget(self, counted: _Counted, node: NodeStats) -> None:
+        if len(counted.tenants) <= MAX_REMEMBERED:
+            return
+        listed = {tenant.tenant for tenant in node.tenants} | {OTHER_TENANTS}
+        counted.tenants = {name: each for name, each in counted.tenants.items() if name in listed}
+        counted.forgot = True
+
+    def _choose(self, at: int, sums: Mapping[str, Values]) -> None:
+        """Choose the tenants with series of their own: those with the largest share of the bytes or of the requested
+        blocks. They change once an hour; until then, new tenants get the places that are free."""
+        for name, values in sums.items():
+            self._asked[name] = self._asked.get(name, 0) + (values[_REQUESTED] or 0)
+        turn = (at - 1) // CHOICE_S
+        if turn == self._choice and (len(self._chosen) >= MAX_TENANTS or self._chosen.issuperset(sums)):
+            return
+        used = {name: values[_USED] or 0 for name, values in sums.items()}
+        all_used, all_asked = sum(used.values()) or 1, sum(self._asked.values()) or 1
+
+        def rank(name: str) -> tuple[float, str]:
+            return -max(used[name] / all_used, self._asked.get(name, 0) / all_asked), name
+
+        kept = self._chosen if turn == self._choice else set()
+        ranked = sorted((name for name in used if name not in kept), key=rank)
+        self._chosen = kept | set(ranked[: MAX_TENANTS - len(kept)])
+        if turn != self._choice:
+            self._choice, self._asked = turn, {}
+
+
+_LARGEST = 2**50
+_USED = list(TENANT_COLUMNS).index("used_bytes")
+_REQUESTED = list(TENANT_COLUMNS).index("requested_blocks")
+
+
+def _increases(
+    columns: Sequence[SeriesColumn], now: Sequence[int | None], before: Sequence[int | None] | None
+) -> Values:
+    """Return gauges as they are, and the increase of counters: None without values from before. A counter that fell
+    did not increase: an engine can make it wrap around. Values are bounded, so that sums can be stored."""
+    found: list[int | None] = []
+    for column, value, was in zip(columns, now, before or [None] * len(now), strict=True):
+        if value is None or (column.is_counter and before is None):
+            found.append(None)
+        else:
+            found.append(min(max(0, value - (was or 0) if column.is_counter else value), _LARGEST))
+    return tuple(found)
+
+
+def _sum(columns: Sequence[SeriesColumn], parts: Sequence[Values]) -> Values:
+    """Return the sum of each column over its parts, or the largest where values do not add up."""
+    found: list[int | None] = []
+    for column, values in zip(columns, zip(*parts, strict=True), strict=True):
+        known = [value for value in values if value is not None]
+        found.append((sum(known) if column.adds else max(known)) if known else None)
+    return tuple(found)

@@ -1,0 +1,513 @@
+"""Series: what is sampled, how points survive hours, days, restarts and changes of the leader, and who sees them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import Invalid, StoreUnavailable
+from app.ingest.fleet import Fleet
+from app.ingest.sampler import MAX_POINTS, MAX_TENANTS, STEP_S, Sampler
+from app.observe.series import FLEET, NODE_COLUMNS, OTHER_TENANTS, SERIES, TENANT_COLUMNS, tenant_scope
+from app.schemas.views.series import SeriesAnswer
+from app.services.base.principals import PLANE, Principal
+from app.services.views import packed_points, series_writer
+from app.services.views.applied_changes import AppliedChanges
+from app.services.views.marks import Marks
+from app.services.views.series import MAX_RANGE_S, SeriesQuery, SeriesService
+from app.services.views.series_writer import DAY_S, HOUR_S, MAX_BYTES, ROLLED_STEP_S, SPANS, SeriesWriter
+from app.store.base.database import Database
+from app.store.views import events, series
+from app.store.views.events import EventRow
+from dataplane.protocol.stats.node import NodeStats
+from dataplane.protocol.stats.pool import PoolStats, Totals
+from dataplane.protocol.stats.tenants import TenantStats
+from tests.app.callers import asked, guarding, made
+from tests.app.fake_node import FakeNode
+from tests.app.plane import Plane
+
+pytestmark = pytest.mark.anyio
+MIDNIGHT = 1_795_651_200
+COUNTED = ("requested_blocks_per_s", "stored_bytes_per_s", "hit_tokens_per_s")
+
+
+def report(
+    node: str = "a", epoch: str = "1", tenants: list[TenantStats] | None = None, used: int = 40, **totals: int
+) -> NodeStats:
+    return NodeStats(
+        0.0, node, epoch, 0.0, True, PoolStats(100, used), Totals(**totals), {}, tenants or [], None, [], [], {}
+    )  # fmt: skip
+
+
+class Manager:
+    """What one manager has of series."""
+
+    def __init__(self, database: Database, now: float = MIDNIGHT, **more: Any) -> None:
+        self.now = now
+        self.leads = True
+        self.sampler = Sampler()
+        clock: Callable[[], float] = lambda: self.now  # noqa: E731
+        self.writer = SeriesWriter(database, self.sampler, lambda: self.leads, clock, **more)
+        marks = Marks(database, AppliedChanges(database, Fleet(), 3600.0))
+        self.service = SeriesService(database, self.sampler, self.writer, marks, clock)
+
+    def sample(self, *reports: NodeStats, after_s: float = STEP_S) -> None:
+        self.now += after_s
+        self.sampler.sample(self.now, reports)
+
+    async def ask(
+        self,
+        *names: str,
+        tenants: tuple[str, ...] = (),
+        nodes: tuple[str, ...] = (),
+        range_s: int = 60,
+        step_s: int | None = None,
+        end: float | None = None,
+        by: Principal = PLANE,
+    ) -> SeriesAnswer:
+        return await self.service.answer(SeriesQuery(names, nodes, tenants, range_s, step_s, end), by)
+
+    async def values(self, name: str, **more: Any) -> list[float | None]:
+        (found,) = (await self.ask(name, **more)).series
+        return found.values
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = Database(database_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def away(tmp_path: Path) -> AsyncIterator[Database]:
+    """A database that cannot be opened."""
+    opened = Database(f"sqlite:///{tmp_path / 'nowhere' / 'larder.db'}")
+    yield opened
+    await opened.close()
+
+
+def busy(number: int, requested: int = 0) -> NodeStats:
+    """A report of a node that was asked for 7 more blocks, and tenant `t` for 5 of them, with each number."""
+    tenant = TenantStats("t", bytes=10, requested_blocks=number * 5, hit_blocks=number * 2, hit_tokens=number)
+    return report(
+        tenants=[tenant], used=number % 50, requested_blocks=requested or number * 7, hit_blocks=number * 3,
+        stored_bytes=number * number,
+    )  # fmt: skip
+
+
+async def test_rates_ratios_and_gauges_are_those_of_the_reports(away: Database) -> None:
+    manager = Manager(away)
+    manager.sample(report("a", requested_blocks=1000, hit_blocks=1000, used=1))
+    manager.sample(report("a", requested_blocks=1100, hit_blocks=1050, used=2), report("b", used=5))
+    manager.sample(report("a", requested_blocks=1100, hit_blocks=1050, used=4), report("b", used=5))
+    assert await manager.values("requested_blocks_per_s", range_s=30) == [None, 10, 0]
+    assert await manager.values("hit_ratio", range_s=30) == [None, 0.5, None]
+    assert await manager.values("used_bytes", range_s=30) == [1, 7, 9]
+    assert await manager.values("used_bytes", range_s=30, nodes=("b",)) == [None, 5, 5]
+    assert await manager.values("nodes", range_s=30, step_s=30) == [pytest.approx(5 / 3, rel=1e-5)]
+    assert await manager.values("hit_ratio", range_s=30, step_s=30) == [0.5]
+    assert (await manager.ask("hit_ratio", range_s=30)).at == [MIDNIGHT + each for each in (10, 20, 30)]
+
+
+async def test_a_process_that_replaces_another_is_counted_from_zero(away: Database) -> None:
+    manager = Manager(away)
+    for epoch, requested in (("1", 100), ("1", 200), ("2", 30), ("2", 30)):
+        tenant = TenantStats("t", requested_blocks=requested)
+        manager.sample(report(epoch=epoch, requested_blocks=requested, tenants=[tenant]))
+    assert await manager.values("requested_blocks_per_s", range_s=40) == [None, 10, 3, 0]
+    assert await manager.values("requested_blocks_per_s", range_s=40, tenants=("t",)) == [None, 10, 3, 0]
+
+
+async def test_a_time_without_reports_is_null_and_what_happened_meanwhile_is_no_peak(away: Database) -> None:
+    manager = Manager(away)
+    manager.sample(report(requested_blocks=100))
+    manager.sample(report(requested_blocks=200))
+    manager.sample()
+    manager.sample(report(requested_blocks=9999), after_s=120)
+    manager.sample(report(requested_blocks=10_009))
+    values = await manager.values("requested_blocks_per_s", range_s=160)
+    assert values == [None, 10, *[None] * 13, 1]
+    assert (await manager.values("used_bytes", range_s=160))[1:] == [40, *[None] * 12, 40, 40]
+
+
+async def test_a_tenant_that_a_known_process_lists_for_the_first_time_is_new(away: Database) -> None:
+    manager = Manager(away)
+    manager.sample(report(tenants=[TenantStats("old", requested_blocks=500)]))
+    tenants = [TenantStats("old", requested_blocks=500), TenantStats("new", requested_blocks=20)]
+    manager.sample(report(tenants=tenants))
+    assert await manager.values("requested_blocks_per_s", range_s=20, tenants=("new",)) == [None, 2]
+    assert await manager.values("requested_blocks_per_s", range_s=20, tenants=("old",)) == [None, 0]
+
+
+async def test_two_hundred_tenants_have_series_and_the_others_are_summed(away: Database) -> None:
+    manager = Manager(away)
+    many = MAX_TENANTS + 50
+
+    def tenants(times: int) -> list[TenantStats]:
+        # The smallest tenant makes half of the requests, so it is among those with series.
+        asked_for = [100 * many if place == many - 1 else 100 for place in range(many)]
+        return [
+            TenantStats(f"t{place:03}", bytes=many - place, requested_blocks=asked_for[place] * times)
+            for place in range(many)
+        ]
+
+    manager.now = MIDNIGHT - 20
+    manager.sample(report(tenants=tenants(1)))
+    manager.sample(report(tenants=tenants(2)))
+    manager.sample(report(tenants=tenants(3)))  # the first point of an hour
+    point = manager.sampler.points[-1]
+    named = {scope for scope in point.packed if scope.startswith("t")} - {tenant_scope(OTHER_TENANTS)}
+    assert len(named) == MAX_TENANTS
+    assert tenant_scope("t000") in named
+    assert tenant_scope(f"t{many - 1:03}") in named
+    place = list(TENANT_COLUMNS).index("requested_blocks")
+    sums = [(point.values(scope) or ())[place] or 0 for scope in {*named, tenant_scope(OTHER_TENANTS)}]
+    assert sum(sums) == sum(each.requested_blocks for each in tenants(1))
+    manager.sample(report(tenants=[*tenants(4), TenantStats("giant", bytes=10**9)]))
+    assert tenant_scope("giant") not in manager.sampler.points[-1].packed
+    manager.sample(report(tenants=[*tenants(5), TenantStats("giant", bytes=10**9)]), after_s=HOUR_S)
+    assert tenant_scope("giant") in manager.sampler.points[-1].packed
+    assert sum(scope.startswith("t") for scope in manager.sampler.points[-1].packed) == MAX_TENANTS + 1
+
+
+async def fill(manager: Manager, start: int, points: int) -> None:
+    """Sample once each step from `start` on, and flush each minute."""
+    manager.now = start
+    for number in range(points + 1):
+        manager.sampler.sample(start + number * STEP_S, [busy(number)])
+        manager.now = start + number * STEP_S
+        if number % 6 == 5:
+            await manager.writer.step()
+            assert manager.writer.problem == ""
+    await manager.writer.step()
+
+
+async def sums(manager: Manager, step_s: int, start: int, end: int, **more: Any) -> dict[str, float]:
+    """The sum of each counter over a time."""
+    answer = await manager.ask(*COUNTED, range_s=end - start, step_s=step_s, end=end, **more)
+    return {each.name: sum(value or 0 for value in each.values) * step_s for each in answer.series}
+
+
+async def test_no_count_is_lost_when_points_become_hours_and_days(database: Database) -> None:
+    manager = Manager(database)
+    points = 3 * HOUR_S // STEP_S
+    start, end = MIDNIGHT - 2 * HOUR_S, MIDNIGHT + HOUR_S
+    await fill(manager, start, points)
+    counted = {
+        "requested_blocks_per_s": points * 7, "stored_bytes_per_s": points * points, "hit_tokens_per_s": points,
+    }  # fmt: skip
+    of_tenant = {"requested_blocks_per_s": points * 5, "hit_tokens_per_s": points}
+
+    async def check(step_s: int) -> None:
+        assert await sums(manager, step_s, start, end) == pytest.approx(counted, rel=1e-5)
+        answer = await manager.ask(*of_tenant, range_s=end - start, step_s=step_s, end=end, tenants=("t",))
+        found = {each.name: sum(value or 0 for value in each.values) * step_s for each in answer.series}
+        assert found == pytest.approx(of_tenant, rel=1e-5)
+        ratio = await manager.values("hit_ratio", range_s=end - start, step_s=step_s, end=end)
+        assert {value for value in ratio if value is not None} == {0.428571}
+
+    await check(10)
+    await check(300)
+    async with database.read() as session:
+        hours = await series.keys(session, STEP_S, end)
+        days = await series.keys(session, ROLLED_STEP_S, end)
+        assert await series.oldest_recent(session) is None
+    assert hours == {(scope, start + hour * HOUR_S) for scope in (FLEET, "na", "tt") for hour in range(-1, 3)}
+    assert days == {(scope, MIDNIGHT - DAY_S) for scope in (FLEET, "na", "tt")}
+    manager.now = MIDNIGHT + 2 * DAY_S
+    await manager.writer.tidy()
+    async with database.read() as session:
+        assert await series.keys(session, STEP_S, end) == set()
+    await check(300)
+    await check(3600)
+    with pytest.raises(Invalid, match="a multiple of 300 for times more than a day ago, got 10"):
+        await check(10)
+    used = await manager.values("used_bytes", range_s=600, step_s=300, end=start + 1200)
+    assert used == [pytest.approx(25, abs=6), pytest.approx(25, abs=6)]
+    manager.now = MIDNIGHT + 32 * DAY_S
+    await manager.writer.tidy()
+    async with database.read() as session:
+        assert await series.keys(session, ROLLED_STEP_S, end) == set()
+
+
+async def test_a_new_process_adds_to_what_the_old_one_wrote_and_the_time_between_is_null(
+    database: Database,
+) -> None:
+    first = Manager(database)
+    for number in range(1, 7):
+        first.sample(busy(number))
+    await first.writer.flush_last()
+    second = Manager(database, now=first.now + 60)
+    for number in range(20, 23):
+        second.sample(busy(number))
+    expected = [None, *[0.7] * 5, *[None] * 7, 0.7, 0.7]
+    assert await second.values("requested_blocks_per_s", range_s=150) == expected
+    await second.writer.step()
+    assert await second.values("requested_blocks_per_s", range_s=150) == expected
+    assert (await second.values("used_bytes", range_s=150))[5:13] == [6, *[None] * 6, 20]
+
+
+async def test_a_successor_writes_what_the_leader_had_not_written(database: Database) -> None:
+    leader, follower = Manager(database), Manager(database)
+    follower.leads = False
+    for number in range(1, 19):
+        leader.sample(busy(number))
+        follower.sample(busy(number))
+        await follower.writer.step()
+        if number == 6:
+            await leader.writer.step()
+    follower.leads = True
+    await follower.writer.step()
+    reader = Manager(database, now=follower.now)
+    expected = [None, *[0.7] * 17]
+    for manager in (leader, follower, reader):
+        assert await manager.values("requested_blocks_per_s", range_s=180) == expected
+    async with database.read() as session:
+        rows = await series.recent(session, MIDNIGHT, MIDNIGHT + HOUR_S)
+    assert [at for at, _ in rows] == [MIDNIGHT + 60, MIDNIGHT + 180]
+
+
+async def test_a_follower_answers_with_its_newest_points(database: Database) -> None:
+    leader, follower = Manager(database), Manager(database)
+    for number in range(1, 7):
+        leader.sample(busy(number))
+        follower.sample(busy(number))
+    await leader.writer.step()
+    follower.sample(busy(7))
+    assert await follower.values("requested_blocks_per_s", range_s=70) == [None, *[0.7] * 6]
+
+
+@contextmanager
+def refusing(database: Database) -> Iterator[None]:
+    """The database takes no changes, as when its disk is full."""
+
+    def write(*, light: bool = False) -> Any:
+        raise StoreUnavailable("the disk is full")
+
+    kept, database.write = database.write, write  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        database.write = kept  # type: ignore[method-assign]
+
+
+async def test_points_wait_for_a_database_that_takes_none_and_answers_say_so(database: Database) -> None:
+    manager = Manager(database)
+    manager.sample(busy(1))
+    await manager.writer.step()
+    with refusing(database):
+        manager.sample(busy(2))
+        await manager.writer.step()
+        answer = await manager.ask("requested_blocks_per_s", range_s=20)
+        assert answer.problem == "points after 00:00:10 UTC are not stored: the disk is full"
+        assert answer.series[0].values == [None, 0.7]
+    await manager.writer.step()
+    assert (await manager.ask("hit_ratio")).problem == ""
+    successor = Manager(database, now=manager.now)
+    assert await successor.values("requested_blocks_per_s", range_s=20) == [None, 0.7]
+
+
+async def test_points_that_no_longer_fit_into_memory_are_counted_as_lost(database: Database) -> None:
+    manager = Manager(database)
+    manager.sample(busy(1))
+    await manager.writer.step()
+    with refusing(database):
+        for number in range(2, MAX_POINTS + 12):
+            manager.sample(busy(number))
+        await manager.writer.step()
+        assert manager.writer.lost == 10
+    await manager.writer.step()
+    assert (manager.writer.lost, manager.writer.problem) == (10, "")
+
+
+async def test_the_newest_points_are_shown_while_the_database_is_away(away: Database) -> None:
+    manager = Manager(away)
+    manager.sample(busy(1))
+    manager.sample(busy(2))
+    answer = await manager.ask("requested_blocks_per_s", range_s=20)
+    assert answer.series[0].values == [None, 0.7]
+    assert answer.problem.startswith("stored points are missing: ")
+
+
+async def test_the_oldest_points_go_when_there_are_too_many_bytes(database: Database) -> None:
+    manager = Manager(database)
+    await fill(manager, MIDNIGHT - 3 * HOUR_S, 3 * HOUR_S // STEP_S)
+    async with database.read() as session:
+        sizes = await series.sizes(session, STEP_S)
+    assert len(sizes) == 4
+    small = Manager(database, now=manager.now, max_bytes=sizes[2][1] + sizes[3][1] + 1)
+    await small.writer.tidy()
+    async with database.read() as session:
+        assert await series.sizes(session, STEP_S) == sizes[2:]
+
+
+def test_series_of_eight_nodes_and_two_hundred_tenants_fit_into_200_mb() -> None:
+    page, integer = 4096, 8
+    scopes = 1 + 8 + MAX_TENANTS + 1
+    rows = scopes * sum(
+        series_writer.KEPT_S[step_s] // span_s + 2 for step_s, span_s in SPANS.items()
+    )  # and one that is not complete, and one that is not deleted yet
+    values = 9 * len(NODE_COLUMNS) + (MAX_TENANTS + 1) * len(TENANT_COLUMNS)
+    incomplete_hour = HOUR_S // STEP_S * values * integer
+    half_empty_pages = rows * page // 2
+    assert len(SPANS) * MAX_BYTES + 2 * incomplete_hour + half_empty_pages <= 200_000_000
+
+
+numbers = st.none() | st.integers(0, 3) | st.integers(0, 2**50)
+
+
+@given(st.sampled_from(["used_bytes", "requested_blocks"]), st.lists(numbers, max_size=20))
+def test_packed_points_are_unpacked_as_they_were(name: str, values: list[int | None]) -> None:
+    assert packed_points.unpack(packed_points.pack({name: values})) == {name: values}
+    scopes = packed_points.PackedScopes(packed_points.pack_scopes(7, 10, {"ta": {name: values}}))
+    assert (scopes.start, scopes.columns("ta"), scopes.columns("tb")) == (7, {name: values}, {})
+
+
+@given(st.lists(numbers, min_size=1, max_size=40))
+def test_merged_points_have_the_same_sum(values: list[int | None]) -> None:
+    merged = packed_points.roll_up({"requested_blocks": values, "used_bytes": values}, 10, 6)
+    known = [value for value in values if value is not None]
+    assert sum(value or 0 for value in merged["requested_blocks"]) == sum(known)
+    assert sum(each or 0 for each in merged[packed_points.MEASURED_S]) == len(known) * 10
+    gauges = [value for value in merged["used_bytes"] if value is not None]
+    assert all(min(known) <= value <= max(known) for value in gauges)
+
+
+async def test_a_rate_is_for_the_measured_part_of_a_step(database: Database) -> None:
+    manager = Manager(database, now=MIDNIGHT - 100)
+    for number in range(1, 10):
+        manager.sample(busy(number))
+    await manager.writer.flush()
+    manager.now = MIDNIGHT + 2 * DAY_S
+    await manager.writer.tidy()
+    values = await manager.values("requested_blocks_per_s", range_s=600, step_s=300, end=MIDNIGHT)
+    assert values == [None, 0.7]
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("name=hit_ratio&name=bogus", f"name: expected one of {', '.join(SERIES)}; got 'bogus'"),
+        ("name=capacity_bytes&tenant=t", "got 'capacity_bytes'"),
+        ("name=limit_bytes&node=n", "name: expected a series that is kept for nodes, got 'limit_bytes'"),
+        ("name=hit_ratio&tenant=a/b", "tenant: expected no control characters"),
+        ("name=hit_ratio&step_s=15", "step_s: expected a multiple of 10, got 15"),
+        ("name=hit_ratio&step_s=0", "step_s: "),
+        (
+            f"name=hit_ratio&range_s={30 * DAY_S}&step_s=10",
+            "step_s: expected a multiple of 300 for times more",
+        ),
+        (f"name=hit_ratio&range_s={MAX_RANGE_S + 1}", "range_s: "),
+        (f"name=hit_ratio&range_s={MAX_RANGE_S}", "range_s: expected at most 2592000 without a Prometheus"),
+        (
+            "name=hit_ratio&range_s=86400&step_s=10" + "".join(f"&node=n{i}" for i in range(24)),
+            "200,000 values",
+        ),
+        ("name=hit_ratio&end=nan", "end: "),
+        ("name=hit_ratio&range_s=60&range_s=60", "range_s: expected once"),
+        ("", "name"),
+    ],
+)
+async def test_a_wrong_query_is_refused_with_what_was_expected(
+    shared_plane: Plane, query: str, detail: str
+) -> None:
+    answer = await shared_plane.http.get(f"/api/v1/series?{query}")
+    assert answer.status_code == 422
+    assert detail in answer.json()["detail"]
+
+
+async def test_series_come_with_changes_and_restarts_and_are_not_sent_twice(
+    plane: Plane, node: FakeNode
+) -> None:
+    node.stats.tenants = [TenantStats("acme", bytes=5)]
+    await plane.put_quota("acme", 5)
+    await node.restart()
+    path = "/api/v1/series?name=used_bytes&name=nodes&range_s=60"
+    async with asyncio.timeout(60):
+        while True:
+            body = await plane.get(path)
+            kinds = {mark["kind"] for mark in body["marks"]}
+            if (
+                any(value is not None for value in body["series"][1]["values"])
+                and {"change", "node"} <= kinds
+            ):
+                break
+            await asyncio.sleep(0.1)
+    assert [each["name"] for each in body["series"]] == ["used_bytes", "nodes"]
+    assert len(body["at"]) == len(body["series"][0]["values"]) == 6
+    (change,) = [mark for mark in body["marks"] if mark["kind"] == "change"]
+    assert change["title"].startswith("create quota acme: limit_bytes 5 B, ")
+    assert (change["tenant"], change["level"]) == ("acme", "info")
+    assert change["ref"].startswith("audit/")
+    past = f"{path}&end={body['at'][-1]}"
+    first = await plane.http.get(past)
+    again = await plane.http.get(past, headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    other = await plane.get(f"{path}&tenant=rival".replace("&name=nodes", ""))
+    assert not [mark for mark in other["marks"] if mark["tenant"] == "acme"]
+
+
+async def test_a_restart_is_one_mark_and_a_node_that_comes_back_is_another(database: Database) -> None:
+    manager = Manager(database)
+    at = MIDNIGHT
+    rows = [
+        ("dataplane.exited", at, "a", {"code": -9}),
+        ("dataplane.started", at + 1, "a", {"pid": 7}),
+        ("node.joined", at + 2, "a", {}),
+        ("alert.fired", at + 3, "", {"alertname": "Hot", "alert_severity": "critical", "tenant": "t"}),
+        ("node.lost", at + 20, "a", {}),
+        ("node.joined", at + 30, "a", {}),
+        ("blocks.evicted", at + 31, "a", {}),
+    ]
+    async with database.write() as session:
+        await events.append(
+            session, [EventRow(at=at, name=name, node=node, fields=fields) for name, at, node, fields in rows]
+        )
+    manager.now = at + 60
+    marks = (await manager.ask("nodes")).marks
+    assert [(mark.kind, mark.level, mark.title) for mark in marks] == [
+        ("crash", "error", "data plane killed by signal 9"),
+        ("restart", "info", "data plane started"),
+        ("alert", "error", "Hot fires"),
+        ("node", "error", "node lost"),
+        ("node", "info", "node joined"),
+    ]
+    assert [mark.tenant for mark in marks if mark.kind == "alert"] == ["t"]
+    of_other_node = (await manager.ask("hit_ratio", nodes=("b",))).marks
+    assert [mark.kind for mark in of_other_node] == ["alert"]
+
+
+async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_dir: Path) -> None:
+    async with guarding(socket_dir) as plane:
+        token = await made(plane, "acme-op", tenants=["acme", "beta"])
+        sampler = plane.app.parts.sampler
+        names = ("acme", "beta", "rival")
+        for number in range(2):
+            tenants = [TenantStats(name, bytes=100, requested_blocks=number * 50) for name in names]
+            sampler.sample(time.time() + number * STEP_S, [report(tenants=tenants)])
+        end = sampler.points[-1].at
+        for name in names:
+            await plane.put_quota(name, 5, wait="")
+        plane.app.parts.series._clock = lambda: float(end + 5)
+
+        async def get(query: str) -> Any:
+            return (await asked(plane, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
+
+        body = await get("name=used_bytes&name=requested_blocks_per_s&name=capacity_bytes")
+        assert [each["values"][-1] for each in body["series"]] == [200, 10, None]
+        assert {mark["tenant"] for mark in body["marks"]} <= {"acme", "beta"}
+        assert "rival" not in str(body)
+        one = await get("name=used_bytes&tenant=acme")
+        assert one["series"][0]["values"][-1] == 100
+        for query in ("name=hit_ratio&tenant=rival", "name=hit_ratio&node=a", "name=hit_ratio&tenant=/other"):
+            assert (await get(query))["status"] == 403
+        listed = (await asked(plane, token, "GET", "/api/v1/series/names")).json()
+        assert all(each["scopes"] == ["tenant"] for each in listed["items"])
+        assert len(listed["items"]) < len((await plane.get("/api/v1/series/names"))["items"]) == len(SERIES)
