@@ -123,11 +123,12 @@ describe('the verdict', () => {
     if (!tenant) throw new Error('no tenant');
     const totals = { ...busy.totals, evicted_blocks: 5_000, stored_blocks: 9_000 };
     const pool = { ...busy.pool, used_bytes: busy.pool.capacity_bytes };
-    const scanner = { ...tenant, tenant: 'scanner', hit_blocks: 0, requested_blocks: 8_000, stored_blocks: 8_000, evicted_blocks: 1_000 };
-    const of = (more: Partial<typeof scanner>) =>
+    const scanner: typeof tenant = { ...tenant, tenant: 'scanner', limit_bytes: null, hit_blocks: 0, requested_blocks: 8_000, stored_blocks: 8_000, evicted_blocks: 1_000 };
+    const of = (more: Partial<typeof tenant>) =>
       judge({ ...busy, totals, pool, tenants: [{ ...scanner, ...more }] }, {}, busy.at).findings.filter((finding) => finding.title.includes('never hits'));
     expect(of({})).toMatchObject([{ level: 'warn', page: 'tenants', name: 'scanner' }]);
     expect(of({ evicted_blocks: 5_000 })).toMatchObject([{ level: 'note' }]);
+    expect(of({ limit_bytes: 1024, mode: 'enforce' })).toMatchObject([{ level: 'note' }]);
     expect(of({ hit_blocks: 1 })).toEqual([]);
     expect(of({ stored_blocks: 10 })).toEqual([]);
   });

@@ -303,12 +303,13 @@ function unreadStores(overview: Overview): Finding[] {
     .filter((tenant) => tenant.hit_blocks === 0 && tenant.requested_blocks > 0 && tenant.stored_blocks > totals.stored_blocks / 4)
     .slice(0, 3)
     .map((tenant) => {
-      const alone = tenant.evicted_blocks >= totals.evicted_blocks * 0.95;
+      const limited = tenant.limit_bytes !== null && tenant.mode === 'enforce';
+      const alone = limited || tenant.evicted_blocks >= totals.evicted_blocks * 0.95;
       const full = share(pool.used_bytes, pool.capacity_bytes) > 0.95;
       return {
         level: alone || !full ? 'note' : 'warn',
         title: `Tenant ${named(tenant.tenant)} stores and never hits`,
-        detail: `None of ${plural(tenant.requested_blocks, 'block')} that it asked for was cached, and it stored ${whole(tenant.stored_blocks)}. ${alone ? 'Its limit keeps it from evicting blocks of others.' : 'Its stores evict blocks of others: a limit stops that.'}`,
+        detail: `None of ${plural(tenant.requested_blocks, 'block')} that it asked for was cached, and it stored ${whole(tenant.stored_blocks)}. ${limited ? 'Its limit bounds what it takes from others.' : alone ? 'It evicts its own blocks.' : 'Its stores evict blocks of others: a limit stops that.'}`,
         page: 'tenants',
         name: tenant.tenant,
       };
