@@ -5,70 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
+from playwright.sync_api import Browser, expect
 
 from app.http.examples import EXAMPLES
 from dataplane.ipc.queue import MessageQueue, QueueReader
 from dataplane.ipc.store import ShmObjectStore
-from tests.e2e.conftest import LIMIT_MS
+from tests.e2e.dashboard import dialog, fits, go, opened, press, shot
 from tests.e2e.larder import MODEL, Larder, cached, keys, running, store, until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
-
-
-@contextmanager
-def opened(larder: Larder, browser: Browser, token: str = "", **options: Any) -> Iterator[Page]:
-    """The live page; with a token after a login. Nothing may be thrown, and nothing foreign requested."""
-    thrown: list[str] = []
-    foreign: list[str] = []
-    viewport: ViewportSize = {"width": options.pop("width", 1440), "height": 1000}
-    context = browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
-    context.set_default_timeout(LIMIT_MS)
-    with ExitStack() as stack:
-        stack.callback(context.close)
-        page = context.new_page()
-        page.on("pageerror", lambda error: thrown.append(str(error)))
-        page.on(
-            "request", lambda asked: None if asked.url.startswith(larder.url) else foreign.append(asked.url)
-        )
-        page.goto(larder.url)
-        if token:
-            page.get_by_label("Token").fill(token)
-            page.get_by_label("Token").press("Enter")
-        page.locator("#verdict-title").wait_for()
-        yield page
-    assert thrown == []
-    assert foreign == []
-
-
-def dialog(page: Page, title: str) -> Locator:
-    found = page.get_by_role("dialog", name=title)
-    found.wait_for()
-    return found
-
-
-def press(place: Page | Locator, name: str) -> None:
-    place.get_by_role("button", name=name, exact=True).click()
-
-
-def shot(page: Page, name: str) -> None:
-    if folder := os.environ.get("LARDER_TEST_SCREENSHOTS"):
-        page.screenshot(path=str(Path(folder) / f"{name}.png"))
-
-
-def fits(page: Page) -> bool:
-    """Whether nothing is wider than the window or the open dialog."""
-    wide: list[str] = page.evaluate(
-        """() => [document.documentElement, document.querySelector('dialog')]
-             .filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.tagName)"""
-    )
-    return wide == []
 
 
 def token_of(larder: Larder, name: str, role: str, **fields: Any) -> str:
@@ -83,6 +32,7 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
 ) -> None:
     with running(socket_dir) as larder, opened(larder, browser) as page:
         node = larder.node()["name"]
+        go(page, "tenants")
         press(page, "New quota")
         form = dialog(page, "New quota")
         expect(form.get_by_label("Name")).to_be_focused()
@@ -144,6 +94,7 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
         quota = larder.get("quotas/acme")
         assert (quota["limit_bytes"], quota["weight"]) == (3 << 20, 7)
 
+        page.get_by_role("link", name="acme").click()
         page.get_by_role("button", name="Delete the quota of acme").click()
         sure = dialog(page, "Delete the quota acme")
         shot(page, "quota-delete")
@@ -158,6 +109,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
     dark: dict[str, Any] = {"color_scheme": "dark", "width": 400}
     with running(socket_dir) as larder, opened(larder, browser, **dark) as page:
         node = larder.node()["name"]
+        go(page, "settings")
         press(page, "New tier")
         form = dialog(page, "New tier")
         form.get_by_label("Name").fill("nvme")
@@ -201,6 +153,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         until(lambda: larder.get("tiers")["total"] == 0, "deleted")
         page.keyboard.press("Escape")
 
+        go(page, "policy")
         press(page, "New policy")
         form = dialog(page, "New policy")
         expect(form.get_by_label("Name")).to_have_value("default")
@@ -214,7 +167,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         press(form, "Save")
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
         press(form, "Done")
-        expect(page.get_by_role("list", name="Policy records")).to_contain_text("s3fifo")
+        expect(page.get_by_role("region", name="Policies")).to_contain_text("s3fifo")
         until(lambda: larder.node()["stats"]["policy"]["algorithm"] == "s3fifo", "in force")
 
 
@@ -225,6 +178,7 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
         with larder.engine(engine="vllm 0.33", group="engine-0") as engine:
             prompt = keys("prompt", 4)
             store(engine, prompt)
+            go(page, "pins")
             press(page, "New pin")
             form = dialog(page, "New pin")
             form.get_by_label("Name").fill("system-prompt")
@@ -251,10 +205,18 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
             press(form, "Check")
             expect(form.locator("#field-name-faults")).to_contain_text("already")
             press(form, "Close")
-            page.get_by_role("button", name="Delete the pin system-prompt").click()
+            page.get_by_role("button", name="Release the pin system-prompt").click()
             sure = dialog(page, "Delete the pin system-prompt")
+            expect(sure.get_by_text("It keeps 4 blocks of _default in memory now: 256 KiB.")).to_be_visible()
+            made = larder.get("pins/system-prompt")
             press(sure, "Delete system-prompt")
             expect(sure.get_by_text(f"{node} has dropped it")).to_be_visible()
+            press(sure, "Undo")
+            expect(sure.get_by_text("The pin system-prompt is back.")).to_be_visible()
+            assert larder.get("pins/system-prompt")["keys_digest"] == made["keys_digest"]
+            press(sure, "Done")
+            page.get_by_role("button", name="Release the pin system-prompt").click()
+            press(sure, "Delete system-prompt")
             press(sure, "Done")
             assert larder.get("pins")["total"] == 0
             for _ in range(5):
@@ -271,6 +233,7 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
             hot = larder.get("pins/hot")
             assert (hot["model"], hot["ttl_s"], hot["refresh_on_hit"]) == (MODEL, 86_400, True)
 
+            go(page, f"nodes/{node}")
             with engine.acquire(prompt):
                 page.get_by_role("button", name="Expel vllm 0.33").click()
                 sure = dialog(page, f"Expel vllm 0.33 on {node}")
@@ -302,6 +265,7 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
         larder.put("policies/default", algorithm="lru")
         with larder.engine(engine="vllm 0.33", group="engine-0"):
             with opened(larder, browser, viewer) as page:
+                go(page, "tenants")
                 expect(page.get_by_role("button", name="New quota")).to_have_count(0)
                 page.get_by_role("button", name="Show the quota of acme").click()
                 shown = dialog(page, "Quota of acme")
@@ -311,14 +275,17 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
                 expect(shown.get_by_role("button", name="Check")).to_have_count(0)
                 shot(page, "viewer")
                 press(shown, "Close")
+                go(page, "policy")
                 page.get_by_role("button", name="Show the policy default").click()
                 expect(dialog(page, "Policy default")).to_contain_text("larder policies edit default")
                 page.keyboard.press("Escape")
+                go(page, f"nodes/{larder.node()['name']}")
                 page.get_by_role("button", name="Show vllm 0.33").click()
                 shown = page.get_by_role("dialog")
                 expect(shown).to_contain_text("larder engines expel")
             # The owner of a tenant has no ceiling yet: the server's reason is shown, and nothing is lost.
             with opened(larder, browser, own) as page:
+                go(page, "tenants")
                 page.get_by_role("button", name="Change the quota of acme").click()
                 form = dialog(page, "Quota of acme")
                 form.get_by_label("Limit limit_bytes").fill("1MiB")
@@ -346,7 +313,8 @@ def test_queues_and_stores_in_shared_memory_are_seen_on_the_node(socket_dir: Pat
         ShmObjectStore.create(1 << 20, name=f"images-{os.getpid()}", max_objects=16) as store,
         opened(larder, browser, width=400) as page,
     ):
-        seen = page.get_by_role("region", name="Nodes").get_by_role("listitem")
+        go(page, f"nodes/{larder.node()['name']}")
+        seen = page.get_by_role("region", name="Shared memory").get_by_role("listitem")
         queue.wait_for_readers(1, 60, remote=1)
         shown = f"writer {os.getpid()}, 1 reader, 1 remote reader"
         expect(seen.filter(has_text=f"{name} queue").last).to_contain_text(shown)
@@ -374,6 +342,7 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
             store(engine, prompt)
             body = {"model": MODEL, "keys": [key.hex() for key in prompt], "ttl_s": 600}
             assert larder.api.put("/api/v1/pins/system", json=body).status_code == 201
+            go(page, "pins")
             page.get_by_role("button", name="Change the pin system").click()
             form = dialog(page, "Pin system")
             expect(form.get_by_label("Keys keys")).to_have_count(0)
@@ -405,7 +374,7 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
             assert (pin["strength"], pin["note"]) == ("soft", "of another")
             assert pin["expires_at"] > before["expires_at"] + 500_000
 
-        page.get_by_role("link", name="Records").click()
+        page.get_by_role("link", name="Settings").click()
         press(page, "New ceiling")
         form = dialog(page, "New ceiling")
         form.get_by_label("Name").fill("acme")

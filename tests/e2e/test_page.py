@@ -40,13 +40,15 @@ def test_quota_pin_and_node_are_seen_live_without_an_external_request(
             "acme",
             "chat",
             "scanner",
-            "system-prompt",
             "768 KiB",
             "over limit",
-            "1 engine attached",
+            "1 engine",
+            "pin.created",
         ):
-            expect(page.get_by_text(text).first).to_be_visible()
+            expect(page.get_by_role("main").get_by_text(text).first).to_be_visible()
         expect(page.get_by_text("in sync", exact=True).first).to_be_visible()
+        page.get_by_role("link", name="Pins").click()
+        expect(page.get_by_role("link", name="system-prompt")).to_be_visible()
         folder = os.environ.get("LARDER_TEST_SCREENSHOTS")
         if folder:
             page.wait_for_timeout(2500)

@@ -35,8 +35,9 @@ class Watched:
         if not url.startswith(self.player.url):
             self.foreign.append(url)
 
-    def open(self) -> Page:
-        self.page.goto(self.player.url)
+    def open(self, at: str = "") -> Page:
+        """Open the dashboard at a page, such as `tenants/acme?sort=used`; the overview by default."""
+        self.page.goto(f"{self.player.url}#/{at}")
         return self.page
 
 
@@ -70,7 +71,13 @@ def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[Ope
     with ExitStack() as stack:
 
         def start(
-            name: str, width: int = 1440, *, dark: bool = False, opened: bool = True, alone: bool = False
+            name: str,
+            width: int = 1440,
+            *,
+            at: str = "",
+            dark: bool = False,
+            opened: bool = True,
+            alone: bool = False,
         ) -> Watched:
             player = stack.enter_context(playing(name))
             context = shared_context
@@ -84,7 +91,7 @@ def open_state(browser: Browser, shared_context: BrowserContext) -> Iterator[Ope
             one = Watched(page, player)
             watched.append(one)
             if opened:
-                one.open().locator("#verdict-title").wait_for()
+                one.open(at).locator("main section").first.wait_for()
             return one
 
         yield start

@@ -1,4 +1,4 @@
-"""A tiny server that plays the dashboard's fixtures: the built page, the API's four reads, and the event stream.
+"""A tiny server that plays the dashboard's fixtures: the built page, the API's reads, and the event stream.
 
 It stands in for the app where a test needs a state that is hard to bring about for real. Every answer carries the
 strict content security policy, so what works here works under it.
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 from tests.threads import join
 
@@ -24,17 +25,29 @@ POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-acti
 CONFIRM_INTERVAL_S = 0.2
 
 
+API = ("/api/", "/healthz")
+
 UNKNOWN: dict[str, Any] = {
     "type": "urn:larder:problem:unauthorized",
     "title": "Authentication is required",
     "status": 401,
 }
 LAST_PAGE: dict[str, Any] = {"items": [], "next_cursor": ""}
-NOT_THEIRS: dict[str, Any] = {
-    "type": "urn:larder:problem:forbidden",
-    "title": "The caller may not do this",
-    "status": 403,
+NOT_FOUND: dict[str, Any] = {"type": "about:blank", "title": "Not found", "status": 404}
+
+
+QUOTA: dict[str, Any] = {
+    "etag": '"1"',
+    "generation": 1,
+    "managed_by": "",
+    "selector": None,
+    "status": {"accepted": True, "applied": True, "nodes": {}, "conditions": []},
 }
+"""What the record of a quota has besides what the list of tenants tells."""
+
+
+def listed(items: list[Any], total: int | None = None) -> dict[str, Any]:
+    return {"items": items, "total": len(items) if total is None else total, "next_cursor": ""}
 
 
 def fixture(name: str) -> dict[str, Any]:
@@ -58,6 +71,9 @@ class Play:
     """Tier records."""
     ipc: dict[str, Any] = field(default_factory=lambda: {"items": [], "total": 0})
     policies: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    """In the charts."""
     locked: bool = False
     """Who asks is not known: the API answers nobody."""
     asked: list[str] = field(default_factory=list)
@@ -82,6 +98,17 @@ class Play:
     def now(self) -> dict[str, Any]:
         """The overview with its clock going on from the recorded time."""
         return {**self.overview, "at": self.overview["at"] + time.monotonic() - self.started}
+
+    def series(self, asked: dict[str, list[str]]) -> dict[str, Any]:
+        """The recorded series; of others, nothing was measured."""
+        at = self.history["at"]
+        nothing = [None] * len(at)
+        scope = {key: asked.get(key, [None])[0] for key in ("node", "tenant")}
+        series = [
+            {"name": name, "unit": "", **scope, "values": self.history.get(name, nothing)}
+            for name in asked.get("name", [])
+        ]
+        return {"step_s": 10, "at": at, "series": series, "marks": self.marks, "problem": ""}
 
     @property
     def on_air(self) -> bool:
@@ -115,11 +142,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         play, path = self.server.play, self.path.partition("?")[0]
         try:
-            if path.startswith("/api/"):
+            if path.startswith(API):
                 play.asked.append(self.path)
             if path == "/api/v1/events":
                 self.stream(play)
-            elif path.startswith("/api/"):
+            elif path.startswith(API):
                 while play.slow and not play.stopped:
                     time.sleep(0.02)
                 self.api(play, path)
@@ -131,38 +158,50 @@ class Handler(BaseHTTPRequestHandler):
     def api(self, play: Play, path: str) -> None:
         if play.html:
             self.answer(200, "text/html", b"<h1>Welcome</h1>")
-        elif play.locked or (play.session["tenants"] is not None and path == "/api/v1/overview/history"):
-            refusal = UNKNOWN if play.locked else NOT_THEIRS
-            self.answer(refusal["status"], "application/problem+json", json.dumps(refusal).encode())
+        elif play.locked:
+            self.answer(UNKNOWN["status"], "application/problem+json", json.dumps(UNKNOWN).encode())
         elif play.problem is not None:
             self.answer(play.problem["status"], "application/problem+json", json.dumps(play.problem).encode())
-        elif path == "/api/v1/session":
-            self.answer(200, "application/json", json.dumps(play.session).encode())
-        elif path == "/api/v1/overview":
-            self.answer(200, "application/json", json.dumps(play.now()).encode())
-        elif path == "/api/v1/overview/history":
-            self.answer(200, "application/json", json.dumps(play.history).encode())
-        elif path == "/api/v1/events/history":
-            self.answer(200, "application/json", b'{"items":[],"total":0,"next_cursor":""}')
-        elif path == "/api/v1/prefixes":
-            self.answer(200, "application/json", json.dumps(play.prefixes).encode())
-        elif path == "/api/v1/tiers":
-            self.answer(200, "application/json", json.dumps(play.tiers).encode())
-        elif path == "/api/v1/ipc":
-            self.answer(200, "application/json", json.dumps(play.ipc).encode())
-        elif path == "/api/v1/policies":
-            self.answer(200, "application/json", json.dumps(play.policies).encode())
-        elif path == "/api/v1/usage":
-            self.answer(200, "application/json", json.dumps(play.usage).encode())
-        elif path == "/api/v1/alerts":
-            self.answer(200, "application/json", json.dumps(play.alerts).encode())
-        elif path == "/api/v1/audit":
-            page = play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
-            self.answer(200, "application/json", json.dumps(page).encode())
         else:
-            self.answer(
-                404, "application/problem+json", b'{"type":"about:blank","title":"Not found","status":404}'
-            )
+            answer = self.data(play, path)
+            if answer is None:
+                self.answer(404, "application/problem+json", json.dumps(NOT_FOUND).encode())
+            else:
+                self.answer(200, "application/json", json.dumps(answer).encode())
+
+    def data(self, play: Play, path: str) -> Any:
+        """Return what the API has at this path; None for nothing."""
+        overview, at = play.overview, path.removeprefix("/api/v1/")
+        kind, _, name = at.partition("/")
+        name = unquote(name)
+        for type_, key in (("tenants", "tenant"), ("pins", "name")):
+            if kind == type_ and name:
+                return next((each for each in overview[type_] if each[key] == name), None)
+            if kind == type_:
+                return listed(overview[type_], overview[f"{type_}_total"])
+        if kind == "quotas":
+            tenant = next((each for each in overview["tenants"] if each["tenant"] == name), None)
+            return tenant and {**tenant, **QUOTA}
+        if at == "audit":
+            return play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
+        if at == "annotations":
+            return []
+        if at == "healthz" or path == "/healthz":
+            return {"status": "ok", "release": "0.1.0", "instance": "i"}
+        lists = ("pushes", "managers", "tokens", "ceilings", "rates", "tokenizers", "events/history")
+        return {
+            "session": play.session,
+            "overview": play.now(),
+            "series": play.series(parse_qs(self.path.partition("?")[2])),
+            "prefixes": play.prefixes,
+            "tiers": play.tiers,
+            "ipc": play.ipc,
+            "policies": play.policies,
+            "usage": play.usage,
+            "alerts": play.alerts,
+            "blocks": {"items": play.blocks, "failed_nodes": [], "next_cursor": ""},
+            **{each: listed([]) for each in lists},
+        }.get(at)
 
     def stream(self, play: Play) -> None:
         if not play.on_air:

@@ -69,16 +69,16 @@ def test_every_state_fits_the_screen(open_state: OpenState, name: str):
         page.emulate_media(color_scheme="dark" if width == 390 else "light")
         page.wait_for_function("width => innerWidth === width", arg=width)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        spilled = page.evaluate(
-            """() => [...document.querySelectorAll('section')].flatMap((section) => {
+        assert page.evaluate(SPILLED) == []
+
+
+SPILLED = """() => [...document.querySelectorAll('section')].flatMap((section) => {
                  const right = section.getBoundingClientRect().right;
                  return [...section.querySelectorAll('*')]
-                   .filter((e) => e.getBoundingClientRect().right > right + 0.5 && !e.closest('.cut'))
+                   .filter((e) => e.getBoundingClientRect().right > right + 0.5 && !e.closest('.cut, .unseen'))
                    .map((e) => section.id + ' ' + e.tagName + ' ' + e.className);
                })"""
-        )
-        assert spilled == []
-
+"""Elements that reach over the right edge of their panel."""
 
 POOR = """() => {
           const parse = (c) => (c.match(/[\\d.]+/g) ?? []).map(Number);
@@ -116,10 +116,21 @@ def test_text_can_be_read(open_state: OpenState, name: str, dark: bool):
 
 @pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
-    "button", ["New quota", "New pin", "New policy", "New tier", re.compile("^Expel .*")]
+    ("at", "button"),
+    [
+        ("tenants", "New quota"),
+        ("pins", "New pin"),
+        ("policy", "New policy"),
+        ("settings", "New tier"),
+        ("settings", "New token"),
+        ("nodes/gpu-a1", re.compile("^Expel .*")),
+        ("nodes/gpu-a1", "Drain"),
+    ],
 )
-def test_dialogs_can_be_read_and_used_by_keyboard(open_state: OpenState, button: str, dark: bool):
-    page = open_state("busy", 390, dark=dark).page
+def test_dialogs_can_be_read_and_used_by_keyboard(open_state: OpenState, at: str, button: str, dark: bool):
+    one = open_state("busy", 390, at=at, dark=dark, opened=False)
+    one.play.session = {**one.play.session, "role": "admin"}
+    page = one.open(at)
     opener = page.get_by_role("button", name=button).first
     opener.focus()
     page.keyboard.press("Enter")
@@ -173,15 +184,39 @@ def test_bars_and_charts_are_drawn_under_the_policy(open_state: OpenState):
     widths = parts.evaluate_all("all => all.map((e) => e.offsetWidth)")
     bar = panel(page, "Pool").locator(".bar").evaluate("e => e.offsetWidth")
     assert sum(widths) / bar == pytest.approx(47.65 / 64, abs=0.01)
-    for name in ("Pool", "Hit ratio", "Traffic"):
-        painted(panel(page, name).locator("canvas"))
+    charts = panel(page, "History").locator("canvas")
+    expect(charts).to_have_count(6)
+    painted(charts.first)
     expect(
-        page.get_by_role("img", name=re.compile("^Hit ratio over the last hour. Hit ratio: now "))
+        page.get_by_role("img", name=re.compile("^Hit ratio over the last 1 h. Hit ratio: now "))
     ).to_be_visible()
 
 
+def test_charts_are_of_the_time_that_is_asked_for_and_name_their_marks(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    at = one.play.history["at"][-1] - 40
+    mark = {"at": at, "kind": "change", "level": "info", "node": None, "tenant": None}
+    one.play.marks = [
+        {**mark, "title": "update quota chat by bob", "ref": "audit/7"},
+        {**mark, "kind": "crash", "level": "error", "title": "the data plane exited", "node": "gpu-a1", "ref": ""},
+    ]  # fmt: skip
+    one.play.session = {**one.play.session, "role": "admin"}
+    page = one.open()
+    marks = page.get_by_role("list", name="Marks in the charts, newest first")
+    expect(marks.get_by_role("listitem")).to_have_count(2)
+    expect(marks.get_by_role("link", name="the data plane exited")).to_have_attribute("href", "#/nodes/gpu-a1")
+    expect(marks.get_by_role("link", name="update quota chat")).to_have_attribute("href", "#/changes?entry=7")
+    with page.expect_request(re.compile(r"/series\?name=hit_ratio&.*&range_s=86400$")):
+        page.get_by_role("button", name="1 day").click()
+    assert page.url.endswith("#/?range=1d")
+    for place, wanted in (("tenants/chat", "tenant=chat"), ("nodes/gpu-a1", "node=gpu-a1")):
+        with page.expect_request(re.compile(rf"/series\?.*&{wanted}&range_s=3600$")):
+            one.open(place)
+        expect(panel(page, "History").get_by_role("img").first).to_be_visible()
+
+
 def test_tenants_show_use_against_limit(open_state: OpenState):
-    page = open_state("over-limit").page
+    page = open_state("over-limit", at="tenants").page
     tenants = panel(page, "Tenants")
     rows = tenants.get_by_role("row")
     expect(rows.nth(1)).to_contain_text("chat")
@@ -193,7 +228,7 @@ def test_tenants_show_use_against_limit(open_state: OpenState):
     expect(rows.nth(5)).to_contain_text("no quota")
     expect(rows.nth(6)).to_contain_text("no limit")
     expect(tenants.get_by_role("img", name="chat uses 26.2 GiB of 24 GiB")).to_be_visible()
-    expect(page).to_have_title("Larder: 3 warnings")
+    expect(page).to_have_title("Tenants · Larder: 3 warnings")
 
 
 def test_over_limit_degraded_and_quarantined_are_told_first(open_state: OpenState):
@@ -203,38 +238,39 @@ def test_over_limit_degraded_and_quarantined_are_told_first(open_state: OpenStat
     expect(page.get_by_role("link", name="48 blocks refused in the last minute")).to_be_visible()
     expect(page.get_by_role("link", name="Pin eval-harness is degraded")).to_be_visible()
     expect(page.get_by_role("link", name="2.4 GiB are quarantined")).to_be_visible()
-    engine = panel(page, "Nodes").get_by_role("listitem").filter(has_text="disconnected").last
+    page.goto(page.url.partition("#")[0] + "#/nodes/gpu-a1")
+    engine = panel(page, "Engines").get_by_role("listitem").filter(has_text="disconnected").last
     expect(engine).to_contain_text("pid 18377")
     expect(engine).to_contain_text("2.4 GiB quarantined")
 
 
 def test_pins_show_residency_and_expiry(open_state: OpenState):
-    page = open_state("over-limit").page
-    pins = panel(page, "Pins")
-    first = pins.get_by_role("listitem").first
+    page = open_state("over-limit", at="pins").page
+    pins = panel(page, "Pins").get_by_role("rowgroup").last
+    first = pins.get_by_role("row").first
     expect(first).to_contain_text("eval-harness")
     expect(first).to_contain_text("degraded")
     expect(first).to_contain_text("3,802 of 4,096 resident")
     expect(first).to_contain_text("1,990 guaranteed")
     expect(first).to_contain_text("7.43 GiB")
     expect(first).to_contain_text(re.compile(r"expires in 1 h \d+ min"))
-    last = pins.get_by_role("listitem").last
+    last = pins.get_by_role("row").last
     expect(last).to_contain_text("incident-1182")
     expect(last).to_contain_text(re.compile(r"expired \d+ min"))
     expect(pins).to_contain_text("never expires")
 
 
 def test_the_policy_in_force_is_shown_with_its_gate(open_state: OpenState):
-    policy = panel(open_state("over-limit").page, "Policy")
+    policy = panel(open_state("over-limit", at="policy").page, "In force")
     expect(policy).to_contain_text("s3fifo")
     expect(policy.get_by_text("gate closed", exact=True)).to_be_visible()
     expect(policy).to_contain_text("20,310 declined")
     expect(policy).to_contain_text("evicts above 97.0 % down to 95.0 %")
-    expect(panel(open_state("fresh").page, "Policy")).to_contain_text("no record: nodes use their defaults")
+    expect(panel(open_state("fresh", at="policy").page, "Policies")).to_contain_text("No policy is recorded")
 
 
 def test_shares_of_tenants_are_shown_with_what_of_a_floor_is_in_effect(open_state: OpenState):
-    rows = panel(open_state("over-limit").page, "Tenants").get_by_role("row")
+    rows = panel(open_state("over-limit", at="tenants").page, "Tenants").get_by_role("row")
     expect(rows.nth(1)).to_contain_text("floor 20 GiB, 16 GiB in effect")
     expect(rows.nth(1)).to_contain_text("1 GiB pinned of 4 GiB · weight 2")
     expect(rows.nth(2)).to_contain_text("floor 4 GiB")
@@ -244,7 +280,7 @@ def test_shares_of_tenants_are_shown_with_what_of_a_floor_is_in_effect(open_stat
 
 
 def test_pins_show_their_strength_and_what_hits_do_to_their_end(open_state: OpenState):
-    pins = panel(open_state("over-limit").page, "Pins").get_by_role("listitem")
+    pins = panel(open_state("over-limit", at="pins").page, "Pins").get_by_role("row")
     expect(pins.filter(has_text="eval-harness")).to_contain_text("1,812 degraded")
     expect(pins.filter(has_text="launch-day-prefix")).to_contain_text("each hit makes it 3 h")
     expect(pins.filter(has_text="warmup-next-model")).to_contain_text("soft")
@@ -252,7 +288,7 @@ def test_pins_show_their_strength_and_what_hits_do_to_their_end(open_state: Open
 
 
 def test_pins_for_gpus_show_how_much_of_them_is_there_on_each_node(open_state: OpenState):
-    pins = panel(open_state("over-limit").page, "Pins").get_by_role("listitem")
+    pins = panel(open_state("over-limit", at="pins").page, "Pins").get_by_role("row")
     partly = pins.filter(has_text="code-search-tools")
     expect(partly).to_contain_text("partly on GPUs")
     expect(partly).to_contain_text("GPU copies gpu-a1 1,408 of 3,584")
@@ -264,7 +300,7 @@ def test_pins_for_gpus_show_how_much_of_them_is_there_on_each_node(open_state: O
 
 
 def test_gpu_copies_on_gpus_are_shown_with_their_node(open_state: OpenState):
-    page = open_state("over-limit").page
+    page = open_state("over-limit", at="nodes/gpu-a1").page
     gpus = panel(page, "GPU copies of gpu-a1")
     expect(gpus.get_by_role("listitem")).to_have_count(2)
     first = gpus.get_by_role("listitem").first
@@ -277,39 +313,45 @@ def test_gpu_copies_on_gpus_are_shown_with_their_node(open_state: OpenState):
 def test_a_gpu_that_fails_is_told_first_and_nodes_without_one_say_so(open_state: OpenState):
     page = open_state("nacked").page
     expect(page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem")).to_be_visible()
-    nodes = panel(page, "Nodes")
-    expect(nodes.get_by_text("GPU copies: problem", exact=True)).to_be_visible()
+    page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem").click()
+    expect(page.get_by_text("GPU copies: problem", exact=True)).to_be_visible()
     expect(panel(page, "GPU copies of gpu-a3")).to_contain_text("out of memory (CUDA_ERROR_OUT_OF_MEMORY)")
-    expect(nodes.get_by_text("No GPU here keeps GPU copies")).to_have_count(1)
     page = open_state("thousand-tenants").page
     expect(page.get_by_role("link", name="2 pins have no GPU copies")).to_be_visible()
-    held = panel(page, "Pins").get_by_role("listitem").filter(has_text="chat-system-prompt")
+    page.get_by_role("link", name="2 pins have no GPU copies").click()
+    held = panel(page, "Pins").get_by_role("row").filter(has_text="chat-system-prompt")
     expect(held.get_by_text("on no GPU", exact=True)).to_be_visible()
-    assert panel(open_state("fresh").page, "Nodes").get_by_text("No GPU here keeps GPU copies").count() == 0
+    fresh = open_state("fresh", at="nodes").page
+    fresh.get_by_role("rowheader").get_by_role("link").click()
+    expect(panel(fresh, "Engines")).to_be_visible()
+    expect(fresh.get_by_text("No GPU here keeps GPU copies")).to_have_count(0)
 
 
-def test_a_hot_prefix_comes_with_the_command_that_pins_it(open_state: OpenState):
-    page = open_state("busy", alone=True).page
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+def test_a_hot_prefix_can_be_pinned_and_leads_to_its_blocks(open_state: OpenState):
+    page = open_state("busy", at="pins").page
     prefixes = panel(page, "Hot prefixes")
     expect(prefixes.get_by_role("listitem").first).to_contain_text("812 GiB served")
-    prefixes.get_by_role("button", name="Copy the command that pins p-64f76ee4acd181ce").click()
-    command = "larder pins set p-64f76ee4acd181ce --prefix p-64f76ee4acd181ce --ttl 24h --refresh-on-hit"
-    until(lambda: clipboard(page) == command, "the command is copied")
-    expect(panel(open_state("lost").page, "Hot prefixes")).to_contain_text("Prefixes of gpu-a2 are missing")
-    expect(panel(open_state("fresh").page, "Hot prefixes")).to_contain_text("Nothing was served")
+    expect(prefixes.get_by_role("link", name="p-64f76ee4acd181ce")).to_have_attribute(
+        "href", re.compile(r"^#/blocks\?tenant=.+&prefix=p-64f76ee4acd181ce$")
+    )
+    prefixes.get_by_role("button", name="Pin p-64f76ee4acd181ce").click()
+    expect(page.get_by_role("dialog").get_by_label("Prefix")).to_have_value("p-64f76ee4acd181ce")
+    expect(panel(open_state("lost", at="pins").page, "Hot prefixes")).to_contain_text(
+        "Prefixes of gpu-a2 are missing"
+    )
+    expect(panel(open_state("fresh", at="pins").page, "Hot prefixes")).to_contain_text("Nothing was served")
 
 
 def test_sweeps_corruption_fragmentation_and_what_an_engine_waits_for_are_shown(open_state: OpenState):
-    page = open_state("over-limit").page
-    nodes = panel(page, "Nodes")
+    page = open_state("over-limit", at="nodes/gpu-a1").page
+    nodes = page.get_by_role("main")
     sweeps = nodes.get_by_role("list", name="Sweeps of gpu-a1")
     expect(sweeps).to_contain_text(
         "invalidate sweep 3: 4,096 blocks so far, 12 blocks wait for the end of a lease"
     )
     expect(nodes).to_contain_text("2 corrupt blocks")
     expect(nodes).to_contain_text("waits for pids 18377, 18401")
-    nodes.get_by_text("2 spaces cached").click()
+    expect(nodes).to_contain_text("2 spaces cached")
     expect(nodes).to_contain_text("150 MiB padding")
     expect(panel(page, "Pool")).to_contain_text("51.2 MiB free slots")
 
@@ -317,17 +359,22 @@ def test_sweeps_corruption_fragmentation_and_what_an_engine_waits_for_are_shown(
 def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
     page = open_state("nacked").page
     expect(verdict(page)).to_have_text("1 problem, 3 warnings")
+    page.get_by_role("link", name=re.compile("^Nodes")).click()
     nodes = panel(page, "Nodes")
     for mark in ("nacked", "behind", "joining", "in sync"):
-        expect(nodes.get_by_text(mark, exact=True)).to_be_visible()
-    faults = nodes.get_by_role("list", name="Faults of gpu-a2")
+        expect(nodes.get_by_role("table").get_by_text(mark, exact=True)).to_be_visible()
+    expect(nodes.get_by_role("row", name=re.compile("^gpu-a2"))).to_contain_text("quotas 14 of 15")
+    nodes.get_by_role("link", name="gpu-a2").click()
+    node = panel(page, "gpu-a2")
+    faults = node.get_by_role("list", name="Faults of gpu-a2")
     expect(faults).to_contain_text("quotas[3].limit_bytes")
     expect(faults).to_contain_text("limit_bytes must be at least floor_bytes (8 GiB).")
     expect(faults).to_contain_text("BAD_FIELD")
-    row = nodes.get_by_role("table", name="Generations of gpu-a2").get_by_role("row", name="quotas")
+    row = node.get_by_role("table", name="Generations of gpu-a2").get_by_role("row", name="quotas")
     expect(row).to_contain_text("15")
     expect(row).to_contain_text("not applied")
-    expect(nodes.get_by_role("list", name="Generations of gpu-a1, as desired")).to_contain_text("quotas 15")
+    page.goto(page.url.partition("#")[0] + "#/nodes/gpu-a1")
+    expect(page.get_by_role("list", name="Generations of gpu-a1, as desired")).to_contain_text("quotas 15")
 
 
 def test_a_lost_node_makes_larder_not_ready(open_state: OpenState):
@@ -346,28 +393,33 @@ def test_figures_are_not_known_while_no_node_reports(open_state: OpenState):
     page = shown.open()
     for title in ("Pool", "Traffic"):
         expect(panel(page, title)).to_contain_text("Not known")
-    for title in ("Pool", "Tenants", "Pins"):
-        expect(panel(page, title)).not_to_contain_text("0 B")
     expect(panel(page, "Traffic")).not_to_contain_text("0 blocks")
-    expect(panel(page, "Tenants").locator("td.bytes").first).to_contain_text("Not known, limit")
-    expect(panel(page, "Tenants").locator("td.hits").first).to_have_text("–")
-    expect(panel(page, "Pins").get_by_text("not known", exact=True).first).to_be_visible()
-    expect(panel(page, "Pins")).not_to_contain_text("resident")
+    for title in ("Pool", "Largest tenants"):
+        expect(panel(page, title)).not_to_contain_text("0 B")
     shown.player.play.overview["refused"] = {}
     page.reload()
     expect(panel(page, "Refused blocks")).to_contain_text("Not known: no node reports")
+    page = shown.open("tenants")
+    expect(panel(page, "Tenants").locator("td.used").first).to_contain_text("Not known, limit")
+    expect(panel(page, "Tenants").locator("td.hits").first).to_have_text("–")
+    page = shown.open("pins")
+    expect(panel(page, "Pins").get_by_text("not known", exact=True).first).to_be_visible()
+    expect(panel(page, "Pins").get_by_role("rowgroup").last).not_to_contain_text("resident")
 
 
 def test_a_fresh_cache_says_how_to_attach(open_state: OpenState):
     page = open_state("fresh").page
     expect(verdict(page)).to_have_text("All is well")
-    tenants = panel(page, "Tenants")
+    tenants = panel(page, "Largest tenants")
     expect(tenants).to_contain_text("No tenant has stored anything yet")
     expect(tenants).to_contain_text('attach("/run/user/1000/larder/engine.sock"')
     expect(panel(page, "Hit ratio")).to_contain_text("nothing asked")
-    expect(panel(page, "Pins")).to_contain_text("Nothing is pinned")
     expect(panel(page, "Refused blocks")).to_contain_text("No block was refused")
-    expect(panel(page, "Nodes")).to_contain_text("No engine is attached.")
+    expect(panel(page, "Nodes")).to_contain_text("0 engines")
+    page.get_by_role("link", name="Pins").click()
+    expect(panel(page, "Pins")).to_contain_text("Nothing is pinned")
+    page.get_by_role("link", name="Blocks").click()
+    expect(panel(page, "Blocks")).to_contain_text("Nothing is cached")
 
 
 def test_without_a_node_the_page_says_how_to_start_one(open_state: OpenState):
@@ -383,24 +435,46 @@ def test_the_attach_line_can_be_copied(open_state: OpenState):
     until(lambda: "from dataplane.client import" in clipboard(page), "the lines are copied")
 
 
-def test_a_thousand_tenants_can_be_searched_and_sorted(open_state: OpenState):
-    page = open_state("thousand-tenants").page
+def test_a_thousand_tenants_can_be_searched_and_sorted_and_the_address_says_so(open_state: OpenState):
+    page = open_state("thousand-tenants", at="tenants").page
     tenants = panel(page, "Tenants")
-    expect(tenants).to_contain_text("1,000 tenants, the largest 500 here")
-    expect(tenants.get_by_role("row")).to_have_count(16)
-    tenants.get_by_role("button", name="Show 100 more").click()
-    expect(tenants.get_by_role("row")).to_have_count(116)
+    expect(tenants).to_contain_text("1,000 tenants")
+    expect(tenants.get_by_role("row")).to_have_count(101)
+    tenants.get_by_text("the next ones follow as you scroll").scroll_into_view_if_needed()
+    expect(tenants.get_by_role("row").nth(150)).to_be_attached()
     tenants.get_by_role("button", name="3 over limit").click()
     expect(tenants.get_by_role("row")).to_have_count(4)
+    assert page.url.endswith("#/tenants?show=over")
     tenants.get_by_role("button", name="3 over limit").click()
-    tenants.get_by_role("button", name="Refused").click()
+    tenants.get_by_role("button", name="Refused", exact=True).click()
     expect(tenants.get_by_role("columnheader", name="Refused")).to_have_attribute("aria-sort", "descending")
     expect(tenants.get_by_role("row").nth(1)).to_contain_text("over limit")
+    tenants.get_by_role("button", name="Refused", exact=True).click()
+    expect(tenants.get_by_role("columnheader", name="Refused")).to_have_attribute("aria-sort", "ascending")
     search = tenants.get_by_role("searchbox", name="Find a tenant")
     search.fill("cost-centre")
     expect(tenants.get_by_role("row")).to_have_count(2)
+    page.wait_for_url("**/#/tenants?sort=-refused&find=cost-centre")
+    page.reload()
+    expect(tenants.get_by_role("row")).to_have_count(2)
     search.fill("nobody")
     expect(tenants).to_contain_text("No tenant matches “nobody”")
+
+
+def test_rows_are_links_and_the_arrow_keys_go_through_them(open_state: OpenState):
+    page = open_state("over-limit", at="tenants").page
+    rows = panel(page, "Tenants").get_by_role("rowgroup").last.get_by_role("row")
+    first = rows.first.get_by_role("link").first
+    first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(rows.nth(1).get_by_role("link").first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/#/tenants/chat")
+    expect(panel(page, "chat")).to_contain_text("26.2 GiB of 24 GiB")
+    page.go_back()
+    rows.nth(1).locator("td.evicted").click()
+    page.wait_for_url(re.compile(r"#/tenants/.+$"))
 
 
 # ---- the connection
@@ -411,7 +485,7 @@ def test_the_page_follows_the_stream(open_state: OpenState):
     one.play.events.append({"name": "engine.released", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
                            "fields": {"client": 1, "pid": 7, "group": "llama-70b-z", "released_blocks": 2,
                                       "released_bytes": 4096}})  # fmt: skip
-    events = one.page.get_by_role("list", name="Recent events, newest first")
+    events = one.page.get_by_role("list", name="Events, newest first")
     expect(events.get_by_role("listitem").first).to_contain_text("llama-70b-z: 2 blocks released, 4 KiB")
     one.play.show("over-limit")
     expect(verdict(one.page)).to_have_text("3 warnings")
@@ -518,11 +592,13 @@ def test_a_slow_api_shows_that_the_page_is_loading(open_state: OpenState):
 # ---- keyboard and colours
 
 
-def test_everything_can_be_reached_by_keyboard_and_shows_its_focus(open_state: OpenState):
-    page = open_state("thousand-tenants").page
-    for late, text in (("Hot prefixes", "served"), ("Alerts", "No alert is firing"), ("Tier records", "No tier")):
-        expect(panel(page, late)).to_contain_text(text)  # what is asked for apart from the overview
-    wanted = page.evaluate("document.querySelectorAll('a, button, input, summary, [tabindex=\"0\"]').length")
+@pytest.mark.parametrize("at", ["", "tenants", "nodes/gpu-a1", "settings"])
+def test_everything_can_be_reached_by_keyboard_and_shows_its_focus(open_state: OpenState, at: str):
+    page = open_state("over-limit", at=at).page
+    late = {"": ("Alerts", "No alert is firing"), "settings": ("Tier records", "No tier"),
+            "tenants": ("Tenants", "chat"), "nodes/gpu-a1": ("Pushed snapshots", "Nothing was pushed")}[at]  # fmt: skip
+    expect(panel(page, late[0])).to_contain_text(late[1])  # what is asked for apart from the overview
+    wanted = page.evaluate("document.querySelectorAll('a[href], button, input, select, summary').length")
     seen = set()
     for _ in range(wanted):
         page.keyboard.press("Tab")
@@ -532,42 +608,73 @@ def test_everything_can_be_reached_by_keyboard_and_shows_its_focus(open_state: O
         )
         assert outline != "none", name
         seen.add(name)
-    assert any("Find a tenant" in name for name in seen)
-    assert any("Pause" in name for name in seen)
-    assert any("engines attached" in name for name in seen)
+    assert any("Settings" in name for name in seen)
+    assert len(seen) > wanted / 2
 
 
-def test_a_finding_leads_to_its_panel(open_state: OpenState):
+def test_a_finding_leads_to_its_page(open_state: OpenState):
     page = open_state("lost").page
     page.get_by_role("link", name="Node gpu-a2 is lost").focus()
     page.keyboard.press("Enter")
-    expect(panel(page, "Nodes")).to_be_in_viewport()
+    expect(panel(page, "gpu-a2")).to_be_visible()
+    expect(page.get_by_role("main")).to_be_focused()
 
 
-def test_the_events_can_be_paused_and_cleared_of_traffic(open_state: OpenState):
-    one = open_state("busy")
-    events = panel(one.page, "Recent events")
-    events.get_by_role("button", name="Hide traffic").click()
+def test_traffic_is_hidden_until_it_is_wanted_and_events_can_be_paused_and_found(open_state: OpenState):
+    one = open_state("busy", at="events")
+    page, events = one.page, panel(one.page, "Events")
+    rows = events.get_by_role("listitem")
+    expect(events).to_contain_text("engine.attached")
     expect(events).not_to_contain_text("blocks.stored")
+    events.get_by_role("button", name="Traffic").click()
+    expect(events).to_contain_text("blocks.stored")
+    assert page.url.endswith("#/events?traffic=shown")
+    events.get_by_role("searchbox", name="Find in events").fill("engine.attached")
+    expect(events).not_to_contain_text("blocks.stored")
+    expect(rows.first).to_contain_text("engine.attached")
+    events.get_by_role("searchbox", name="Find in events").fill("")
     events.get_by_role("button", name="Pause").click()
     one.play.events.append({"name": "pin.expired", "at": one.play.now()["at"], "seq": 999, "node": "gpu-a1",
                            "fields": {"pin": "late-pin"}})  # fmt: skip
     # The overview that comes after the event is the signal that the event was heard.
     one.play.overview = {**one.play.overview, "ready": False}
-    expect(one.page.get_by_text("Not ready", exact=True)).to_be_visible()
+    expect(page.get_by_text("Not ready", exact=True)).to_be_visible()
     expect(events).not_to_contain_text("late-pin")
+    expect(events.get_by_role("button", name="Pause, 1 new event")).to_be_visible()
     events.get_by_role("button", name="Pause").click()
     expect(events).to_contain_text("late-pin")
+    events.get_by_role("button", name="Trouble only").click()
+    expect(events).to_contain_text("late-pin")
+    expect(events).not_to_contain_text("engine.attached")
+
+
+def test_the_palette_finds_tenants_pages_and_actions(open_state: OpenState):
+    page = open_state("busy").page
+    page.keyboard.press("/")
+    field = page.get_by_role("combobox")
+    expect(field).to_be_focused()
+    field.fill("rag")
+    expect(page.get_by_role("option").first).to_contain_text("rag-support")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/#/tenants/rag-support")
+    page.keyboard.press("Control+k")
+    field.fill("new quota")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="New quota")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    field.fill("zzz")
+    expect(page.get_by_role("dialog")).to_contain_text("Nothing matches “zzz”")
 
 
 def test_charts_follow_the_colour_scheme(open_state: OpenState):
     page = open_state("busy").page
     # A scheme is drawn on a canvas of its own.
-    canvas = panel(page, "Pool").locator("canvas")
+    canvas = panel(page, "History").locator("canvas").first
     light = painted(canvas)
     canvas.evaluate("c => { c.dataset.scheme = 'light' }")
     page.emulate_media(color_scheme="dark")
-    dark = panel(page, "Pool").locator("canvas:not([data-scheme])")
+    dark = panel(page, "History").locator("canvas:not([data-scheme])").first
     expect(dark).to_be_visible()
     assert painted(dark) != light
 
@@ -576,18 +683,20 @@ def test_charts_follow_the_colour_scheme(open_state: OpenState):
 def test_nodes_show_their_labels_how_they_joined_and_what_is_not_as_usual(
     open_state: OpenState, width: int
 ) -> None:
-    page = open_state("nacked", width=width).page
-    draining = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a3"))
+    page = open_state("nacked", width=width, at="nodes").page
+    nodes = panel(page, "Nodes")
+    joining = nodes.get_by_role("row", name=re.compile("^gpu-a4"))
+    for mark in ("joining", "to drain", "clock 1 h ahead"):
+        expect(joining.get_by_text(mark, exact=True)).to_be_visible()
+    usual = nodes.get_by_role("row", name=re.compile("^gpu-a1")).locator("td.state")
+    expect(usual.locator(".mark")).to_have_text(["in sync"])
+    nodes.get_by_role("link", name="gpu-a3").click()
+    draining = panel(page, "gpu-a3")
     expect(draining.get_by_text("draining", exact=True)).to_be_visible()
     expect(draining.get_by_text("joined by token 323d00ec")).to_be_visible()
     labels = draining.get_by_label("Labels of gpu-a3")
     expect(labels.get_by_role("listitem")).to_have_text(["gpu=h200", "zone=b"])
     expect(labels.get_by_text("zone=b")).to_have_attribute("title", "Set by an operator")
-    joining = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a4"))
-    for mark in ("joining", "to drain", "clock 1 h ahead"):
-        expect(joining.get_by_text(mark, exact=True)).to_be_visible()
-    usual = page.locator("#nodes li.node", has=page.get_by_role("heading", name="gpu-a1"))
-    expect(usual.locator(".mark")).to_have_text(["in sync"])
 
 
 # ---- callers who are limited, or not known
@@ -600,28 +709,42 @@ def test_who_is_limited_to_tenants_sees_theirs_and_is_offered_nothing_else(open_
     expect(panel(page, "Pool")).to_contain_text("kept by your tenants, of 64 GiB")
     expect(panel(page, "Pool")).not_to_contain_text("Free")
     expect(panel(page, "Hit ratio")).to_contain_text("since the nodes started")
+    expect(panel(page, "History").get_by_role("img")).to_have_count(4)
     expect(panel(page, "Traffic")).to_have_count(0)
-    policy, nodes = panel(page, "Policy"), panel(page, "Nodes")
-    expect(policy).to_contain_text("s3fifo")
-    expect(policy).to_contain_text("evicts above 97.0 % down to 95.0 %")
+    expect(panel(page, "Your tenants").get_by_role("listitem")).to_have_count(2)
+    nodes = panel(page, "Nodes")
     expect(nodes.get_by_role("listitem")).to_have_count(2)
     expect(nodes.get_by_role("listitem").first).to_contain_text("pool of 32 GiB")
     expect(page.get_by_role("link", name="Node gpu-a2 is behind")).to_be_visible()
+    pages = page.get_by_role("navigation", name="Pages").get_by_role("link")
+    expect(pages.filter(has_text="Policy")).to_have_count(0)
+    for text in ("may not do this", "reported its statistics", "of this machine"):
+        expect(page.get_by_text(text)).to_have_count(0)
+    page.get_by_role("link", name="rag-support").click()
     prefixes = panel(page, "Hot prefixes")
     expect(prefixes.get_by_role("listitem")).to_have_count(1)
-    expect(prefixes).to_contain_text("--prefix p-91ce2f00d3b4a6f8 --tenant rag-support --ttl 24h")
-    for text in ("The last hour is missing", "may not do this", "reported its statistics", "of this machine"):
-        expect(page.get_by_text(text)).to_have_count(0)
+    expect(prefixes.get_by_role("button", name="Pin p-91ce2f00d3b4a6f8")).to_be_visible()
+    for at in ("nodes/gpu-a1", "settings", "changes", "events"):
+        one.open(at)
+        expect(page.get_by_role("main").locator("section").first).to_be_visible()
+        expect(page.get_by_text("may not do this")).to_have_count(0)
     assert not [path for path in one.play.asked if "history" in path]
+    for denied in ("audit", "pushes", "managers", "tokens", "policies", "tiers", "rates", "ipc"):
+        assert not [path for path in one.play.asked if path.startswith(f"/api/v1/{denied}")], denied
 
 
-def test_whoever_only_reads_is_offered_no_command_that_changes_something(open_state: OpenState):
-    one = open_state("busy", opened=False)
+@pytest.mark.parametrize(
+    "at", ["tenants", "tenants/chat", "pins", "pins/chat-system-prompt", "nodes/gpu-a1", "blocks", "policy", "changes", "settings"]
+)  # fmt: skip
+def test_whoever_only_reads_sees_no_button_that_would_fail(open_state: OpenState, at: str):
+    one = open_state("busy", at=at, opened=False)
     one.play.session = {**one.play.session, "role": "viewer"}
-    one.open().locator("#verdict-title").wait_for()
-    prefixes = panel(one.page, "Hot prefixes")
-    expect(prefixes.get_by_role("listitem")).to_have_count(3)
-    expect(prefixes.get_by_role("button", name="Copy")).to_have_count(0)
+    page = one.open(at)
+    page.get_by_role("main").locator("section").first.wait_for()
+    changing = re.compile(
+        r"^(New|Edit|Change|Delete|Release|Adopt|Drain|Forget|Expel|Extend|Demote|Invalidate|Pin|Put|Revoke) "
+    )
+    expect(page.get_by_role("main").get_by_role("button", name=changing)).to_have_count(0)
 
 
 def test_until_it_is_known_who_asks_the_page_asks_for_nothing_else(open_state: OpenState):
@@ -635,20 +758,22 @@ def test_until_it_is_known_who_asks_the_page_asks_for_nothing_else(open_state: O
 
 
 def test_names_of_others_are_shown_with_escapes_for_what_cannot_be_seen(open_state: OpenState):
-    one = open_state("busy")
+    one = open_state("busy", at="tenants", opened=False)
     first, second, *rest = one.play.overview["tenants"]
     renamed = [{**first, "tenant": "chat\u202etahc"}, {**second, "tenant": " "}]
     one.play.overview = {**one.play.overview, "tenants": [*renamed, *rest]}
+    one.open("tenants")
     tenants = panel(one.page, "Tenants")
     expect(tenants.get_by_text("chat\\u202etahc", exact=True)).to_be_visible()
     expect(tenants.get_by_text("' '", exact=True)).to_be_visible()
 
 
 def test_models_are_shown_whole(open_state: OpenState):
-    page = open_state("busy").page
-    expect(panel(page, "Nodes")).to_contain_text("meta-llama/Llama-3.3-70B-Instruct")
-    expect(panel(page, "Pins")).to_contain_text("Qwen/Qwen3-235B-A22B")
-    expect(panel(page, "Hot prefixes")).to_contain_text("meta-llama/Llama-3.3-70B-Instruct")
+    one = open_state("busy", at="nodes/gpu-a1")
+    expect(panel(one.page, "Spaces")).to_contain_text("meta-llama/Llama-3.3-70B-Instruct")
+    one.open("pins")
+    expect(panel(one.page, "Pins")).to_contain_text("Qwen/Qwen3-235B-A22B")
+    expect(panel(one.page, "Hot prefixes")).to_contain_text("meta-llama/Llama-3.3-70B-Instruct")
 
 
 # ---- the other pages
@@ -659,13 +784,15 @@ def test_usage_is_shown_as_sums_and_by_step(open_state: OpenState):
     page = one.page
     page.get_by_role("link", name="Usage").click()
     table = panel(page, "Usage").get_by_role("table")
-    expect(table.get_by_role("row")).to_have_count(1 + 6 + 1)
+    expect(table.get_by_role("row")).to_have_count(1 + 6)
     expect(table.get_by_role("row").nth(1)).to_contain_text("chat")
     expect(table.get_by_role("row", name=re.compile("^notebooks"))).to_contain_text("no rate")
+    table.get_by_role("button", name="Evicted").click()
+    expect(table.get_by_role("columnheader", name="Evicted")).to_have_attribute("aria-sort", "descending")
     page.get_by_role("button", name="Step by step").click()
-    expect(table.get_by_role("row")).to_have_count(1 + 50 + 1)
-    page.get_by_role("button", name="Show 94 more").click()
-    expect(table.get_by_role("row")).to_have_count(1 + 144 + 1)
+    expect(table.get_by_role("row").nth(50)).to_be_attached()
+    table.get_by_role("row").last.scroll_into_view_if_needed()
+    expect(table.get_by_role("row")).to_have_count(1 + 144)
     panel(page, "Usage").get_by_label("of each").select_option("model")
     with page.expect_request(re.compile(r"/usage\?.*&tenant=chat$")):
         page.get_by_label("Only this tenant").fill("chat")
@@ -676,43 +803,60 @@ def test_usage_is_shown_as_sums_and_by_step(open_state: OpenState):
     expect(verdict(page)).to_be_visible()
 
 
-def test_the_audit_says_who_did_what_and_who_was_refused_it(open_state: OpenState):
-    one = open_state("busy")
-    page = one.page
-    page.get_by_role("link", name="Audit").click()
-    audit = panel(page, "Audit")
-    rows = audit.get_by_role("table").get_by_role("row")
-    expect(rows).to_have_count(1 + 6)
-    expect(rows.nth(1)).to_contain_text("update quota chat")
-    rows.nth(1).get_by_text("1 field").click()
-    expect(rows.nth(1)).to_contain_text("limit_bytes")
-    expect(rows.nth(1)).not_to_contain_text("production")
-    expect(rows.nth(2)).to_contain_text("denied")
-    expect(rows.nth(2)).to_contain_text("limited to the tenants")
+def test_changes_say_who_did_what_and_who_was_refused_it(open_state: OpenState):
+    one = open_state("busy", opened=False)
+    one.play.session = {**one.play.session, "role": "admin"}
+    page = one.open("changes")
+    changes = panel(page, "Changes")
+    rows = changes.get_by_role("list").first.locator("> li")
+    expect(rows).to_have_count(6)
+    expect(rows.nth(0)).to_contain_text("update quota chat")
+    expect(rows.nth(0)).to_contain_text("limit_bytes")
+    expect(rows.nth(0)).not_to_contain_text("production")
+    expect(rows.nth(0).get_by_role("button", name=re.compile("^Put the quota chat back"))).to_be_visible()
+    expect(rows.nth(1)).to_contain_text("denied")
+    expect(rows.nth(1)).to_contain_text("limited to the tenants")
     page.get_by_role("button", name="Show older ones").click()
     expect(page.get_by_role("button", name="Show older ones")).to_have_count(0)
-    expect(rows).to_have_count(1 + 6)
-    with page.expect_request(re.compile(r"/audit\?decision=denied&limit=50$")):
-        audit.get_by_label("Decision").select_option("denied")
+    expect(rows).to_have_count(6)
+    with page.expect_request(re.compile(r"/audit\?decision=denied&limit=100$")):
+        changes.get_by_label("Decision").select_option("denied")
+    assert page.url.endswith("#/changes?decision=denied")
 
 
-@pytest.mark.parametrize("width", [390, pytest.param(1440, marks=pytest.mark.full)])
-@pytest.mark.parametrize("where", ["usage", "audit"])
-def test_the_other_pages_fit_the_screen_and_scroll_their_tables_alone(
-    open_state: OpenState, where: str, width: int
-):
-    one = open_state("busy", width, opened=False)
-    one.page.goto(f"{one.player.url}#/{where}")
-    expect(one.page.get_by_role("table")).to_be_visible()
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
+PAGES = ["", "tenants", "tenants/chat", "pins", "pins/chat-system-prompt", "nodes", "nodes/gpu-a1", "blocks", "policy",
+         "changes", "events", "usage", "settings"]  # fmt: skip
 
 
-def test_only_an_admin_is_offered_the_audit(open_state: OpenState):
-    page = open_state("tenant").page
+@pytest.mark.parametrize("name", ["busy", pytest.param("over-limit", marks=pytest.mark.full)])
+def test_every_page_fits_each_screen_and_can_be_read(open_state: OpenState, name: str):
+    one = open_state(name, opened=False)
+    one.play.session = {**one.play.session, "role": "admin"}
+    page = one.open()
+    for at in PAGES:
+        one.open(at)
+        page.get_by_role("main").locator("section").first.wait_for()
+        for width, scheme in ((360, "dark"), (1440, "light")):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.wait_for_function("width => innerWidth === width", arg=width)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (at, width)
+            assert page.evaluate(SPILLED) == [], (at, width)
+            assert page.evaluate(POOR) == [], (at, width)
+
+
+def test_only_an_admin_is_offered_tokens(open_state: OpenState):
+    one = open_state("tenant")
+    page = one.page
     pages = page.get_by_role("navigation", name="Pages").get_by_role("link")
-    expect(pages).to_have_text(["Overview", "Usage", "Records", "Docs"])
+    expect(pages).to_have_text(
+        ["Overview", "Tenants", "Pins", "Nodes needs attention", "Blocks", "Changes", "Events", "Usage", "Settings", "Docs"]
+    )  # fmt: skip
     page.get_by_role("link", name="Usage").click()
     expect(page.get_by_role("rowheader", name="rag-support")).to_be_visible()
+    page.get_by_role("link", name="Settings").click()
+    expect(panel(page, "About")).to_contain_text("rag-support")
+    expect(panel(page, "Tokens")).to_have_count(0)
 
 
 # ---- alerts
@@ -761,10 +905,10 @@ def test_firing_alerts_are_shown_beside_the_change_before(open_state: OpenState,
     expect(second).to_contain_text("No change preceded it.")
     expect(second.get_by_role("link")).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    with page.expect_request(re.compile(r"/audit\?kind=quota&name=chat&limit=50$")):
+    with page.expect_request(re.compile(r"/audit\?kind=quota&name=chat&limit=100$")):
         first.get_by_role("link", name=f"audit entry {entry['id']}").click()
-    expect(panel(page, "Audit").get_by_label("Only this name")).to_have_value("chat")
-    expect(page.locator("tr[aria-current]")).to_have_count(1)
+    expect(panel(page, "Changes").get_by_label("Only this name")).to_have_value("chat")
+    expect(page.locator("main li[aria-current]")).to_have_count(1)
 
 
 def test_a_new_alert_is_asked_for_at_once_and_an_ended_one_goes(open_state: OpenState):
@@ -817,7 +961,7 @@ def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenSt
     hostile = tier_record("<b>" + "x" * 60, status={"accepted": True, "applied": True, "nodes": {}, "conditions": []},
                           stats={}, faults={}, note="n" * 300)  # fmt: skip
     one.play.tiers = {"items": [tier_record(), hostile], "total": 2, "next_cursor": ""}
-    page = one.open()
+    page = one.open("settings")
     tiers = panel(page, "Tier records")
     expect(tiers).to_contain_text("not applied")
     expect(tiers).to_contain_text("65 MiB in 1,040 blocks, at most 2 TiB on each node")
@@ -831,9 +975,8 @@ def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenSt
 
 
 def test_a_changed_tier_record_is_asked_for_at_once(open_state: OpenState):
-    one = open_state("busy")
+    one = open_state("busy", at="settings")
     page, at = one.page, one.play.overview["at"]
-    expect(panel(page, "Policy")).to_be_visible()
     expect(panel(page, "Tier records")).to_contain_text("No tier is recorded")
     one.play.tiers = {"items": [tier_record()], "total": 1, "next_cursor": ""}
     one.play.events.append(

@@ -32,6 +32,14 @@ export function exactSize(value: number): string {
   return `${size}${unit === 0 ? '' : BINARY[unit]}`;
 }
 
+/** Bytes of a text such as `4GiB` or `1.5 MiB`; null if it is no size. */
+export function sizeOf(text: string): number | null {
+  const [, number = '', unit = ''] = /^\s*([\d.]+)\s*(\w*)\s*$/.exec(text) ?? [];
+  const power = BINARY.findIndex((each) => each.toLowerCase() === (unit || 'B').toLowerCase());
+  const value = Number(number) * 1024 ** power;
+  return number && power >= 0 && Number.isFinite(value) ? Math.round(value) : null;
+}
+
 export function bytesPerSecond(value: number): string {
   return `${bytes(value)}/s`;
 }

@@ -185,6 +185,16 @@ class DryRunFault(msgspec.Struct, frozen=True):
     message: str
 
 
+class Eviction(msgspec.Struct, frozen=True):
+    """Bytes of a tenant that a node would evict as soon as it applies a quota."""
+
+    tenant: str
+    tier: str
+    """Name of the tier; empty for memory."""
+    bytes: int
+    """By the latest statistics of the node; blocks that engines read are evicted once they are released."""
+
+
 class NodeVerdict(msgspec.Struct, frozen=True):
     """Answer of one node to the records of one type."""
 
@@ -197,6 +207,8 @@ class NodeVerdict(msgspec.Struct, frozen=True):
     faults: list[DryRunFault]
     error: str | None
     """Why the node did not answer; null if it did."""
+    evictions: list[Eviction]
+    """What lower limits of these quotas would evict there at once; empty for other types."""
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True):

@@ -213,6 +213,11 @@ STORED = tuple(name for name in SETTINGS if name in PinRecord.__struct_fields__ 
 """Settings that are columns as they are given. The others set the end of the pin."""
 
 
+class PinKeys(msgspec.Struct, frozen=True):
+    keys: list[str]
+    """Keys of the pin's chunks, 64 hex digits each. A put with these keys creates the same pin."""
+
+
 class PinList(msgspec.Struct, frozen=True):
     items: list[PinAnswer]
     total: int

@@ -11,7 +11,7 @@ import msgspec
 from app.errors import FieldError, Invalid
 from app.ingest.fleet import FleetNode
 from app.push.desired import DesiredState
-from app.schemas.cache.actions import DryRunAnswer, DryRunFault, DryRunPost, NodeVerdict
+from app.schemas.cache.actions import DryRunAnswer, DryRunFault, DryRunPost, Eviction, NodeVerdict
 from app.schemas.records.pins import PinPut
 from app.schemas.records.tiers import TierPut
 from app.services.base import checks
@@ -37,6 +37,7 @@ from dataplane.protocol.control.records import (
     encode_tiers,
 )
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Ack, Nack, Snapshot, SnapshotType, digest_of
+from dataplane.protocol.salts import shown
 from dataplane.protocol.tiers import TierSpec
 
 T = TypeVar("T")
@@ -148,7 +149,32 @@ class DryRuns:
             names = {spec.name for spec in mine}
             found = with_names(found, sorted(names.union(self._desired.names(kind, node.labels))))
         faults = [DryRunFault(fault.path, fault.code, fault.message) for fault in found]
-        return NodeVerdict(node.name, kind, bool(mine), isinstance(answer, Ack), faults, reply.error)
+        evictions = _evictions(node, mine) if kind == "quotas" and isinstance(answer, Ack) else []
+        return NodeVerdict(
+            node.name, kind, bool(mine), isinstance(answer, Ack), faults, reply.error, evictions
+        )
+
+
+def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
+    """Return what the node would evict at once: what tenants hold above their limit, without what pins keep."""
+    stats = node.live_stats
+    if stats is None:
+        return []
+    held = {each.tenant: each for each in stats.tenants}
+    in_tiers = {(tier.name, each.tenant): each.bytes for tier in stats.tiers for each in tier.tenants}
+    found: list[Eviction] = []
+    for quota in quotas:
+        if quota.mode != "enforce":
+            continue
+        name = shown(quota.tenant)
+        tenant = held.get(name)
+        if tenant is not None and quota.limit_bytes is not None:
+            kept = max(quota.limit_bytes, tenant.pinned_bytes)
+            found.append(Eviction(name, "", tenant.bytes - kept))
+        for tier, share in quota.tiers.items():
+            if share.limit_bytes is not None:
+                found.append(Eviction(name, tier, in_tiers.get((tier, name), 0) - share.limit_bytes))
+    return [each for each in found if each.bytes > 0]
 
 
 def _asker(

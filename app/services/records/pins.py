@@ -14,6 +14,7 @@ from app.schemas.records.pins import (
     PinAnswer,
     PinExtend,
     PinFilters,
+    PinKeys,
     PinList,
     PinOnNode,
     PinOrigin,
@@ -36,6 +37,7 @@ from app.store.base.database import Database
 from app.store.records import pins
 from app.store.records.pins import PinRow
 from dataplane.base.units import format_size
+from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 
 
@@ -68,6 +70,16 @@ class Pins:
         if row is None or not by.sees(row.tenant):
             raise PINS.missing(name)
         return self.answers([row], by)[0]
+
+    async def keys(self, name: str, by: Principal) -> PinKeys:
+        """Return the keys of the pin, with which it can be created again. Raises Invalid, NotFound."""
+        checks.pin_name(name)
+        async with self._database.read() as session:
+            row = await pins.get(session, name)
+            if row is None or not by.sees(row.tenant):
+                raise PINS.missing(name)
+            body = (await pins.bodies(session, [row.keys_digest]))[row.keys_digest]
+        return PinKeys([body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)])
 
     async def page(self, wanted: PageRequest, filters: PinFilters, by: Principal) -> PinList:
         """Return a page of pins of the tenants that the caller may see. Raises Invalid."""

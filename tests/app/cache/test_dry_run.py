@@ -51,7 +51,15 @@ async def test_records_that_nodes_take_are_accepted_and_nothing_is_kept(
     name = (await governed.node())["name"]
     assert answer["accepted"] is True
     assert answer["items"] == [
-        {"node": name, "type": kind, "selected": True, "accepted": True, "faults": [], "error": None}
+        {
+            "node": name,
+            "type": kind,
+            "selected": True,
+            "accepted": True,
+            "faults": [],
+            "error": None,
+            "evictions": [],
+        }
         for kind in ("pins", "policies", "quotas")
     ]
     stats = node.describe()

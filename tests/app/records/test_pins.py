@@ -97,3 +97,13 @@ async def test_an_end_is_written_down_when_it_has_moved_far(plane: Plane) -> Non
     assert await ledger.move_ends({"p": put["expires_at"] + 600}, put["updated_at"] - 1, 300) == []
     assert await ledger.move_ends({"p": put["expires_at"] + 600, "gone": 9e9}, heard_at, 300) == ["p"]
     assert (await plane.get("/api/v1/pins/p"))["expires_at"] == put["expires_at"] + 600
+
+
+async def test_a_deleted_pin_can_be_put_back_with_its_keys(plane: Plane) -> None:
+    made = await plane.put_pin("p")
+    keys = (await plane.get("/api/v1/pins/p/keys"))["keys"]
+    assert len(keys) == made["key_count"]
+    assert (await plane.http.delete("/api/v1/pins/p", headers={"If-Match": "*"})).status_code == 204
+    assert (await plane.http.get("/api/v1/pins/p/keys")).status_code == 404
+    again = await plane.http.put("/api/v1/pins/p", json={"model": "m", "keys": keys})
+    assert again.json()["keys_digest"] == made["keys_digest"]

@@ -9,6 +9,7 @@ from app.errors import Forbidden
 from app.schemas.base.listing import PageRequest
 from app.services.base.principals import Principal
 from dataplane.protocol.stats.tenants import TenantStats
+from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -146,3 +147,32 @@ async def test_who_is_limited_to_tenants_sees_theirs(reporting_plane: Plane) -> 
     for tenant in ("wild", "nobody"):
         with pytest.raises(Forbidden):
             await tenants.get(tenant, mine)
+
+
+async def test_a_dry_run_tells_what_lower_limits_would_evict_at_once(
+    reporting_plane: Plane, node: FakeNode
+) -> None:
+    tier = TierStats("disk", "disk", 1000, serves=True, tenants=[TierTenantStats("acme", 2, 200)])
+    pinned = TenantStats("held", bytes=90, pinned_bytes=60)
+    node.stats = msgspec.structs.replace(node.stats, tenants=[*TOLD, pinned], tiers=[tier])
+    await reporting_plane.until(
+        lambda: any(each.tiers == [tier] for each in reporting_plane.app.parts.fleet.stats())
+    )
+    quotas = {
+        "acme": {"limit_bytes": 1000, "tiers": {"disk": {"limit_bytes": 50}}},
+        "wild": {"limit_bytes": 400},
+        "_default": {"limit_bytes": 2},
+        "held": {"limit_bytes": 10},
+        "nobody": {"limit_bytes": 1},
+    }
+    answer = await reporting_plane.http.post("/api/v1/actions/dry-run", json={"quotas": quotas})
+    (item,) = answer.json()["items"]
+    assert {(each["tenant"], each["tier"]): each["bytes"] for each in item["evictions"]} == {
+        ("acme", "disk"): 150,
+        ("wild", ""): 100,
+        ("_default", ""): 5,
+        ("held", ""): 30,
+    }
+    watched = {name: {**quota, "mode": "observe"} for name, quota in quotas.items()}
+    answer = await reporting_plane.http.post("/api/v1/actions/dry-run", json={"quotas": watched})
+    assert [each["evictions"] for each in answer.json()["items"]] == [[]]

@@ -1,9 +1,11 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
 import { read } from './read';
-import type { AlertList, AuditList, CeilingList, EventList, History, NodeIpcList, Overview, PolicyList, PrefixList, Problem, RateList, Session, TierList, TokenizerList, UsageReport } from './types';
+import type { AlertList, Annotation, AuditList, BlockList, CeilingList, EventList, Health, ManagerList, NodeIpcList, Overview, Pin, PinList, PolicyList, PrefixList, Problem, PushList, RateList, SeriesAnswer, Session, Tenant, TenantList, TierList, TokenList, TokenizerList, UsageReport } from './types';
 
 const TIMEOUT_MS = 8_000;
+/** Most items of a page. */
+const MAX_PAGE = 1_000;
 
 export class ApiError extends Error {
   readonly problem: Problem;
@@ -19,36 +21,86 @@ export function getOverview(): Promise<Overview> {
   return get<Overview>('api/v1/overview');
 }
 
-export function getHistory(seconds: number): Promise<History> {
-  return get<History>(`api/v1/overview/history?seconds=${seconds}`);
+export interface SeriesQuery {
+  names: readonly string[];
+  node?: string;
+  tenant?: string;
+  range_s: number;
 }
 
-export function getEvents(limit: number): Promise<EventList> {
-  return get<EventList>(`api/v1/events/history?limit=${limit}`);
+/** Points for charts, and the marks of the same time. */
+export function getSeries({ names, node = '', tenant = '', range_s }: SeriesQuery): Promise<SeriesAnswer> {
+  const params = query({ node, tenant, range_s });
+  return get<SeriesAnswer>(`api/v1/series?${names.map((name) => `name=${name}`).join('&')}&${params}`);
 }
 
-export function getPrefixes(limit: number): Promise<PrefixList> {
-  return get<PrefixList>(`api/v1/prefixes?limit=${limit}`);
+export function getEvents(of: Record<string, string | number>): Promise<EventList> {
+  return get<EventList>(`api/v1/events/history?${query(of)}`);
 }
 
-export function getTiers(limit: number): Promise<TierList> {
-  return get<TierList>(`api/v1/tiers?limit=${limit}`);
+export function getPrefixes(limit: number, tenant = ''): Promise<PrefixList> {
+  return get<PrefixList>(`api/v1/prefixes?${query({ limit, tenant })}`);
 }
 
-export function getPolicies(limit: number): Promise<PolicyList> {
-  return get<PolicyList>(`api/v1/policies?limit=${limit}`);
+export function getTenants(cursor: string): Promise<TenantList> {
+  return get<TenantList>(`api/v1/tenants?${query({ limit: MAX_PAGE, cursor })}`);
 }
 
-export function getCeilings(limit: number): Promise<CeilingList> {
-  return get<CeilingList>(`api/v1/ceilings?limit=${limit}`);
+export function getTenant(name: string): Promise<Tenant> {
+  return get<Tenant>(`api/v1/tenants/${encodeURIComponent(name)}`);
 }
 
-export function getRates(limit: number): Promise<RateList> {
-  return get<RateList>(`api/v1/rates?limit=${limit}`);
+export function getPins(cursor: string): Promise<PinList> {
+  return get<PinList>(`api/v1/pins?${query({ limit: MAX_PAGE, cursor })}`);
 }
 
-export function getTokenizers(limit: number): Promise<TokenizerList> {
-  return get<TokenizerList>(`api/v1/tokenizers?limit=${limit}`);
+export function getPin(name: string): Promise<Pin> {
+  return get<Pin>(`api/v1/pins/${encodeURIComponent(name)}`);
+}
+
+export function getBlocks(of: Record<string, string | number>): Promise<BlockList> {
+  return get<BlockList>(`api/v1/blocks?${query(of)}`);
+}
+
+export function getPushes(of: Record<string, string | number>): Promise<PushList> {
+  return get<PushList>(`api/v1/pushes?${query(of)}`);
+}
+
+/** Changes and alerts since a time, in Unix seconds. */
+export function getAnnotations(from: number, limit: number): Promise<Annotation[]> {
+  return get<Annotation[]>(`api/v1/annotations?${query({ from: Math.round(from * 1000), limit })}`);
+}
+
+export function getManagers(): Promise<ManagerList> {
+  return get<ManagerList>('api/v1/managers');
+}
+
+export function getTokens(cursor: string): Promise<TokenList> {
+  return get<TokenList>(`api/v1/tokens?${query({ limit: MAX_PAGE, cursor })}`);
+}
+
+export function getHealth(): Promise<Health> {
+  return get<Health>('healthz');
+}
+
+export function getTiers(): Promise<TierList> {
+  return get<TierList>(`api/v1/tiers?limit=${MAX_PAGE}`);
+}
+
+export function getPolicies(): Promise<PolicyList> {
+  return get<PolicyList>(`api/v1/policies?limit=${MAX_PAGE}`);
+}
+
+export function getCeilings(): Promise<CeilingList> {
+  return get<CeilingList>(`api/v1/ceilings?limit=${MAX_PAGE}`);
+}
+
+export function getRates(): Promise<RateList> {
+  return get<RateList>(`api/v1/rates?limit=${MAX_PAGE}`);
+}
+
+export function getTokenizers(): Promise<TokenizerList> {
+  return get<TokenizerList>(`api/v1/tokenizers?limit=${MAX_PAGE}`);
 }
 
 export function getIpc(): Promise<NodeIpcList> {
@@ -68,8 +120,8 @@ export function getAudit(of: Record<string, string | number>): Promise<AuditList
   return get<AuditList>(`api/v1/audit?${query(of)}`);
 }
 
-export function getAlerts(limit: number): Promise<AlertList> {
-  return get<AlertList>(`api/v1/alerts?state=firing&limit=${limit}`);
+export function getAlerts(of: Record<string, string | number>): Promise<AlertList> {
+  return get<AlertList>(`api/v1/alerts?${query(of)}`);
 }
 
 export function getSession(): Promise<Session> {

@@ -1,7 +1,7 @@
 /** Changes of records, dry runs of them, and actions on engines. Changes name the state that they were made from. */
 
 import { send, sendRaw } from './client';
-import type { ApplyAnswer, DryRunAnswer, ExpelAnswer, RecordAnswer } from './types';
+import type { ApplyAnswer, DryRunAnswer, ExpelAnswer, PinKeys, RecordAnswer } from './types';
 import type { Json, RecordType } from '../model/fields';
 
 const JSON_TYPE = { 'content-type': 'application/json' };
@@ -11,7 +11,8 @@ export interface Signed {
   csrf: string;
 }
 
-function signed({ csrf }: Signed): Record<string, string> {
+/** Headers of a change. */
+export function signed({ csrf }: Signed): Record<string, string> {
   return csrf ? { ...JSON_TYPE, 'x-csrf-token': csrf } : JSON_TYPE;
 }
 
@@ -60,6 +61,11 @@ export function tryAlone(by: Signed, type: RecordType, name: string, etag: strin
 /** What the nodes say to the record; none applies it. */
 export function tryOnNodes(by: Signed, type: RecordType, name: string, body: Json): Promise<DryRunAnswer> {
   return send<DryRunAnswer>('POST', 'api/v1/actions/dry-run', signed(by), JSON.stringify({ [type]: { [name]: body } }));
+}
+
+/** Keys of a pin, with which it can be created again. */
+export async function getPinKeys(name: string): Promise<string[]> {
+  return (await sendRaw<PinKeys>('GET', `${pathOf('pins', name)}/keys`)).keys;
 }
 
 export interface Expulsion {

@@ -13,5 +13,5 @@ test('only addresses of the web are links', () => {
 
 test('a change leads to its entry of the audit', () => {
   const change = { kind: 'quota', name: 'a&b c', audit_id: 7 } as Change;
-  expect(auditLink(change)).toBe('#/audit?kind=quota&name=a%26b+c&entry=7');
+  expect(auditLink(change)).toBe('#/changes?kind=quota&name=a%26b+c&entry=7');
 });

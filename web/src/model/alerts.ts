@@ -16,5 +16,5 @@ export function webUrl(text: string): string {
 
 /** Return a link to the audit page with filters that select the entry of a change. */
 export function auditLink(change: Change): string {
-  return `#/audit?${new URLSearchParams({ kind: change.kind, name: change.name, entry: String(change.audit_id) })}`;
+  return `#/changes?${new URLSearchParams({ kind: change.kind, name: change.name, entry: String(change.audit_id) })}`;
 }

@@ -1,7 +1,8 @@
 /** Readable description of the changes of an audit entry. */
 
 import type { AuditEntry } from '../api/types';
-import { bytes } from '../format';
+import { NONE } from '../format';
+import { worded } from './worded';
 
 export interface Changed {
   field: string;
@@ -9,11 +10,10 @@ export interface Changed {
   after: string;
 }
 
-/** The exact value; for sizes also a readable one. */
+/** The value in words; empty if there is none. */
 function said(field: string, value: unknown): string {
-  if (value === undefined) return '';
-  if (field.endsWith('_bytes') && typeof value === 'number' && value >= 1024) return `${value} (${bytes(value)})`;
-  return typeof value === 'string' ? value : JSON.stringify(value);
+  const words = worded(field, value);
+  return words === NONE ? '' : words;
 }
 
 /** Fields that differ, by name. A value that is not an object has no fields. */

@@ -6,12 +6,6 @@ export const START_NODE = 'larder up';
 
 export const SET_POLICY = 'larder policies set --algorithm lru --admission';
 
-/** Command that pins a hot prefix by its label, as long as it is read at least daily. */
-export function pinPrefix(label: string, tenant = ''): string {
-  const whose = tenant && ` --tenant ${quoted(tenant)}`;
-  return `larder pins set ${quoted(label)} --prefix ${quoted(label)}${whose} --ttl 24h --refresh-on-hit`;
-}
-
 /** Command that changes a record; a record that does not exist yet is set. */
 export function editCommand(type: RecordType, name: string, exists: boolean): string {
   return `larder ${type} ${exists ? 'edit' : 'set'} ${quoted(name)}${exists || type !== 'quotas' ? '' : ' --limit 4GiB'}`;

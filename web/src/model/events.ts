@@ -2,6 +2,7 @@
 
 import type { EventList, LarderEvent } from '../api/types';
 import { bytes, duration, plural, whole } from '../format';
+import { matches } from './table';
 
 export const MAX_EVENTS = 200;
 
@@ -17,12 +18,12 @@ export function kept(list: EventList): LarderEvent[] {
 const twin = (event: LarderEvent): string => `${event.name}/${event.node}/${event.at}`;
 
 /** Both lists in one, each event once, newest first. Traffic and other events have a bound each: none displaces the other. */
-export function merged(known: LarderEvent[], news: LarderEvent[]): LarderEvent[] {
+export function merged(known: LarderEvent[], news: LarderEvent[], max = MAX_EVENTS): LarderEvent[] {
   const byKey = new Map(known.map((event) => [eventKey(event), event]));
   for (const event of news) byKey.set(eventKey(event), event);
   const all = [...byKey.values()].sort((a, b) => b.at - a.at || b.seq - a.seq);
   const live = new Set(all.filter((event) => event.seq >= 0).map(twin));
-  const left = { true: MAX_EVENTS, false: MAX_EVENTS };
+  const left = { true: max, false: max };
   return all.filter((event) => (event.seq >= 0 || !live.has(twin(event))) && left[`${isTraffic(event)}`]-- > 0);
 }
 
@@ -95,6 +96,25 @@ export function eventTone(event: LarderEvent): EventTone {
 /** Names of block traffic, which would fill the list on a busy node. The first refusal is `refusals.started`. */
 export function isTraffic(event: LarderEvent): boolean {
   return ['blocks.stored', 'blocks.evicted', 'blocks.refused'].includes(event.name) || event.name.startsWith('segment.');
+}
+
+export interface EventFilter {
+  words: string;
+  node: string;
+  traffic: boolean;
+  /** Only warnings and problems. */
+  trouble: boolean;
+}
+
+/** The events that pass the filter. */
+export function chosen(events: readonly LarderEvent[], { words, node, traffic, trouble }: EventFilter): LarderEvent[] {
+  return events.filter(
+    (event) =>
+      (traffic || !isTraffic(event)) &&
+      (!node || event.node === node) &&
+      (!trouble || ['bad', 'warn'].includes(eventTone(event))) &&
+      (!words || matches(words, event.name, event.node, eventSentence(event))),
+  );
 }
 
 type Fields = Record<string, unknown>;

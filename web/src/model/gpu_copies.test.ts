@@ -87,7 +87,7 @@ describe('pools of GPU copies', () => {
     if (!node) throw new Error('no node has a problem');
     expect(conditions(node).map((each) => each.label)).toContain('GPU copies: problem');
     const [finding] = judge(overview, {}, overview.at).findings.filter((each) => each.title.startsWith('GPU copies'));
-    expect(finding).toMatchObject({ level: 'warn', panel: 'nodes', title: 'GPU copies on a GPU of gpu-a3 have a problem' });
+    expect(finding).toMatchObject({ level: 'warn', page: 'nodes', title: 'GPU copies on a GPU of gpu-a3 have a problem' });
     expect(finding?.detail).toContain('NVIDIA H200 GPU-91ce2f00');
     expect(finding?.detail).toContain('out of memory');
   });

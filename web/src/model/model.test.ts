@@ -2,18 +2,17 @@ import { describe, expect, it } from 'vitest';
 import type { AlertList, Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { changes } from './audit';
-import { pinPrefix } from './commands';
 import { eventSentence, eventTone, merged } from './events';
-import { HISTORY_S, NO_HISTORY, bridged, continued, spanS, withHoles } from './history';
+import { bridged } from './charts';
 import { applied, cacheStart, conditions, lostAtStart } from './nodes';
 import { pinOrder, pinState } from './pins';
 import { forces, victims, watermarks } from './policies';
 import { RefusalWindow } from './refusals';
-import { arranged, floorShort, floorText, shareText } from './tenants';
+import { floorShort, floorText, shareText } from './tenants';
 import { byGroup, byStep } from './usage';
 import { judge } from './verdict';
 
-const { overview: busy, history } = state('busy');
+const { overview: busy } = state('busy');
 const judged = (overview: Overview, refused = {}) => judge(overview, refused, overview.at);
 const titles = (overview: Overview, refused = {}) => judged(overview, refused).findings.map((f) => f.title);
 
@@ -65,7 +64,7 @@ describe('the verdict', () => {
     const { overview } = state('cold');
     const { level, title, findings } = judged(overview);
     expect([level, title]).toEqual(['warn', '2 warnings']);
-    expect(findings.map((f) => [f.title, f.detail, f.panel])).toEqual([
+    expect(findings.map((f) => [f.title, f.detail, f.page])).toEqual([
       [
         'The cache of gpu-a1 is cold',
         '12,198 blocks (23.8 GiB) were lost when it started 5 min 12 s ago: the memory was gone when the data plane started. Engines fill it again as they store.',
@@ -110,9 +109,33 @@ describe('the verdict', () => {
     expect(titles(busy, { pool_full: 3, over_limit: 12 })).toEqual(['15 blocks refused in the last minute']);
   });
 
+  it('tells of a data plane that exited a short time ago, unless its node is in a crash loop', () => {
+    const exit = (at: number) => ({ name: 'dataplane.exited', at, seq: at, node: 'gpu-a1', actor: '', fields: { code: -9, restart_in_s: 0 } });
+    const of = (...events: ReturnType<typeof exit>[]) => judge({ ...busy, recent: [] }, {}, busy.at, null, events).findings;
+    expect(of(exit(busy.at - 5), exit(busy.at - 60))).toMatchObject([
+      { level: 'warn', page: 'nodes', name: 'gpu-a1', title: 'The data plane of gpu-a1 exited 5 s ago', detail: 'killed by signal 9, started again at once. 2 times in 5 min.' },
+    ]);
+    expect(of(exit(busy.at - 400))).toEqual([]);
+  });
+
+  it('names a tenant that stores and never hits, as a warning if others pay for it', () => {
+    const [tenant] = busy.tenants;
+    if (!tenant) throw new Error('no tenant');
+    const totals = { ...busy.totals, evicted_blocks: 5_000, stored_blocks: 9_000 };
+    const pool = { ...busy.pool, used_bytes: busy.pool.capacity_bytes };
+    const scanner: typeof tenant = { ...tenant, tenant: 'scanner', limit_bytes: null, hit_blocks: 0, requested_blocks: 8_000, stored_blocks: 8_000, evicted_blocks: 1_000 };
+    const of = (more: Partial<typeof tenant>) =>
+      judge({ ...busy, totals, pool, tenants: [{ ...scanner, ...more }] }, {}, busy.at).findings.filter((finding) => finding.title.includes('never hits'));
+    expect(of({})).toMatchObject([{ level: 'warn', page: 'tenants', name: 'scanner' }]);
+    expect(of({ evicted_blocks: 5_000 })).toMatchObject([{ level: 'note' }]);
+    expect(of({ limit_bytes: 1024, mode: 'enforce' })).toMatchObject([{ level: 'note' }]);
+    expect(of({ hit_blocks: 1 })).toEqual([]);
+    expect(of({ stored_blocks: 10 })).toEqual([]);
+  });
+
   it('names the tenants whose blocks are refused', () => {
     const recent = [{ name: 'blocks.refused', at: busy.at, seq: 1, node: '', actor: '', fields: { tenant: 'acme' } }];
-    expect(judge({ ...busy, recent }, { over_limit: 12 }, busy.at).findings[0]?.detail).toBe('12 over limit; lately of acme: larder why acme');
+    expect(judge({ ...busy, recent }, { over_limit: 12 }, busy.at).findings[0]?.detail).toBe('12 over limit; lately of acme');
   });
 
   it('tells of conditions of nodes, and for a while of those that have ended', () => {
@@ -134,38 +157,7 @@ describe('the verdict', () => {
   });
 });
 
-describe('the history', () => {
-  it('goes on with the step of its points and forgets what is older than an hour', () => {
-    const end = history.at.at(-1) as number;
-    expect(continued(history, busy, busy, end + 4)).toBeNull();
-    const next = continued(history, busy, busy, end + 10);
-    expect(next?.at.at(-1)).toBe(end + 10);
-    expect(continued(history, busy, busy, end + HISTORY_S + 1)?.at).toHaveLength(1);
-  });
-
-  it('takes the hit ratio of a step from the counters at its ends', () => {
-    const later = { ...busy, totals: { ...busy.totals, requested_blocks: busy.totals.requested_blocks + 10, hit_blocks: busy.totals.hit_blocks + 4 } };
-    expect(continued(NO_HISTORY, busy, later, busy.at)?.hit_ratio).toEqual([0.4]);
-    expect(continued(NO_HISTORY, busy, busy, busy.at)?.hit_ratio).toEqual([null]);
-    expect(continued(NO_HISTORY, later, busy, busy.at)?.hit_ratio).toEqual([null]);
-    expect(continued(NO_HISTORY, null, busy, busy.at)?.hit_ratio).toEqual([null]);
-  });
-
-  it('draws no line across a hole', () => {
-    expect(withHoles([0, 5, 10, 100, 105], [1, 2, 3, 4, 5])).toEqual([
-      [0, 5, 10, 55, 100, 105],
-      [1, 2, 3, null, 4, 5],
-    ]);
-    expect(withHoles([])).toEqual([[]]);
-  });
-
-  it('shows as much as there is, up to the hour', () => {
-    expect(spanS([], 1_000)).toBe(300);
-    expect(spanS([400, 900], 1_000)).toBe(900);
-    expect(spanS(history.at, busy.at)).toBe(HISTORY_S);
-    expect(spanS([0], 9_999)).toBe(HISTORY_S);
-  });
-
+describe('charts', () => {
   it('bridges short pauses of requests and leaves long ones open', () => {
     expect(bridged([0, 10, 20, 30], [0.5, null, null, 0.6], 60)).toEqual([0.5, undefined, undefined, 0.6]);
     expect(bridged([0, 10, 90], [0.5, null, 0.6], 60)).toEqual([0.5, null, 0.6]);
@@ -202,23 +194,6 @@ describe('refusals of the last minute', () => {
     window.add(refused({ pool_full: 10 }), 0);
     window.add(refused({ pool_full: 2 }), 10);
     expect(window.lastMinute()).toEqual({});
-  });
-});
-
-describe('tenants', () => {
-  const { tenants } = state('thousand-tenants').overview;
-  const view = { search: '', overOnly: false, sortBy: 'bytes' } as const;
-
-  it('come largest first, equal ones by name', () => {
-    const sizes = arranged(tenants, view).map((t) => t.bytes);
-    expect(sizes).toEqual([...sizes].sort((a, b) => b - a));
-    const equal = tenants.slice(0, 9).map((t) => ({ ...t, bytes: 0 }));
-    expect(arranged(equal, view)).toEqual(arranged(equal, { ...view, sortBy: 'tenant' }));
-  });
-
-  it('are found by a part of the name and by being over the limit', () => {
-    expect(arranged(tenants, { ...view, search: ' COST-centre ' })).toHaveLength(1);
-    expect(arranged(tenants, { ...view, overOnly: true })).toHaveLength(3);
   });
 });
 
@@ -274,12 +249,6 @@ it('without a gate the policy says what was evicted, also by limits', () => {
   expect(forces([node]).map(victims)).toEqual(['nothing evicted yet']);
   const after = { ...node.stats, totals: { ...node.stats.totals, evicted_blocks: 9_137 } };
   expect(forces([{ ...node, stats: after }]).map(victims)).toEqual(['9,137 evicted']);
-});
-
-it('the command that pins says whose prefix it is when that is not clear', () => {
-  expect(pinPrefix('p-1')).toBe('larder pins set p-1 --prefix p-1 --ttl 24h --refresh-on-hit');
-  expect(pinPrefix('p-1', 'acme')).toContain('--prefix p-1 --tenant acme --ttl');
-  expect(pinPrefix('p-1', "it's $x")).toContain(`--tenant 'it'\\''s $x' --ttl`);
 });
 
 it('nodes with the same policy in force are shown once, and a closed gate is apart', () => {
@@ -374,7 +343,7 @@ it('an entry of the audit tells the fields that differ', () => {
     { field: 'a', before: '1', after: '' },
     { field: 'c', before: '', after: '{"d":null}' },
   ]);
-  expect(changes({ before: { limit_bytes: 5 * 1024 ** 3 }, after: null })[0]?.before).toBe('5368709120 (5 GiB)');
+  expect(changes({ before: { limit_bytes: 5 * 1024 ** 3 }, after: null })[0]?.before).toBe('5 GiB');
   expect(changes({ before: null, after: null })).toEqual([]);
 });
 
@@ -385,7 +354,7 @@ it('a pin has a finding while only tiers hold some of its blocks', () => {
   const of = (only_in_tiers: number, not_loaded = '') =>
     judge({ ...overview, pins: [{ ...pin, resolved: 12, only_in_tiers, not_loaded }, ...others] }, {}, 0).findings.filter((each) => each.title.includes('fully in memory'));
   expect(of(0)).toEqual([]);
-  expect(of(4)).toMatchObject([{ level: 'warn', panel: 'pins', title: `Pin ${pin.name} is not fully in memory`, detail: '4 of 12 blocks are only in tiers, not in memory: being loaded.' }]);
+  expect(of(4)).toMatchObject([{ level: 'warn', page: 'pins', title: `Pin ${pin.name} is not fully in memory`, detail: '4 of 12 blocks are only in tiers, not in memory: being loaded.' }]);
   expect(of(1, 'budget')[0]?.detail).toBe('1 of 12 blocks is only in tiers, not in memory: no room in the pin budget.');
 });
 
@@ -396,7 +365,7 @@ it('a pin without known blocks has a note while tiers are being listed', () => {
   const of = (...unlisted_tiers: string[]) =>
     judge({ ...overview, pins: [{ ...pin, resident: 0, unlisted_tiers }, ...others] }, {}, 0).findings.filter((each) => each.title.includes('not known yet'));
   expect(of()).toEqual([]);
-  expect(of('s3')).toMatchObject([{ level: 'note', panel: 'pins', detail: 'None of its blocks is in memory. Whether tiers hold them is unknown until the listing of tier s3 is complete.' }]);
+  expect(of('s3')).toMatchObject([{ level: 'note', page: 'pins', detail: 'None of its blocks is in memory. Whether tiers hold them is unknown until the listing of tier s3 is complete.' }]);
   expect(of('a', 'b')[0]?.detail).toMatch(/the listings of the tiers a, b are complete\.$/);
 });
 

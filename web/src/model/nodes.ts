@@ -1,7 +1,8 @@
 import { ago, bytes, duration, plural } from '../format';
-import type { CacheStart, Node } from '../api/types';
+import type { CacheStart, Node, NodeState, PoolStats } from '../api/types';
 import { troubled } from './gpu_copies';
 import { outOfService } from './tiers';
+import type { Level } from './verdict';
 
 export interface Applied {
   type: string;
@@ -33,6 +34,30 @@ const ORDER = ['lost', 'nacked', 'behind', 'joining', 'in_sync'];
 /** Sort by severity, then by name. */
 export function nodeOrder(a: Node, b: Node): number {
   return ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name);
+}
+
+const MARKS: Record<NodeState, { tone: Level; label: string; title: string }> = {
+  in_sync: { tone: 'good', label: 'in sync', title: 'It has applied all snapshots' },
+  joining: { tone: 'note', label: 'joining', title: 'It is waiting for its first snapshots' },
+  behind: { tone: 'warn', label: 'behind', title: 'A newer generation has not been applied yet' },
+  nacked: { tone: 'bad', label: 'nacked', title: 'It refused a snapshot and keeps its last good state' },
+  lost: { tone: 'bad', label: 'lost', title: 'It no longer reports' },
+};
+
+export function stateMark(node: Node): { tone: Level; label: string; title: string } {
+  return MARKS[node.state] ?? { tone: 'note', label: node.state, title: '' };
+}
+
+/** The used bytes of a pool by state, as parts of a bar. */
+export function poolParts(pool: PoolStats): { kind: 'pinned' | 'ready' | 'reserved' | 'quarantined'; value: number }[] {
+  // Pinned bytes are ready bytes: the bar shows them as the first part of those.
+  const pinned = Math.min(pool.pinned_bytes, pool.ready_bytes);
+  return [
+    { kind: 'pinned', value: pinned },
+    { kind: 'ready', value: pool.ready_bytes - pinned },
+    { kind: 'reserved', value: pool.reserved_bytes },
+    { kind: 'quarantined', value: pool.quarantined_bytes },
+  ];
 }
 
 export interface Label {

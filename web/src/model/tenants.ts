@@ -2,14 +2,6 @@ import type { Tenant } from '../api/types';
 import { bytes, plural, share } from '../format';
 import { tierShares } from './tiers';
 
-export type TenantColumn = 'tenant' | 'bytes' | 'hits' | 'evicted' | 'refused';
-
-export interface TenantView {
-  search: string;
-  overOnly: boolean;
-  sortBy: TenantColumn;
-}
-
 export function hitRatio(tenant: Tenant): number | null {
   return tenant.requested_blocks > 0 ? share(tenant.hit_blocks, tenant.requested_blocks) : null;
 }
@@ -40,22 +32,23 @@ export function shareText(tenant: Tenant): string {
   ].join(' · ');
 }
 
-const VALUE: Record<Exclude<TenantColumn, 'tenant'>, (tenant: Tenant) => number> = {
-  bytes: (t) => t.bytes,
-  hits: (t) => hitRatio(t) ?? -1,
-  evicted: (t) => t.evicted_blocks,
-  refused: (t) => t.refused_blocks,
-};
+/** Bytes above the floor: another tenant's floor may take them. */
+export function borrowed(tenant: Tenant): number {
+  return Math.max(0, tenant.bytes - (tenant.effective_floor_bytes ?? tenant.floor_bytes));
+}
 
-/** The tenants to show: names ascending, numbers descending; ties by name, so that the order is stable. */
-export function arranged(tenants: Tenant[], view: TenantView): Tenant[] {
-  const wanted = view.search.trim().toLowerCase();
-  const found = tenants.filter(
-    (t) => (!view.overOnly || t.over_limit) && (!wanted || t.tenant.toLowerCase().includes(wanted)),
-  );
-  const { sortBy } = view;
-  return found.sort((a, b) => {
-    const byValue = sortBy === 'tenant' ? 0 : VALUE[sortBy](b) - VALUE[sortBy](a);
-    return byValue || a.tenant.localeCompare(b.tenant);
-  });
+/** `9 GiB of 10 GiB`, `9 GiB, no quota`. */
+export function usage(tenant: Tenant): string {
+  if (tenant.limit_bytes === null) return `${bytes(tenant.bytes)}, ${tenant.managed ? 'no limit' : 'no quota'}`;
+  return `${bytes(tenant.bytes)} of ${bytes(tenant.limit_bytes)}`;
+}
+
+/** The list with the rows of the stream, which are newer, in place of those of the same tenants. */
+export function refreshed<T>(listed: readonly T[] | null, live: readonly T[], key: (row: T) => string): readonly T[] {
+  if (!listed) return live;
+  const newer = new Map(live.map((row) => [key(row), row]));
+  const rows = listed.map((row) => newer.get(key(row)) ?? row);
+  if (listed.length >= live.length) return rows;
+  const known = new Set(listed.map(key));
+  return [...rows, ...live.filter((row) => !known.has(key(row)))];
 }

@@ -20,7 +20,7 @@ describe('tiers behind memory', () => {
     if (!node) throw new Error('every tier serves');
     expect(conditions(node).map((each) => each.label)).toContain('tier out of service');
     const [finding] = judge(overview, {}, overview.at).findings.filter((each) => each.title.startsWith('Tier'));
-    expect(finding).toMatchObject({ level: 'warn', panel: 'nodes', title: 'Tier disk of gpu-a3 is out of service' });
+    expect(finding).toMatchObject({ level: 'warn', page: 'nodes', title: 'Tier disk of gpu-a3 is out of service' });
     expect(finding?.detail).toContain('Input/output error');
     const [tier] = outOfService(node);
     if (!tier) throw new Error('every tier serves');

@@ -33,21 +33,23 @@ export function byStep(report: UsageReport): UsageRow[] {
     .sort((a, b) => b.start - a.start || a.group.localeCompare(b.group));
 }
 
-export const USAGE_COLUMNS: { label: string; title: string; value: (used: UsageCounts) => string }[] = [
-  { label: 'Held', title: 'Bytes held, times hours', value: (u) => `${bytes(u.byte_hours)} h` },
-  { label: 'Tokens asked', title: 'Tokens of look-ups, counted once per request', value: (u) => count(u.requested_tokens) },
-  { label: 'Served', title: 'Tokens that engines read from the cache', value: (u) => count(u.served_tokens) },
+export const USAGE_COLUMNS: { label: string; title: string; by: (used: UsageCounts) => number | null; value: (used: UsageCounts) => string }[] = [
+  { label: 'Held', title: 'Bytes held, times hours', by: (u) => u.byte_hours, value: (u) => `${bytes(u.byte_hours)} h` },
+  { label: 'Tokens asked', title: 'Tokens of look-ups, counted once per request', by: (u) => u.requested_tokens, value: (u) => count(u.requested_tokens) },
+  { label: 'Served', title: 'Tokens that engines read from the cache', by: (u) => u.served_tokens, value: (u) => count(u.served_tokens) },
   {
     label: 'Share',
     title: 'Served of asked. Above 100 % if engines acquired the blocks of one look-up several times',
+    by: (u) => (u.requested_tokens ? u.served_tokens / u.requested_tokens : null),
     value: (u) => percent(u.requested_tokens ? u.served_tokens / u.requested_tokens : null),
   },
   {
     label: 'Prefill saved',
     title: 'Estimate, by the rates that are set (larder rates)',
+    by: (u) => u.saved_prefill_s,
     value: (u) => (u.saved_prefill_s ? duration(u.saved_prefill_s) : u.served_tokens && u.unrated_tokens ? 'no rate' : NONE),
   },
-  { label: 'Stored', title: 'Bytes', value: (u) => bytes(u.stored_bytes) },
-  { label: 'Evicted', title: 'Bytes', value: (u) => bytes(u.evicted_bytes) },
-  { label: 'Refused', title: 'Blocks', value: (u) => count(u.refused_blocks) },
+  { label: 'Stored', title: 'Bytes', by: (u) => u.stored_bytes, value: (u) => bytes(u.stored_bytes) },
+  { label: 'Evicted', title: 'Bytes', by: (u) => u.evicted_bytes, value: (u) => bytes(u.evicted_bytes) },
+  { label: 'Refused', title: 'Blocks', by: (u) => u.refused_blocks, value: (u) => count(u.refused_blocks) },
 ];

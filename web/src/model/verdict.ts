@@ -1,13 +1,15 @@
 /** Health of the cache: findings for the operator, worst first. */
 
-import type { AlertList, Node, Overview, Pin } from '../api/types';
+import type { AlertList, LarderEvent, Node, Overview, Pin } from '../api/types';
 import { ago, bytes, duration, named, plural, share, whole } from '../format';
+import { eventSentence } from './events';
 import { severityTone } from './alerts';
 import { applied, lostAtStart } from './nodes';
 import { onlyInTiers, pinState, unlisted } from './pins';
 import { codeWords } from './refusals';
 import { gpuCopyState, troubled } from './gpu_copies';
 import { outOfService } from './tiers';
+import type { PageName } from './pages';
 
 export type Level = 'bad' | 'warn' | 'note' | 'good';
 
@@ -15,8 +17,9 @@ export interface Finding {
   level: Exclude<Level, 'good'>;
   title: string;
   detail: string;
-  /** Id of the panel with details. */
-  panel: 'pool' | 'tenants' | 'pins' | 'nodes' | 'refusals';
+  /** The page with details, and the one thing on it that the finding is about; empty for several. */
+  page: PageName;
+  name?: string;
 }
 
 export interface Verdict {
@@ -29,10 +32,20 @@ export interface Verdict {
 const QUARANTINE_SHARE = 0.02;
 /** Share of a node's pin budget from which it counts as full, as in the alert LarderPoolFullOfPins. */
 const FULL_BUDGET_SHARE = 0.95;
+/** How long an exit of a data plane is shown. */
+const CRASH_SHOWN_S = 300;
+/** Evictions from which on a cache is in use. */
+const MIN_EVICTIONS = 1_000;
 const RANK: Level[] = ['bad', 'warn', 'note', 'good'];
 
 /** Return the verdict. Firing alerts have their own panel and are not findings, but they raise the level. */
-export function judge(overview: Overview, refusedLastMinute: Record<string, number>, now: number, alerts: AlertList | null = null): Verdict {
+export function judge(
+  overview: Overview,
+  refusedLastMinute: Record<string, number>,
+  now: number,
+  alerts: AlertList | null = null,
+  events: readonly LarderEvent[] = [],
+): Verdict {
   const findings = [
     ...readiness(overview),
     ...overview.nodes.flatMap((node) => [
@@ -43,7 +56,9 @@ export function judge(overview: Overview, refusedLastMinute: Record<string, numb
       ...tierFindings(node),
       ...gatewayFindings(node),
     ]),
+    ...crashes(overview, events, now),
     ...refusals(refusedLastMinute, overview),
+    ...unreadStores(overview),
     ...overLimit(overview),
     ...emptyPins(overview),
     ...pinsInTiers(overview),
@@ -73,18 +88,18 @@ function heading(findings: Finding[], firing: number): string {
 
 function readiness(overview: Overview): Finding[] {
   if (overview.nodes.length === 0) {
-    return [{ level: overview.ready ? 'warn' : 'bad', title: 'No node has joined', detail: 'Nothing is cached until one does.', panel: 'nodes' }];
+    return [{ level: overview.ready ? 'warn' : 'bad', title: 'No node has joined', detail: 'Nothing is cached until one does.', page: 'nodes' }];
   }
   const found: Finding[] = [];
   const explained = overview.nodes.some((node) => node.state !== 'in_sync' && node.state !== 'joining');
   if (!overview.ready && overview.nodes.every((node) => node.state === 'joining')) {
-    found.push({ level: 'bad', title: 'No node is connected', detail: 'Nothing is cached until one is.', panel: 'nodes' });
+    found.push({ level: 'bad', title: 'No node is connected', detail: 'Nothing is cached until one is.', page: 'nodes' });
   } else if (!overview.ready && !explained) {
     found.push({
       level: 'bad',
       title: 'Larder is not ready',
       detail: '/healthz/fleet of the management plane shows the reason.',
-      panel: 'nodes',
+      page: 'nodes',
     });
   }
   if (!overview.armed) {
@@ -94,7 +109,7 @@ function readiness(overview: Overview): Finding[] {
       detail: overview.nodes.every((node) => node.state === 'lost')
         ? 'No node is connected. Each enforces the quotas that it applied last.'
         : 'No snapshot of the quotas is in force yet: every tenant may use the whole pool.',
-      panel: 'nodes',
+      page: 'nodes',
     });
   }
   return found;
@@ -104,7 +119,7 @@ function nodeFindings(node: Node, now: number): Finding[] {
   switch (node.state) {
     case 'lost': {
       const silence = node.seen_at === 0 ? 'It has never reported.' : `Last report ${duration(now - node.seen_at)} ago.`;
-      return [{ level: 'bad', title: `Node ${node.name} is lost`, detail: silence, panel: 'nodes' }];
+      return [{ level: 'bad', title: `Node ${node.name} is lost`, detail: silence, page: 'nodes', name: node.name }];
     }
     case 'nacked': {
       const fault = node.faults[0];
@@ -114,17 +129,18 @@ function nodeFindings(node: Node, now: number): Finding[] {
           level: 'bad',
           title: `Node ${node.name} refused a snapshot`,
           detail: fault ? `${fault.type} generation ${fault.generation}, ${fault.path}: ${fault.message}${more}` : 'It keeps its last good state.',
-          panel: 'nodes',
+          page: 'nodes',
+      name: node.name,
         },
       ];
     }
     case 'behind': {
       const late = applied(node).filter((row) => !row.same);
       const detail = late.map((row) => `${row.type} ${row.observed ?? 'none'} of ${row.desired}`).join(', ');
-      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail: detail || 'It has not applied the latest snapshots yet.', panel: 'nodes' }];
+      return [{ level: 'warn', title: `Node ${node.name} is behind`, detail: detail || 'It has not applied the latest snapshots yet.', page: 'nodes', name: node.name }];
     }
     case 'joining':
-      return [{ level: 'note', title: `Node ${node.name} is joining`, detail: 'It is waiting for its first snapshots.', panel: 'nodes' }];
+      return [{ level: 'note', title: `Node ${node.name} is joining`, detail: 'It is waiting for its first snapshots.', page: 'nodes', name: node.name }];
     default:
       return [];
   }
@@ -139,7 +155,8 @@ function coldCache(node: Node, now: number): Finding[] {
       level: 'warn',
       title: `The cache of ${node.name} is cold`,
       detail: `${lostAtStart(stats.start)} when it started ${ago(now - stats.start.at)}${reason}. Engines fill it again as they store.`,
-      panel: 'nodes',
+      page: 'nodes',
+      name: node.name,
     },
   ];
 }
@@ -157,7 +174,8 @@ function emptyPins(overview: Overview): Finding[] {
       level: 'warn',
       title: empty.length === 1 ? `Pin ${names} holds nothing` : `${plural(empty.length, 'pin')} hold nothing`,
       detail: `${empty.length === 1 ? blocks : `${names}${rest}: none of their blocks is cached`}. Blocks are kept as soon as an engine stores them.`,
-      panel: 'pins',
+      page: 'pins',
+      name: empty.length === 1 ? first.name : '',
     },
   ];
 }
@@ -172,7 +190,8 @@ function pinsInTiers(overview: Overview): Finding[] {
       level: 'warn',
       title: pins.length === 1 ? `Pin ${first.name} is not fully in memory` : `${plural(pins.length, 'pin')} are not fully in memory`,
       detail: `${pins.length === 1 ? '' : `${first.name}: `}${onlyInTiers(first)}.`,
-      panel: 'pins',
+      page: 'pins',
+      name: pins.length === 1 ? first.name : '',
     },
   ];
 }
@@ -187,7 +206,8 @@ function unlistedPins(overview: Overview): Finding[] {
       level: 'note',
       title: pins.length === 1 ? `It is not known yet whether pin ${first.name} holds blocks` : `It is not known yet whether ${plural(pins.length, 'pin')} hold blocks`,
       detail: `${pins.length === 1 ? '' : `${first.name}: `}${unlisted(first)}`,
-      panel: 'pins',
+      page: 'pins',
+      name: pins.length === 1 ? first.name : '',
     },
   ];
 }
@@ -205,7 +225,7 @@ function fullPinBudgets(overview: Overview): Finding[] {
       level: 'warn',
       title: full.length === 1 ? `Pins fill their budget on ${first.name}` : `Pins fill their budget on ${plural(full.length, 'node')}`,
       detail: `${bytes(first.stats.pool.pinned_bytes)} of ${bytes(first.stats.pool.pin_budget_bytes)}${holders ? `; the largest: ${holders}` : ''}. Blocks of further pins are evicted like others.`,
-      panel: 'pins',
+      page: 'pins',
     },
   ];
 }
@@ -215,7 +235,8 @@ function gpuFindings(node: Node): Finding[] {
     level: 'warn',
     title: `GPU copies on a GPU of ${node.name} have a problem`,
     detail: `${pool.name} ${pool.device}: ${pool.problem}`,
-    panel: 'nodes',
+    page: 'nodes',
+      name: node.name,
   }));
 }
 
@@ -224,14 +245,15 @@ function tierFindings(node: Node): Finding[] {
     level: 'warn',
     title: `Tier ${tier.name} of ${node.name} is out of service`,
     detail: tier.reason,
-    panel: 'nodes',
+    page: 'nodes',
+      name: node.name,
   }));
 }
 
 function gatewayFindings(node: Node): Finding[] {
   const problem = node.stats?.gateway?.problem;
   if (!problem) return [];
-  return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, panel: 'nodes' }];
+  return [{ level: 'bad', title: `New workers cannot use the gateway of ${node.name}`, detail: problem, page: 'nodes', name: node.name }];
 }
 
 const CONDITIONS = {
@@ -249,9 +271,49 @@ function conditions(node: Node, now: number): Finding[] {
       level: !lasts ? 'note' : each.type === 'crash_loop' ? 'bad' : 'warn',
       title: `Node ${node.name} ${lasts ? 'is' : 'was'} ${what}`,
       detail: `${lasts ? `For ${duration(now - each.since)}` : `Until ${ago(now - each.ended_at!)}`}: ${each.message}.`,
-      panel: 'nodes',
+      page: 'nodes',
+      name: node.name,
     };
   });
+}
+
+/** Data planes that ended unexpectedly a short time ago: their nodes are in sync again within seconds. */
+function crashes(overview: Overview, events: readonly LarderEvent[], now: number): Finding[] {
+  const exits = events.filter((event) => event.name === 'dataplane.exited' && event.at > now - CRASH_SHOWN_S && typeof event.fields.restart_in_s === 'number');
+  return [...new Set(exits.map((event) => event.node))]
+    .filter((name) => !overview.nodes.some((node) => node.name === name && node.conditions.some((each) => each.type === 'crash_loop')))
+    .map((name) => {
+      const times = exits.filter((event) => event.node === name);
+      const [last] = times;
+      return {
+        level: 'warn',
+        title: `The data plane${name ? ` of ${name}` : ''} exited ${ago(now - (last?.at ?? now))}`,
+        detail: `${last ? eventSentence(last) : ''}.${times.length > 1 ? ` ${whole(times.length)} times in ${duration(CRASH_SHOWN_S)}.` : ''}`,
+        page: 'nodes',
+        name,
+      };
+    });
+}
+
+/** Tenants without a hit, whose stores cause a large part of all evictions while the pool is full. */
+function unreadStores(overview: Overview): Finding[] {
+  const { pool, totals } = overview;
+  if (totals.evicted_blocks < MIN_EVICTIONS) return [];
+  return overview.tenants
+    .filter((tenant) => tenant.hit_blocks === 0 && tenant.requested_blocks > 0 && tenant.stored_blocks > totals.stored_blocks / 4)
+    .slice(0, 3)
+    .map((tenant) => {
+      const limited = tenant.limit_bytes !== null && tenant.mode === 'enforce';
+      const alone = limited || tenant.evicted_blocks >= totals.evicted_blocks * 0.95;
+      const full = share(pool.used_bytes, pool.capacity_bytes) > 0.95;
+      return {
+        level: alone || !full ? 'note' : 'warn',
+        title: `Tenant ${named(tenant.tenant)} stores and never hits`,
+        detail: `None of ${plural(tenant.requested_blocks, 'block')} that it asked for was cached, and it stored ${whole(tenant.stored_blocks)}. ${limited ? 'Its limit bounds what it takes from others.' : alone ? 'It evicts its own blocks.' : 'Its stores evict blocks of others: a limit stops that.'}`,
+        page: 'tenants',
+        name: tenant.tenant,
+      };
+    });
 }
 
 function refusals(lastMinute: Record<string, number>, overview: Overview): Finding[] {
@@ -261,8 +323,8 @@ function refusals(lastMinute: Record<string, number>, overview: Overview): Findi
   const counts = codes.map(([code, n]) => `${whole(n)} ${codeWords(code)}`).join(', ');
   const refused = overview.recent.filter((event) => event.name === 'blocks.refused').map((event) => String(event.fields.tenant));
   const tenants = [...new Set(refused)].slice(0, 3);
-  const detail = tenants.length ? `${counts}; lately of ${tenants.map(named).join(', ')}: larder why ${named(tenants[0] ?? '')}` : counts;
-  return [{ level: 'warn', title: `${plural(total, 'block')} refused in the last minute`, detail, panel: 'refusals' }];
+  const detail = tenants.length ? `${counts}; lately of ${tenants.map(named).join(', ')}` : counts;
+  return [{ level: 'warn', title: `${plural(total, 'block')} refused in the last minute`, detail, page: 'tenants', name: tenants.length === 1 ? (tenants[0] ?? '') : '' }];
 }
 
 function overLimit(overview: Overview): Finding[] {
@@ -276,14 +338,15 @@ function overLimit(overview: Overview): Finding[] {
         level: 'warn',
         title: `Tenant ${named(first.tenant)} is over its limit${excess}`,
         detail: 'Leased blocks are evicted as soon as engines release them.',
-        panel: 'tenants',
+        page: 'tenants',
+        name: first.tenant,
       },
     ];
   }
   const names = over.slice(0, 3).map((tenant) => named(tenant.tenant));
   const rest = over.length > names.length ? ` and ${whole(over.length - names.length)} more` : '';
   return [
-    { level: 'warn', title: `${plural(over.length, 'tenant')} are over their limits`, detail: names.join(', ') + rest, panel: 'tenants' },
+    { level: 'warn', title: `${plural(over.length, 'tenant')} are over their limits`, detail: names.join(', ') + rest, page: 'tenants' },
   ];
 }
 
@@ -297,7 +360,8 @@ function degradedPins(overview: Overview): Finding[] {
       level: 'warn',
       title: degraded.length === 1 ? `Pin ${names} is degraded` : `${plural(degraded.length, 'pin')} are degraded`,
       detail: `${degraded.length === 1 ? 'Blocks' : `${names}${rest}: blocks`} beyond the pin budget may be evicted.`,
-      panel: 'pins',
+      page: 'pins',
+      name: degraded.length === 1 ? names : '',
     },
   ];
 }
@@ -313,7 +377,8 @@ function pinsWithoutGpuCopies(overview: Overview): Finding[] {
       level: 'note',
       title: nowhere.length === 1 ? `Pin ${names} has no GPU copies` : `${plural(nowhere.length, 'pin')} have no GPU copies`,
       detail: `${nowhere.length === 1 ? 'No' : `${names}${rest}: no`} GPU keeps them yet; blocks are read from the pools of nodes.`,
-      panel: 'pins',
+      page: 'pins',
+      name: nowhere.length === 1 ? names : '',
     },
   ];
 }
@@ -333,11 +398,12 @@ function unapplied(overview: Overview): Finding[] {
       level: 'warn',
       title: pins.length === 1 ? `Pin ${names} is not applied` : `${plural(pins.length, 'pin')} are not applied`,
       detail: pins.length > 1 ? names + rest : why || 'No connected node that its labels select has confirmed it yet.',
-      panel: 'pins',
+      page: 'pins',
+      name: pins.length === 1 ? names : '',
     });
   }
   if (overview.policy && overview.nodes.length > 0 && reportedStates.size === 0 && !overview.policy.status.applied) {
-    found.push({ level: 'warn', title: 'The policy is not applied', detail: 'No connected node has confirmed it yet.', panel: 'nodes' });
+    found.push({ level: 'warn', title: 'The policy is not applied', detail: 'No connected node has confirmed it yet.', page: 'policy' });
   }
   return found;
 }
@@ -350,7 +416,7 @@ function quarantine(overview: Overview): Finding[] {
       level: 'note',
       title: `${bytes(held)} are quarantined`,
       detail: 'They are released when the engines that may still write to them are proven gone.',
-      panel: 'pool',
+      page: 'nodes',
     },
   ];
 }

@@ -4,10 +4,10 @@
  */
 
 import { ApiError } from '../api/client';
-import { changeRecord, createRecord, getRecord, tryAlone, tryOnNodes, tryRecord, type Signed } from '../api/records';
+import { changeRecord, createRecord, deleteRecord, getRecord, tryAlone, tryOnNodes, tryRecord, type Signed } from '../api/records';
 import { mergePatch, parsedValue, placed, shownValue, type Faults, type Json, type RecordType, type Value, type Values } from '../model/fields';
 import { SOURCES, bodyOf, fieldsOf, isPushed, type Source } from '../model/records';
-import { NONE } from '../format';
+import { NONE, sizeOf } from '../format';
 import { worded } from '../model/worded';
 import type { NodeVerdict, Problem, RecordAnswer } from '../api/types';
 
@@ -15,12 +15,13 @@ export interface DraftDeps {
   getRecord: typeof getRecord;
   createRecord: typeof createRecord;
   changeRecord: typeof changeRecord;
+  deleteRecord: typeof deleteRecord;
   tryRecord: typeof tryRecord;
   tryOnNodes: typeof tryOnNodes;
   tryAlone: typeof tryAlone;
 }
 
-const BROWSER: DraftDeps = { getRecord, createRecord, changeRecord, tryRecord, tryOnNodes, tryAlone };
+const BROWSER: DraftDeps = { getRecord, createRecord, changeRecord, deleteRecord, tryRecord, tryOnNodes, tryAlone };
 
 /** One field before and after, in words. */
 export interface Difference {
@@ -41,7 +42,7 @@ export class Draft {
   source = $state<Source | null>(null);
   /** The record that the change is made from; null: there is none yet. */
   record = $state.raw<RecordAnswer | null>(null);
-  step = $state<'loading' | 'edit' | 'review' | 'done'>('loading');
+  step = $state<'loading' | 'edit' | 'review' | 'done' | 'undone'>('loading');
   busy = $state(false);
   /** Messages by field; those of no field are under ``. */
   faults = $state.raw<Faults>({});
@@ -71,6 +72,7 @@ export class Draft {
   /** Read the record. A tenant without a quota gets a new one. `given`: values of a new record. */
   async load(given: Json = {}): Promise<void> {
     if (typeof given.name === 'string') this.name = given.name;
+    if (this.source && !given.prefix) this.source = 'text';
     await this.#trying(async () => {
       this.record = this.named ? null : await this.#found();
       this.values = this.#start(this.record, given);
@@ -78,15 +80,26 @@ export class Draft {
     });
   }
 
+  /** Read the record, which may have been deleted, put earlier values in place of its own, and check the change. */
+  async restore(earlier: Json): Promise<void> {
+    await this.#trying(async () => {
+      this.record = await this.#found(true);
+      this.values = this.#start(this.record);
+      for (const field of this.#fields) if (field.name in earlier) this.values[field.name] = shownValue(field, earlier[field.name]);
+      this.step = 'edit';
+    });
+    if (this.step === 'edit') await this.check();
+  }
+
   get #fields() {
     return fieldsOf(this.type, !this.named);
   }
 
-  async #found(): Promise<RecordAnswer | null> {
+  async #found(deleted = false): Promise<RecordAnswer | null> {
     try {
       return await this.#deps.getRecord(this.type, this.name);
     } catch (error) {
-      if (error instanceof ApiError && error.problem.status === 404 && (this.type === 'quotas' || this.type === 'ceilings' || this.conflict)) return null;
+      if (error instanceof ApiError && error.problem.status === 404 && (deleted || this.type === 'quotas' || this.type === 'ceilings' || this.conflict)) return null;
       throw error;
     }
   }
@@ -120,11 +133,18 @@ export class Draft {
     return Object.keys(faults).length > 0 ? null : body;
   }
 
+  /** Value of a field as typed, with sizes in bytes; undefined if it cannot be read. */
+  parsed(name: string): unknown {
+    const field = this.#fields.find((each) => each.name === name);
+    if (!field) return null;
+    const parsed = parsedValue(field, this.values[name] ?? '');
+    if ('fault' in parsed) return undefined;
+    return field.kind === 'size' && typeof parsed.value === 'string' ? sizeOf(parsed.value) : parsed.value;
+  }
+
   /** Selector of the record as typed; undefined if it cannot be read. */
   get selector(): Record<string, string> | null | undefined {
-    const field = this.#fields.find((each) => each.name === 'selector');
-    const parsed = field ? parsedValue(field, this.values.selector ?? '') : { value: null };
-    return 'fault' in parsed ? undefined : (parsed.value as Record<string, string> | null);
+    return this.parsed('selector') as Record<string, string> | null | undefined;
   }
 
   /** Ask the server and the nodes what the change would do. */
@@ -250,6 +270,25 @@ export class Draft {
     });
   }
 
+  /** Bring back the state before the save, unless it was changed since. */
+  async undo(): Promise<void> {
+    const { saved, record } = this;
+    if (!saved) return;
+    const name = this.name.trim();
+    await this.#trying(async () => {
+      if (record) {
+        const patch = mergePatch(bodyOf(this.type, saved), bodyOf(this.type, record));
+        // The time to live sets the end.
+        if (patch.ttl_s) delete patch.expires_at;
+        this.saved = await this.#deps.changeRecord(this.#by, this.type, name, saved.etag, patch);
+      } else {
+        await this.#deps.deleteRecord(this.#by, this.type, name, saved.etag);
+        this.saved = null;
+      }
+      this.step = 'undone';
+    });
+  }
+
   /** Read how far the nodes are with what was saved. */
   async follow(): Promise<void> {
     if (!this.saved || !isPushed(this.type)) return;
@@ -281,6 +320,6 @@ export class Draft {
     this.conflict = problem.status === 412;
     // Messages that are shown next to a field are not repeated.
     this.problem = errors.length > 0 && !this.faults[''] ? { ...problem, detail: '' } : problem;
-    if (this.step !== 'loading') this.step = 'edit';
+    if (this.step !== 'loading' && this.step !== 'done') this.step = 'edit';
   }
 }

@@ -27,6 +27,7 @@ const deps = {
   getRecord: vi.fn<DraftDeps['getRecord']>(),
   createRecord: vi.fn<DraftDeps['createRecord']>(),
   changeRecord: vi.fn<DraftDeps['changeRecord']>(),
+  deleteRecord: vi.fn<DraftDeps['deleteRecord']>(),
   tryRecord: vi.fn<DraftDeps['tryRecord']>(),
   tryOnNodes: vi.fn<DraftDeps['tryOnNodes']>(),
   tryAlone: vi.fn<DraftDeps['tryAlone']>(),
@@ -36,7 +37,7 @@ beforeEach(() => {
   vi.resetAllMocks();
   deps.getRecord.mockResolvedValue(quota());
   deps.tryRecord.mockResolvedValue(plan('update', { limit_bytes: { before: 4 * GIB, after: 5 * GIB } }));
-  deps.tryOnNodes.mockResolvedValue({ items: [{ node: 'a', type: 'quotas', selected: true, accepted: true, faults: [], error: null }], total: 1, accepted: true });
+  deps.tryOnNodes.mockResolvedValue({ items: [{ node: 'a', type: 'quotas', selected: true, accepted: true, faults: [], error: null, evictions: [] }], total: 1, accepted: true });
   deps.changeRecord.mockResolvedValue(quota({ generation: 4 }));
 });
 
@@ -180,4 +181,42 @@ it('a tier is checked while it is typed, and only fields that are filled in have
   await draft.probe();
   expect([draft.hints, draft.faults]).toEqual([{ budget_bytes: ['too small'] }, {}]);
   expect([draft.step, draft.problem]).toEqual(['edit', null]);
+});
+
+describe('the way back', () => {
+  it('undoes a change with the ETag of what was saved', async () => {
+    const draft = await opened();
+    draft.values.limit_bytes = '5GiB';
+    await draft.check();
+    deps.changeRecord.mockResolvedValue(quota({ generation: 4, etag: '"4"', limit_bytes: 5 * GIB }));
+    await draft.save();
+    deps.changeRecord.mockResolvedValue(quota({ generation: 5 }));
+    await draft.undo();
+    expect(draft.step).toBe('undone');
+    expect(deps.changeRecord.mock.calls.at(-1)?.slice(3)).toEqual(['"4"', { limit_bytes: 4 * GIB }]);
+  });
+
+  it('undoes a new record by deleting it, and says so if it was changed since', async () => {
+    deps.getRecord.mockRejectedValue(problem(404));
+    const draft = await opened('new');
+    deps.createRecord.mockResolvedValue(quota({ etag: '"1"' }));
+    await draft.save();
+    deps.deleteRecord.mockRejectedValue(problem(412));
+    await draft.undo();
+    expect([draft.step, draft.conflict]).toEqual(['done', true]);
+    deps.deleteRecord.mockResolvedValue(undefined);
+    await draft.undo();
+    expect([draft.step, draft.saved]).toEqual(['undone', null]);
+    expect(deps.deleteRecord).toHaveBeenLastCalledWith(expect.anything(), 'quotas', 'new', '"1"');
+  });
+
+  it('puts earlier values back after a check, also of a record that was deleted', async () => {
+    const draft = new Draft('policies', 'default', { csrf: 'c5', whole: true }, deps);
+    deps.getRecord.mockRejectedValue(problem(404));
+    deps.tryRecord.mockResolvedValue(plan('create'));
+    await draft.restore({ algorithm: 'arc', high_watermark: 0.9 });
+    expect(draft.step).toBe('review');
+    expect(deps.tryRecord.mock.calls[0]?.[3]).toMatchObject({ algorithm: 'arc', high_watermark: 0.9 });
+    expect(deps.createRecord).not.toHaveBeenCalled();
+  });
 });

@@ -1,14 +1,11 @@
 /**
- * What the page knows and how old it is. One instance, made by App. It loads an overview and the last hour, follows the
- * stream, and while the stream is broken asks the API directly: that keeps the numbers as fresh as can be and tells why.
+ * What the page knows and how old it is. One instance, made by App. It loads an overview, follows the stream, and while the stream is broken asks the API directly: that keeps the numbers as fresh as can be and tells why.
  */
 
-import { ApiError, getEvents, getHistory, getOverview } from '../api/client';
+import { ApiError, getEvents, getOverview } from '../api/client';
 import { Stream, type StreamHandlers } from '../api/stream';
-import type { EventList, LarderEvent, History, Overview, Problem } from '../api/types';
+import type { EventList, LarderEvent, Overview, Problem } from '../api/types';
 import { MAX_EVENTS, kept, merged } from '../model/events';
-import { HISTORY_S, NO_HISTORY, continued } from '../model/history';
-import { noNodeReports } from '../model/nodes';
 import { RefusalWindow } from '../model/refusals';
 
 export type Connection = 'connecting' | 'live' | 'reconnecting';
@@ -20,15 +17,13 @@ const ASLEEP_S = 6;
 
 export interface LiveDeps {
   getOverview(): Promise<Overview>;
-  getHistory(seconds: number): Promise<History>;
-  getEvents(limit: number): Promise<EventList>;
+  getEvents(of: { limit: number }): Promise<EventList>;
   stream(handlers: StreamHandlers): Pick<Stream, 'close' | 'now'>;
   nowMs(): number;
 }
 
 const BROWSER: LiveDeps = {
   getOverview,
-  getHistory,
   getEvents,
   stream: (handlers) => new Stream(handlers),
   nowMs: Date.now,
@@ -36,7 +31,6 @@ const BROWSER: LiveDeps = {
 
 export class Live {
   overview = $state.raw<Overview | null>(null);
-  history = $state.raw<History>(NO_HISTORY);
   events = $state.raw<LarderEvent[]>([]);
   /** Known refused blocks of the last minute, by code. */
   refusedLastMinute = $state.raw<Record<string, number>>({});
@@ -45,7 +39,6 @@ export class Live {
   connection = $state<Connection>('connecting');
   /** Problem of the last request to the API; null if it succeeded. */
   problem = $state.raw<Problem | null>(null);
-  historyProblem = $state.raw<Problem | null>(null);
   #nowMs = $state(0);
   #receivedMs = $state(0);
   /**
@@ -58,7 +51,7 @@ export class Live {
   readonly ageS = $derived(Math.max(0, (this.#nowMs - this.#receivedMs) / 1000));
   /** Unix seconds by the server's clock, so that a wrong clock here does not move expiries. */
   readonly now = $derived(this.#nowMs / 1000 + this.#aheadS);
-  /** Server time of the last overview, which is the end of the charts. */
+  /** Server time of the last overview. */
   readonly receivedAt = $derived(this.#receivedMs / 1000 + this.#aheadS);
   /** Whether the API requires a login. */
   readonly locked = $derived(this.problem?.status === 401);
@@ -67,23 +60,19 @@ export class Live {
   readonly #deps: LiveDeps;
   readonly #stream: Pick<Stream, 'close' | 'now'>;
   readonly #refusals = new RefusalWindow();
-  /** Whether the history is hidden: it covers all tenants, so limited users may not see it. */
-  #withHistory = true;
+  /** Whether earlier events can be read: they are of all tenants, so limited users may not see them. */
+  #whole = true;
   #started = false;
   #arrivals = 0;
-  /** The overview at the last point of the history. */
-  #charted: Overview | null = null;
 
   constructor(deps: LiveDeps = BROWSER) {
     this.#deps = deps;
     this.#nowMs = deps.nowMs();
     this.#stream = deps.stream({
       overview: (overview) => {
-        const recovered = this.connection === 'reconnecting';
         this.connection = 'live';
         this.problem = null;
         this.#take(overview);
-        if (recovered) void this.#loadHistory();
       },
       event: (event) => {
         this.events = merged(this.events, [event]);
@@ -95,9 +84,9 @@ export class Live {
     });
   }
 
-  /** Start to follow the stream. Without a history, the charts begin now. */
-  start(withHistory = true): void {
-    this.#withHistory = withHistory;
+  /** Start to follow the stream. `whole`: the user is not limited to tenants. */
+  start(whole = true): void {
+    this.#whole = whole;
     this.#started = true;
     this.retry();
   }
@@ -111,7 +100,6 @@ export class Live {
     this.#started = false;
     this.#stream.close();
     this.overview = null;
-    this.history = NO_HISTORY;
     this.events = [];
     this.connection = 'connecting';
     this.problem = null;
@@ -135,15 +123,14 @@ export class Live {
   retry(): void {
     this.#stream.now();
     void this.#load();
-    void this.#loadHistory();
     void this.#loadEvents();
   }
 
   /** What happened before the page was opened. Without it the list begins now. */
   async #loadEvents(): Promise<void> {
-    if (!this.#withHistory) return;
+    if (!this.#whole) return;
     try {
-      this.events = merged(this.events, kept(await this.#deps.getEvents(MAX_EVENTS)));
+      this.events = merged(this.events, kept(await this.#deps.getEvents({ limit: MAX_EVENTS })));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
     }
@@ -165,36 +152,14 @@ export class Live {
     }
   }
 
-  async #loadHistory(): Promise<void> {
-    if (!this.#withHistory) return;
-    try {
-      const history = await this.#deps.getHistory(HISTORY_S);
-      this.history = history;
-      this.#charted = this.overview;
-      this.historyProblem = null;
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      this.historyProblem = error.problem;
-    }
-  }
-
   #take(overview: Overview): void {
     this.#arrivals += 1;
     this.#receivedMs = this.#nowMs = this.#deps.nowMs();
     this.#aheadS = Math.max(this.#aheadS, overview.at - this.#receivedMs / 1000);
     this.overview = overview;
-    this.#chart(overview);
     this.events = merged(this.events, overview.recent);
     this.#refusals.add(overview, this.receivedAt);
     this.refusedLastMinute = this.#refusals.lastMinute();
     this.minuteWatched = this.#refusals.covered;
-  }
-
-  #chart(overview: Overview): void {
-    if (this.#withHistory && noNodeReports(overview.nodes)) return;
-    const history = continued(this.history, this.#charted, overview, this.receivedAt);
-    if (!history) return;
-    this.history = history;
-    this.#charted = overview;
   }
 }

@@ -2,12 +2,12 @@ import { flushSync } from 'svelte';
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { ApiError } from '../api/client';
 import type { StreamHandlers } from '../api/stream';
-import type { EventList, History, Overview } from '../api/types';
+import type { EventList, Overview } from '../api/types';
 import { state } from '../fixtures/states';
 import { Live, STALE_S } from './live.svelte';
 
 const DOWN = new ApiError({ type: 'about:blank', title: 'The API is unreachable', status: 0 });
-const { overview: recorded, history } = state('busy');
+const { overview: recorded } = state('busy');
 const at = (later: number): Overview => ({ ...recorded, at: recorded.at + later });
 
 const LOST = { id: 7, at: recorded.at - 600, name: 'node.lost', node: 'gpu-1', actor: '', fields: {} };
@@ -18,12 +18,10 @@ let handlers: StreamHandlers;
 let answer: () => Promise<Overview>;
 const stream = { close: vi.fn(), now: vi.fn() };
 const getEvents = vi.fn<() => Promise<EventList>>();
-const getHistory = vi.fn<() => Promise<History>>();
 
 function make(): Live {
   return new Live({
     getOverview: () => answer(),
-    getHistory,
     getEvents,
     stream: (given) => {
       handlers = given;
@@ -49,22 +47,7 @@ beforeEach(() => {
   // The browser's clock is an hour behind the server's.
   clockMs = (recorded.at - 3_600) * 1000;
   answer = () => Promise.resolve(at(0));
-  getHistory.mockResolvedValue(history);
   getEvents.mockResolvedValue(EVENTS);
-});
-
-it('charts nothing while no node reports', async () => {
-  const live = make();
-  live.start();
-  await settled();
-  const points = live.history.at.length;
-  const silent = { ...at(30), nodes: recorded.nodes.map((node) => ({ ...node, stats: null })) };
-  pass(live, 30);
-  handlers.overview(silent);
-  expect([live.overview?.at, live.history.at.length]).toEqual([silent.at, points]);
-  pass(live, 30);
-  handlers.overview(at(60));
-  expect(live.history.at.at(-1)).toBeCloseTo(recorded.at + 60);
 });
 
 describe('starting', () => {
@@ -74,7 +57,6 @@ describe('starting', () => {
     await settled();
     expect(stream.now).toHaveBeenCalledOnce();
     expect(live.overview?.at).toBe(recorded.at);
-    expect(live.history.at.length).toBeGreaterThan(100);
     expect(live.connection).toBe('connecting');
     expect(live.stale).toBe(false);
   });
@@ -91,7 +73,6 @@ describe('starting', () => {
 
   it('says why there is nothing to show', async () => {
     answer = () => Promise.reject(DOWN);
-    getHistory.mockRejectedValue(DOWN);
     const live = make();
     live.start();
     await settled();
@@ -99,16 +80,11 @@ describe('starting', () => {
     expect(live.problem?.title).toBe('The API is unreachable');
   });
 
-  it('does without the last hour when that is not for this caller', async () => {
+  it('does without earlier events when those are not for this caller', async () => {
     const live = make();
     live.start(false);
     await settled();
-    handlers.broken(500);
-    handlers.overview(at(60));
-    await settled();
-    expect(getHistory).not.toHaveBeenCalled();
-    expect(live.history.at.length).toBeGreaterThan(0);
-    expect(live.historyProblem).toBeNull();
+    expect(getEvents).not.toHaveBeenCalled();
   });
 
   it('asks nothing for somebody who left', async () => {
@@ -117,7 +93,7 @@ describe('starting', () => {
     await settled();
     live.forget();
     await settled();
-    expect([live.overview, live.history.at.length, live.events.length]).toEqual([null, 0, 0]);
+    expect([live.overview, live.events.length]).toEqual([null, 0]);
     expect(stream.now).toHaveBeenCalledOnce();
   });
 
@@ -158,7 +134,6 @@ describe('age', () => {
     handlers.overview(at(0));
     expect(live.ageS).toBe(0);
     expect(live.now).toBeCloseTo(recorded.at + 5);
-    expect(live.history.at.at(-1)).toBeCloseTo(recorded.at + 5);
   });
 });
 
@@ -186,16 +161,14 @@ describe('a broken stream', () => {
     expect(live.stale).toBe(true);
   });
 
-  it('is over with the next overview, which also fills the hole in the history', async () => {
+  it('is over with the next overview', async () => {
     const live = make();
     handlers.overview(at(0));
     handlers.broken(500);
     await settled();
-    getHistory.mockClear();
     handlers.overview(at(60));
     expect(live.connection).toBe('live');
     expect(live.stale).toBe(false);
-    expect(getHistory).toHaveBeenCalledOnce();
   });
 });
 

@@ -11,11 +11,11 @@ export class Prefixes {
   problem = $state.raw<Problem | null>(null);
   #asking = false;
 
-  async load(): Promise<void> {
+  async load(tenant = ''): Promise<void> {
     if (this.#asking) return;
     this.#asking = true;
     try {
-      this.list = await getPrefixes(MOST);
+      this.list = await getPrefixes(MOST, tenant);
       this.problem = null;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;

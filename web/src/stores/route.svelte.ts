@@ -1,24 +1,61 @@
-/** The shown page, from the part of the URL after `#/`. Other anchors are panels of the live page. */
+/** The shown page: the part of the URL after `#/`, as in `#/tenants/acme?sort=used`. */
 
-export type PageName = 'live' | 'usage' | 'records' | 'audit';
+import { PAGE_NAMES, type PageName } from '../model/pages';
 
-const PAGES = ['usage', 'records', 'audit'] as const;
-
-export function pageOf(hash: string): PageName {
-  const path = hash.split('?', 1)[0];
-  return PAGES.find((page) => path === `#/${page}`) ?? 'live';
+export interface Place {
+  page: PageName;
+  /** Name of the one thing that the page shows; empty for the list. */
+  name: string;
+  params: URLSearchParams;
 }
 
-/** Parameters of the page in the URL, as in `#/audit?kind=quota`. */
-export function askedIn(hash: string): URLSearchParams {
-  return new URLSearchParams(hash.includes('?') ? hash.slice(hash.indexOf('?') + 1) : '');
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** An unknown page is the overview. */
+export function placeOf(hash: string): Place {
+  const [path = '', query = ''] = hash.replace(/^#\/?/, '').split(/\?(.*)/s, 2);
+  const [first = '', ...rest] = path.split('/');
+  const page = PAGE_NAMES.find((name) => name === first) ?? 'overview';
+  return { page, name: decoded(rest.join('/')), params: new URLSearchParams(query) };
+}
+
+export function linkTo(page: PageName, name = '', params: Record<string, string> = {}): string {
+  const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== '')).toString();
+  const path = page === 'overview' ? '' : `${page}${name ? `/${encodeURIComponent(name)}` : ''}`;
+  return `#/${path}${query ? `?${query}` : ''}`;
 }
 
 export class Route {
-  page = $state<PageName>(pageOf(location.hash));
+  #hash = $state(location.hash);
+  readonly place = $derived(placeOf(this.#hash));
+  readonly page = $derived(this.place.page);
+  readonly name = $derived(this.place.name);
+
+  /** Value of a parameter; empty if it is not set. */
+  param(name: string): string {
+    return this.place.params.get(name) ?? '';
+  }
+
+  /** Change parameters of the page, without a new entry in the browser's history. Empty values are removed. */
+  set(changes: Record<string, string>): void {
+    const params = { ...Object.fromEntries(this.place.params), ...changes };
+    const hash = linkTo(this.page, this.name, params);
+    history.replaceState(history.state, '', hash);
+    this.#hash = hash;
+  }
+
+  go(hash: string): void {
+    location.hash = hash;
+  }
 
   follow(): () => void {
-    const moved = () => (this.page = pageOf(location.hash));
+    const moved = () => (this.#hash = location.hash);
     addEventListener('hashchange', moved);
     return () => removeEventListener('hashchange', moved);
   }

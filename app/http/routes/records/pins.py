@@ -15,7 +15,7 @@ from app.http.principals import caller
 from app.http.problems import declared
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinList, PinPut, PinSource
+from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinKeys, PinList, PinPut, PinSource
 from app.services.base.checks import tenant_in_path
 from app.services.records.pins import Pins
 from dataplane.protocol.control.records import Strength, Tier
@@ -59,6 +59,17 @@ async def list_pins(
 async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[PinAnswer]:
     answer = await pins.get(name, caller())
     return Response(answer, headers={"ETag": answer.etag})
+
+
+@get(
+    "/{name:str}/keys",
+    operation_id="getPinKeys",
+    summary="Get the keys of a pin",
+    opt={"role": "viewer", "scoped": True},
+    responses=declared("not-found", "invalid"),
+)
+async def get_pin_keys(pins: NamedDependency[Pins], name: FromPath[str]) -> PinKeys:
+    return await pins.keys(name, caller())
 
 
 @put(
@@ -145,6 +156,6 @@ async def delete_pin(
 
 router = Router(
     "/pins",
-    route_handlers=[list_pins, get_pin, put_pin, patch_pin, extend_pin, delete_pin],
+    route_handlers=[list_pins, get_pin, get_pin_keys, put_pin, patch_pin, extend_pin, delete_pin],
     tags=["pins"],
 )

@@ -1,0 +1,34 @@
+/** What all pages share. The one instance is made by App.svelte. */
+
+import { askerOf } from '../model/asker';
+import { noNodeReports } from '../model/nodes';
+import { judge } from '../model/verdict';
+import { Asked } from './asked.svelte';
+import { Editing } from './editing.svelte';
+import { Live } from './live.svelte';
+import { Login } from './login.svelte';
+import { Route } from './route.svelte';
+import type { AlertList } from '../api/types';
+
+export class App {
+  readonly live = new Live();
+  readonly login = new Login();
+  readonly route = new Route();
+  readonly editing = new Editing();
+  readonly alerts = new Asked<AlertList>();
+  readonly asker = $derived(askerOf(this.login.who));
+  /** Whether the token is limited to tenants. */
+  readonly limited = $derived(this.asker.tenants !== null);
+  readonly locked = $derived(this.login.needed || this.live.locked);
+  readonly nodes = $derived(this.live.overview?.nodes ?? []);
+  /** No node reports, so only records are known. Users who are limited to tenants see no node's statistics. */
+  readonly unknown = $derived(!this.limited && noNodeReports(this.nodes));
+  readonly verdict = $derived(
+    this.live.overview ? judge(this.live.overview, this.live.refusedLastMinute, this.live.now, this.alerts.value, this.live.events) : null,
+  );
+
+  /** Time of the newest event whose name starts with one of these; a list that such events change is read again. */
+  newest(...prefixes: string[]): number {
+    return this.live.events.find((event) => prefixes.some((prefix) => event.name.startsWith(prefix)))?.at ?? 0;
+  }
+}
