@@ -9,7 +9,7 @@ from app.schemas.records.policies import PolicyAnswer
 from app.schemas.records.tenants import TenantAnswer
 from dataplane.protocol.stats.pool import PoolStats, Totals
 
-__all__ = ["LarderEvent", "Overview", "RecentRates", "Series"]
+__all__ = ["LarderEvent", "Overview", "RecentRates"]
 
 
 class RecentRates(msgspec.Struct, frozen=True):
@@ -22,18 +22,6 @@ class RecentRates(msgspec.Struct, frozen=True):
     stored_bytes_per_s: float
     read_bytes_per_s: float
     evicted_blocks_per_s: float
-
-
-class Series(msgspec.Struct, frozen=True):
-    """Arrays of equal length for charts. Rates are for the step that ends at `at`."""
-
-    at: list[float]
-    used_bytes: list[int]
-    capacity_bytes: list[int]
-    hit_ratio: list[float | None]
-    """Null where nothing was requested."""
-    stored_bytes_per_s: list[float]
-    read_bytes_per_s: list[float]
 
 
 class Overview(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from app.observe.series import (
     node_scope,
     tenant_scope,
 )
-from app.schemas.views.overview import Series
 from app.schemas.views.series import SeriesAnswer, SeriesDescription, SeriesNames, SeriesValues
 from app.services.base.checks import Faults
 from app.services.base.principals import Principal
@@ -42,9 +41,6 @@ MAX_VALUES = 200_000
 """Values in one answer."""
 STEPS_S = (10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 """Steps that are chosen from: the last one is enough for MAX_RANGE_S."""
-
-
-_HISTORY = ("hit_ratio", "used_bytes", "capacity_bytes", "stored_bytes_per_s", "read_bytes_per_s")
 
 
 class SeriesQuery(NamedTuple):
@@ -185,20 +181,6 @@ class SeriesService:
             )
             for (each, subject), found in zip(pairs, values, strict=True)
         ], problem
-
-    async def history(self, seconds: float, by: Principal) -> Series:
-        """Return the series of the fleet that the first dashboard drew, without the times that have no value."""
-        found = await self.answer(SeriesQuery(_HISTORY, [], [], max(STEP_S, min(int(seconds), HOUR_S))), by)
-        values = {each.name: each.values for each in found.series}
-        known = [place for place, used in enumerate(values["used_bytes"]) if used is not None]
-        return Series(
-            at=[float(found.at[place]) for place in known],
-            hit_ratio=[values["hit_ratio"][place] for place in known],
-            used_bytes=[round(values["used_bytes"][place] or 0) for place in known],
-            capacity_bytes=[round(values["capacity_bytes"][place] or 0) for place in known],
-            stored_bytes_per_s=[values["stored_bytes_per_s"][place] or 0.0 for place in known],
-            read_bytes_per_s=[values["read_bytes_per_s"][place] or 0.0 for place in known],
-        )
 
     def _checked(self, query: SeriesQuery, by: Principal) -> tuple[list[SeriesDeclaration], list[_Subject]]:
         """Raises Invalid, Forbidden."""

@@ -118,12 +118,12 @@ async def test_all_faults_of_a_request_are_told_at_once(shared_plane: Plane) -> 
         ("GET", "/api/v1/pins?sort=colour", {}, 422),
         ("GET", "/api/v1/audit?cursor=%ff%ff", {}, 400),
         ("GET", "/api/v1/audit?cursor=" + "9" * 5000, {}, 422),
-        ("GET", "/api/v1/overview/history?seconds=nan", {}, 422),
+        ("GET", "/api/v1/series?name=nodes&end=nan", {}, 422),
         ("GET", "/healthz", {"headers": {"origin": "http://["}}, 403),
         ("GET", "/api/v1/pushes?limit=0", {}, 422),
         ("GET", "/api/v1/pushes?limit=many", {}, 422),
         ("GET", "/api/v1/pushes?type=policy", {}, 422),
-        ("GET", "/api/v1/overview/history?seconds=-1", {}, 422),
+        ("GET", "/api/v1/series?name=nodes&range_s=-1", {}, 422),
     ],
 )
 async def test_every_refusal_is_a_problem(
@@ -183,7 +183,7 @@ async def test_a_parameter_is_refused_in_our_words(shared_plane: Plane) -> None:
     for query, detail in (
         ("quotas?limit=x", "limit: expected a whole number, got text"),
         ("quotas?limit=0", "limit: expected a whole number, at least 1"),
-        ("overview/history?seconds=0", "seconds: expected a number, more than 0"),
+        ("series?name=nodes&end=-1", "end: expected a number, at least 0"),
         ("tenants?managed=perhaps", "managed: expected true or false, got text"),
     ):
         assert is_problem(await shared_plane.http.get(f"/api/v1/{query}"), 422)["detail"].startswith(

@@ -158,7 +158,7 @@ async def test_a_dry_run_tells_what_lower_limits_would_evict_at_once(
     await reporting_plane.until(
         lambda: any(each.tiers == [tier] for each in reporting_plane.app.parts.fleet.stats())
     )
-    quotas = {
+    quotas: dict[str, dict[str, Any]] = {
         "acme": {"limit_bytes": 1000, "tiers": {"disk": {"limit_bytes": 50}}},
         "wild": {"limit_bytes": 400},
         "_default": {"limit_bytes": 2},

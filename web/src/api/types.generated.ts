@@ -757,26 +757,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/overview/history": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Get series for charts, oldest first
-         * @description Needs the role `viewer`, not limited to tenants.
-         */
-        get: operations["getHistory"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/pins": {
         parameters: {
             query?: never;
@@ -3529,15 +3509,6 @@ export interface components {
              * @default false
              */
             fresh: boolean;
-        };
-        /** Series */
-        Series: {
-            at: number[];
-            capacity_bytes: number[];
-            hit_ratio: (number | null)[];
-            read_bytes_per_s: number[];
-            stored_bytes_per_s: number[];
-            used_bytes: number[];
         };
         /** SeriesAnswer */
         SeriesAnswer: {
@@ -10619,136 +10590,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Overview"];
-                };
-            };
-            /** @description The caller already has this state (`If-None-Match`). */
-            304: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description `urn:larder:problem:malformed`: The request is malformed */
-            400: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:unauthorized`: Authentication is required */
-            401: {
-                headers: {
-                    "WWW-Authenticate": components["headers"]["WWW-Authenticate"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:forbidden`: The caller may not do this; `urn:larder:problem:foreign-origin`: The origin or host of the request is not allowed */
-            403: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:not-acceptable`: No representation that the client accepts */
-            406: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:invalid`: One or more fields are invalid */
-            422: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:too-many-requests`: Too many requests */
-            429: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:head-too-large`: The path, the query or the headers are too large */
-            431: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:internal`: Internal error */
-            500: {
-                headers: {
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description `urn:larder:problem:store-unavailable`: The database does not answer; `urn:larder:problem:stopping`: Larder is stopping */
-            503: {
-                headers: {
-                    "Retry-After": components["headers"]["Retry-After"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    getHistory: {
-        parameters: {
-            query?: {
-                /** @description Seconds to look back; one hour is kept. */
-                seconds?: number;
-            };
-            header?: {
-                /** @description ETags of states that the caller already has. */
-                "If-None-Match"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    ETag: components["headers"]["ETag"];
-                    "X-Request-Id": components["headers"]["X-Request-Id"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Series"];
                 };
             };
             /** @description The caller already has this state (`If-None-Match`). */
