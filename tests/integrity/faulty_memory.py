@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from dataplane.client import Client
+from dataplane.holding import holder, requests
 from dataplane.protocol.layout import (
     COLD_CHECKSUM,
     H_ADOPTED_NS,
@@ -19,30 +20,21 @@ from tests.dataplane.plane import Plane, wait_for
 
 
 @contextmanager
-def memory_fd(plane: Plane, name: str) -> Iterator[int]:
-    """A read-write descriptor of one of the data plane's memory files. A supervisor gets them a moment later."""
-    paths: list[str] = []
+def memory_fd(plane: Plane, kind: str, number: int = 0) -> Iterator[int]:
+    """A read-write descriptor of one of the data plane's memory files. Its holder gets them a moment later."""
+    held: dict[tuple[str, int], int] = {}
 
     def found() -> bool:
-        paths[:] = _memory(plane.pid, name)
-        return bool(paths)
+        holder.close_all(list(held.values()))
+        held.clear()
+        held.update({(kind, number): fd for kind, number, fd in requests.peek(plane.folder)})
+        return (kind, number) in held
 
-    wait_for(found, f"the data plane has memory {name}")
-    fd = os.open(paths[0], os.O_RDWR)
+    wait_for(found, f"the holder has {kind} {number}")
     try:
-        yield fd
+        yield held[kind, number]
     finally:
-        os.close(fd)
-
-
-def _memory(pid: int, name: str) -> list[str]:
-    folder = f"/proc/{pid}/fd"
-    found = []
-    for number in os.listdir(folder):
-        with suppress(FileNotFoundError):  # closed meanwhile
-            if os.readlink(f"{folder}/{number}").startswith(f"/memfd:{name} "):
-                found.append(f"{folder}/{number}")
-    return found
+        holder.close_all(list(held.values()))
 
 
 def row_of(client: Client, key: bytes, space: int = 0) -> tuple[int, int, int, int]:
@@ -68,12 +60,12 @@ def checksum_in_index(client: Client, key: bytes) -> bytes:
 def flip(plane: Plane, client: Client, key: bytes, at: int = 0, space: int = 0) -> None:
     """Change one bit of a block's bytes."""
     _, _, segment, offset = row_of(client, key, space)
-    with memory_fd(plane, f"larder-segment-{segment}") as fd:
+    with memory_fd(plane, "segment", segment) as fd:
         byte = os.pread(fd, 1, offset + at)
         os.pwrite(fd, bytes([byte[0] ^ 0x10]), offset + at)
 
 
 def say_adopted(plane: Plane, at_ns: int) -> None:
     """Make the index say that its blocks lived through a crash at a time."""
-    with memory_fd(plane, "larder-index") as fd:
+    with memory_fd(plane, "index") as fd:
         os.pwrite(fd, at_ns.to_bytes(8, "little"), 8 * H_ADOPTED_NS)
