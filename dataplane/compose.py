@@ -136,7 +136,7 @@ class DataPlane:
         self._supervisor = supervisor
         self._service_manager = service_manager or ServiceManager()
         self._holder = holder or HolderConnection()
-        taken, holder_failure = self._holder.take()
+        taken, holder_failure = self._holder.take(self._state.lock_fd)
         handed = [each for each in taken if each[0] not in SOCKETS]
         sockets = [each for each in taken if each[0] in SOCKETS]
         check_machine(settings, segment_bytes(handed), supervised=supervisor is not None)
@@ -161,6 +161,8 @@ class DataPlane:
         self._prefault = _prefault(settings)
         core = self._core(settings, leases, barrier.fence if membarrier else (lambda: None), handed)
         self._memory, self.node = core.memory, core.node
+        if core.restored is None:
+            self._holder.began_cold()
         held_sockets = [(kind, number, HeldSocket(fd)) for kind, number, fd in sockets]
         self._holder.list_all([*self._memory.files(), *held_sockets])
         self._figures = ProcessFigures()

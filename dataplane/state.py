@@ -82,6 +82,11 @@ class StateDirectory:
                 self._thread.start()
                 return
 
+    @property
+    def lock_fd(self) -> int:
+        """The descriptor that locks the directory."""
+        return self._lock_fd
+
     def node_name(self) -> str:
         """Return this node's name, which is created at the first start and kept. An invalid name is set aside and
         replaced."""

@@ -8,17 +8,26 @@ import signal
 import socket
 import subprocess
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
 from dataplane.base.child_command import standalone_command
 from dataplane.holding import holder
-from dataplane.holding.holder import MAX_FDS_PER_DATAGRAM, VERSION, BadMessage, Key, Message, receive_memory
+from dataplane.holding.holder import (
+    MAX_FDS_PER_DATAGRAM,
+    VERSION,
+    BadMessage,
+    Key,
+    Message,
+    TooFewDescriptors,
+    receive_memory,
+)
 from dataplane.holding.requests import (
     ANSWER_TIMEOUT_S,
     PROGRAM,
@@ -31,19 +40,24 @@ from dataplane.holding.requests import (
 
 SILENT_S = 8.0
 """Seconds for which a holder that does not answer is tried again."""
-BUSY_S = 5.0
-"""Seconds within which the connection of a killed predecessor ends."""
+REFUSED_S = 5.0
+"""Seconds for which a holder that refuses to hand the memory over is asked again."""
 EXTERNAL_S = 30.0
 """Longest wait for a holder that another service or container runs."""
-REPLACED_S = 10.0
-"""Longest wait, at a stop, for a holder in place of one that was lost."""
+STOP_S = 10.0
+"""Longest wait, at a stop, for an answer of the holder, or of another one in place of a holder that was lost."""
+LOCKED_S = 2.0
+"""Time in which a holder that ends unlocks the state directory."""
 RETRY_S = 0.1
-RECONNECT_S = 2.0
-"""Interval of attempts to replace a holder that was lost."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 2.0, 60.0
+"""Pauses between attempts to replace a holder that ends soon after it was replaced."""
 AFTER_A_KILL_S = 60.0
 """Seconds for which memory is held after a kill if `keep_memory_s` is less: its data plane is started again."""
 _NOT_NOW = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 _NO_FILE = (-1, -1)
+
+Inode = tuple[int, int]
+"""Device and inode of a file."""
 
 log = structlog.stdlib.get_logger()
 
@@ -58,39 +72,73 @@ class Holdable(Protocol):
     def nbytes(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A message that is not sent yet; `key` and `fd` are those of the file that it is about."""
+
+    message: Message
+    key: Key | None = None
+    fd: int = -1
+
+
 class HolderConnection:
     """A data plane's connection to the holder of its memory, from `take` to `end`. Without a folder, nothing is held.
 
-    Only `take`, `stop` and `end` wait. When the holder ends, another one is started, or awaited if it is `external`.
+    Only `take`, `stop`, `release` and `end` wait. When the holder ends, another one is started, or awaited if it is
+    `external`.
     """
 
     def __init__(self, folder: Path | None = None, keep_s: float = 0.0, *, external: bool = False) -> None:
         self._folder = folder
         self._keep_s = keep_s
         self._external = external
+        self._lock = -1
         self._connection: socket.socket | None = None
-        self._child = 0
-        """Process id of a holder that this process started, until it has ended."""
+        self._connected_at = 0.0
+        self._children: set[int] = set()
+        """Process ids of holders that this process started, until they have ended."""
         self._files: dict[Key, Holdable] = {}
         """All that the holder has once all messages are sent."""
-        self._sent: dict[Key, tuple[int, int]] = {}
-        """The file of each message, by device and inode."""
-        self._unsent: deque[tuple[Message, Key | None, Holdable | None]] = deque()
-        self._took = False
+        self._sent: dict[Key, Inode] = {}
+        self._taken: dict[Key, Inode] = {}
+        """What this holder had before the list of all files; those that are the same are not sent again."""
+        self._unsent: OrderedDict[int, _Queued] = OrderedDict()
+        self._waiting: dict[Key, int] = {}
+        """Position in `_unsent` of the message that makes the holder have a file."""
+        self._position = 0
+        self._adopts = False
+        """Whether this start goes on with memory that was held."""
         self._listed = False
         self._serving: Message | None = None
-        self._next_attempt = 0.0
+        self._pause_s = self._next_attempt = 0.0
         self._is_lost = False
 
-    def take(self) -> tuple[list[tuple[str, int, int]], str]:
+    # ---- the start
+
+    def take(self, lock: int = -1) -> tuple[list[tuple[str, int, int]], str]:
         """Become the writer. Return the memory that is held (kind, number, fd), which the caller owns, and why there is
-        none if a holder does not hand it over."""
+        none if a holder does not hand it over. `lock` is the descriptor that locks the state directory.
+
+        Raises OSError if this process may not open as many descriptors: the holder keeps the memory.
+        """
         if self._folder is None:
             return [], ""
+        self._lock = lock
         memory, failure = self._take_from_running(self._folder)
-        self._took = bool(memory)
-        if self._connection is None:
-            self._start(self._folder)
+        if memory:
+            self._taken = {(kind, number): _inode(fd) for kind, number, fd in memory}
+            self._adopts = True
+            self._queue({"do": "adopting"})
+        end = time.monotonic() + LOCKED_S
+        while self._connection is None:
+            try:
+                self._start(self._folder)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    self._lost("another holder has the state directory")
+                    break
+                time.sleep(RETRY_S / 10)
         return memory, failure
 
     def _take_from_running(self, folder: Path) -> tuple[list[tuple[str, int, int]], str]:
@@ -101,31 +149,18 @@ class HolderConnection:
         while True:
             try:
                 connection = connect(folder)
-                if connection is None:
-                    if not self._external or time.monotonic() - began > EXTERNAL_S:
-                        break
-                    time.sleep(RETRY_S)
-                    continue
-                try:
-                    answer_to(connection, self._take_message(adopt=True))
-                    memory = receive_memory(connection)
-                except (OSError, BadMessage) as error:
-                    connection.close()
-                    raise HolderSilent(f"the holder of the memory does not answer: {error}") from None
-                except BaseException:
-                    connection.close()
-                    raise
+                if connection is not None:
+                    return self._take_from(connection), ""
             except HolderFailed as error:
                 failure = str(error)
-                limit_s = SILENT_S if isinstance(error, HolderSilent) else BUSY_S
-                if time.monotonic() - began < limit_s:
-                    if isinstance(error, HolderSilent):
+                silent = isinstance(error, HolderSilent)
+                if time.monotonic() - began < (SILENT_S if silent else REFUSED_S):
+                    if silent:
                         signal_holders(folder, signal.SIGCONT)
                     time.sleep(RETRY_S)
                     continue
-                killed = signal_holders(
-                    folder, signal.SIGKILL
-                )  # it also holds the name of the gateway's memory
+                # It also holds the name of the gateway's memory.
+                killed = signal_holders(folder, signal.SIGKILL)
                 log.warning(
                     "memory.not_taken",
                     reason=failure,
@@ -133,9 +168,10 @@ class HolderConnection:
                     effect="the start is cold: nothing is cached",
                 )
                 break
-            connection.setblocking(False)
-            self._connection = connection
-            return memory, ""
+            failure = ""  # one that did not answer had nothing, and ended
+            if not self._external or time.monotonic() - began > EXTERNAL_S:
+                break
+            time.sleep(RETRY_S)
         if self._external:
             log.warning(
                 "holder.absent",
@@ -144,15 +180,35 @@ class HolderConnection:
             )
         return [], failure
 
+    def _take_from(self, connection: socket.socket) -> list[tuple[str, int, int]]:
+        """Return the memory of a holder. Raises HolderFailed, HolderSilent, TooFewDescriptors."""
+        try:
+            answer_to(connection, self._take_message(adopt=True), self._lock)
+            memory = receive_memory(connection)
+        except TooFewDescriptors:
+            connection.close()
+            raise
+        except (OSError, BadMessage) as error:
+            connection.close()
+            raise HolderSilent(f"the holder of the memory does not answer: {error}") from None
+        except BaseException:
+            connection.close()
+            raise
+        connection.setblocking(False)
+        self._connection, self._connected_at = connection, time.monotonic()
+        return memory
+
     def _take_message(self, *, adopt: bool) -> Message:
         keep_s = max(self._keep_s, AFTER_A_KILL_S)
         return {"do": "take", "version": VERSION, "keep_s": keep_s, "adopt": adopt}
 
     def _start(self, folder: Path) -> None:
         """Start a holder of this process, and begin to send it all files. It has its name at once: if this process is
-        killed before the holder runs, the next one finds it."""
+        killed before the holder runs, the next one finds it. Raises BlockingIOError if the folder has a holder."""
         try:
             given = holder.Folder(str(folder))
+        except BlockingIOError:
+            raise
         except OSError as error:
             self._lost(f"it cannot be started: {error.strerror}")
             return
@@ -175,15 +231,17 @@ class HolderConnection:
                 return
             finally:
                 given.close()
-        self._child, process.returncode = process.pid, 0  # it outlives this process, or `_reap` waits for it
-        self._connected(ours)
+        process.returncode = 0  # it outlives this process, or `_reap` waits for it
+        self._children.add(process.pid)
+        self._connect_to(ours)
 
-    def _connected(self, connection: socket.socket) -> None:
+    def _connect_to(self, connection: socket.socket) -> None:
         """Begin to send all files on a connection to a holder that has none of them."""
         connection.setblocking(False)
-        self._connection = connection
-        self._sent.clear()
-        self._unsent = deque([(self._take_message(adopt=False), None, None)])
+        self._connection, self._connected_at = connection, time.monotonic()
+        for each in (self._taken, self._sent, self._unsent, self._waiting):
+            each.clear()
+        self._queue(self._take_message(adopt=False), fd=self._lock)
         files, self._files = self._files, {}
         for key, file in files.items():
             self.made(*key, file)
@@ -191,7 +249,23 @@ class HolderConnection:
             self._queue({"do": "hold", "memory": [], "last": True})
         if self._serving is not None:
             self._queue(self._serving)
-        self.flush()
+
+    def began_cold(self) -> None:
+        """Tell that this start does not go on with the memory that was held."""
+        self._adopts = False
+
+    def serving(self, named_paths: list[str]) -> None:
+        """Tell the holder that the start succeeded, and the names of the named segment, which it removes when it
+        releases the memory."""
+        self._serving = {"do": "serving", "named_paths": named_paths}
+        self._queue(self._serving)
+
+    def start_failed(self, *, because_of_memory: bool) -> None:
+        """Tell the holder that this start ends before it serves. It keeps memory that this start went on with."""
+        if self._adopts:
+            self._queue({"do": "failed" if because_of_memory else "leave"})
+        else:
+            self.release()
 
     # ---- files
 
@@ -200,10 +274,13 @@ class HolderConnection:
         if self._folder is None:
             return
         key = kind, number
-        if key in self._files:
-            self.dropped(kind, number)
-        self._files[key], self._sent[key] = file, _inode(file.fd)
-        self._queue({"do": "hold", "memory": [[kind, number, file.nbytes]]}, key, file)
+        self.dropped(kind, number)
+        inode = _inode(file.fd)
+        self._files[key], self._sent[key] = file, inode
+        if not self._listed and self._taken.get(key) == inode:
+            self._queue({"do": "keep", "memory": [[kind, number, *inode]]}, key)
+        else:
+            self._queue({"do": "hold", "memory": [[kind, number, file.nbytes]]}, key, file.fd)
 
     def dropped(self, kind: str, number: int) -> None:
         """Make the holder close its duplicate."""
@@ -211,10 +288,11 @@ class HolderConnection:
         if self._files.pop(key, None) is None:
             return
         self._sent.pop(key, None)
-        before = len(self._unsent)
-        self._unsent = deque(each for each in self._unsent if each[1] != key)
-        if len(self._unsent) == before:
+        position = self._waiting.pop(key, None)
+        if position is None:
             self._queue({"do": "drop", "memory": [[kind, number]]})
+        else:
+            del self._unsent[position]
 
     def list_all(self, files: Iterable[tuple[str, int, Holdable]]) -> None:
         """Make the holder hold exactly these files, with kind and number, instead of what it held before."""
@@ -227,82 +305,68 @@ class HolderConnection:
         self._listed = True
         self._queue({"do": "hold", "memory": [], "last": True})
 
-    # ---- the start and the end
-
-    def serving(self, named_paths: list[str]) -> None:
-        """Tell the holder that the start succeeded, and the names of the named segment, which it removes when it
-        releases the memory."""
-        self._serving = {"do": "serving", "named_paths": named_paths}
-        self._queue(self._serving)
-
-    def start_failed(self, *, because_of_memory: bool) -> None:
-        """Tell the holder that this start ends before it serves. It keeps the memory that was there before."""
-        if self._took:
-            self._queue({"do": "failed" if because_of_memory else "leave"})
-        else:
-            self.release()
+    # ---- the end
 
     def stop(self, blocks: int, nbytes: int) -> int:
         """Leave the memory to the holder for `keep_s`, and return its process id; 0 if nobody holds the memory."""
         message: Message = {"do": "stop", "keep_s": self._keep_s, "blocks": blocks, "bytes": nbytes}
-        for key in [key for key in self._files if key[0] in holder.SOCKET_KINDS]:
-            self.dropped(*key)  # they are closed by now, and would be sent to a holder in place of a lost one
-        for _ in range(2):  # a holder that was lost is replaced, and one that was stopped is woken
-            answer = self._finally(message)
+        self._drop_sockets()
+        end = time.monotonic() + STOP_S
+        while self._folder is not None:
+            answer = self._finally(message, min(end, time.monotonic() + ANSWER_TIMEOUT_S))
             if answer is not None and "holding" in answer:
                 return int(answer["holding"]["pid"])
-            if self._folder is None:
-                break
             self._lost("it does not answer")
             signal_holders(self._folder, signal.SIGCONT)
-            deadline = time.monotonic() + REPLACED_S
-            while self._connection is None and time.monotonic() < deadline:
+            while self._connection is None and time.monotonic() < end:
                 self._replace(self._folder)
                 if self._connection is None:
                     time.sleep(RETRY_S)
+            if time.monotonic() >= end:
+                break
         return 0
 
     def release(self) -> None:
         """Make the holder close all files: this process has marked its memory as released."""
-        self._finally({"do": "release", "reason": "", "on_purpose": True})
+        self._drop_sockets()
+        message = {"do": "release", "reason": "", "on_purpose": True}
+        self._finally(message, time.monotonic() + ANSWER_TIMEOUT_S)
+
+    def _drop_sockets(self) -> None:
+        """Drop sockets of the gateway, which are closed by now: their descriptors may be others' soon."""
+        for key in [key for key in self._files if key[0] in holder.SOCKET_KINDS]:
+            self.dropped(*key)
 
     def end(self) -> None:
         """Close the connection, after all messages were sent."""
-        self._finally(None)
+        self._finally(None, time.monotonic() + ANSWER_TIMEOUT_S)
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _finally(self, message: Message | None) -> Message | None:
+    def _finally(self, message: Message | None, end: float) -> Message | None:
         """Send all messages, and this one, and wait for its answer. Return None if the holder does not answer."""
         if self._connection is None:
             return None
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         if message is not None:
             self._queue(message)
-        while not self.is_current and time.monotonic() < deadline:
+        while not self.is_current and time.monotonic() < end:
             time.sleep(RETRY_S / 10)
             self.flush()
-        return None if message is None else self._answer_to(message["do"], deadline)
+        return None if message is None else self._answer_to(message["do"], end)
 
-    def _answer_to(self, do: str, deadline: float) -> Message | None:
+    def _answer_to(self, do: str, end: float) -> Message | None:
         """Return the answer to a message that was sent; None if there is none."""
         if self._connection is None or self._unsent:
             return None
-        self._connection.settimeout(max(0.01, deadline - time.monotonic()))
+        self._connection.settimeout(max(0.01, end - time.monotonic()))
         with suppress(OSError, BadMessage):
             while (answer := holder.receive(self._connection)[0]) is not None:
                 if "refused" in answer or answer.get("to") == do:
                     return answer
         return None
 
-    # ---- messages
-
-    def _queue(self, message: Message, key: Key | None = None, file: Holdable | None = None) -> None:
-        if self._folder is None:
-            return
-        self._unsent.append((message, key, file))
-        self.flush()
+    # ---- a holder that ends
 
     def step(self) -> None:
         """Send what is waiting; replace a holder that has ended. Call it regularly."""
@@ -322,33 +386,18 @@ class HolderConnection:
             except (OSError, BadMessage) as error:
                 self._lost(str(error))
         if self._connection is None and time.monotonic() >= self._next_attempt:
-            self._next_attempt = time.monotonic() + RECONNECT_S
             self._replace(self._folder)
 
-    def _reap(self) -> None:
-        """Let a holder of this process that has ended leave the process table."""
-        if self._child:
-            with suppress(ChildProcessError):
-                self._child -= os.waitpid(self._child, os.WNOHANG)[0]
-
-    def _replace(self, folder: Path) -> None:
-        self._reap()
-        try:
-            connection = connect(folder)
-        except HolderFailed:
-            return
-        if connection is not None:
-            self._connected(connection)
-        elif not self._external:
-            self._start(folder)
-        if self._connection is not None and self._is_lost:
-            self._is_lost = False
-            log.info("holder.replaced", files=len(self._files))
-
     def _lost(self, reason: str) -> None:
+        """Close the connection, if there is one, and say when a holder is sought next."""
+        now = time.monotonic()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            if now - self._connected_at > MAX_PAUSE_S:
+                self._pause_s = 0.0
+        self._next_attempt = now + self._pause_s
+        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), MAX_PAUSE_S)
         if not self._is_lost:
             self._is_lost = True
             log.warning(
@@ -357,39 +406,81 @@ class HolderConnection:
                 effect="a kill of the data plane empties the cache until another holder has the memory",
             )
 
+    def _replace(self, folder: Path) -> None:
+        self._reap()
+        try:
+            connection = connect(folder)
+        except (HolderFailed, OSError) as error:
+            self._lost(str(error))
+            return
+        if connection is not None:
+            self._connect_to(connection)
+        elif not self._external:
+            with suppress(BlockingIOError):  # a holder that ends; the next attempt follows
+                self._start(folder)
+        if self._connection is not None and self._is_lost:
+            self._is_lost = False
+            log.info("holder.replaced", files=len(self._files))
+
+    def _reap(self) -> None:
+        """Let holders of this process that have ended leave the process table."""
+        for child in list(self._children):
+            with suppress(ChildProcessError):
+                if not os.waitpid(child, os.WNOHANG)[0]:
+                    continue
+            self._children.discard(child)
+
+    # ---- messages
+
+    def _queue(self, message: Message, key: Key | None = None, fd: int = -1) -> None:
+        if self._folder is None:
+            return
+        self._position += 1
+        self._unsent[self._position] = _Queued(message, key, fd)
+        if key is not None:
+            self._waiting[key] = self._position
+        self.flush()
+
     @property
     def is_current(self) -> bool:
         """Whether the holder has all files, or nothing is held."""
         return self._folder is None or (self._connection is not None and not self._unsent)
 
     def flush(self) -> None:
-        """Send as many messages as the holder accepts now. Files that follow each other go in one message."""
+        """Send as many messages as the holder accepts now."""
         while self._unsent and self._connection is not None:
-            count, message, fds = self._next_message()
+            batch = self._next_batch()
+            message = batch[0].message
+            if len(batch) > 1:
+                message = {
+                    "do": message["do"],
+                    "memory": [entry for each in batch for entry in each.message["memory"]],
+                }
+            fds = [each.fd for each in batch if each.fd >= 0]
             try:
                 holder.send(self._connection, message, fds, socket.MSG_DONTWAIT)
             except OSError as error:
                 if error.errno not in _NOT_NOW:
                     self._lost(error.strerror or "connection failed")
                 return
-            for _ in range(count):
-                self._unsent.popleft()
+            for each in batch:
+                self._unsent.popitem(last=False)
+                if each.key is not None:
+                    self._waiting.pop(each.key, None)
 
-    def _next_message(self) -> tuple[int, Message, list[int]]:
-        """Return the next message to send, its descriptors, and the number of queued messages that it stands for."""
-        message, _, file = self._unsent[0]
-        if file is None:
-            return 1, message, []
-        memory: list[Any] = []
-        fds: list[int] = []
-        for message, _, file in self._unsent:
-            if file is None or len(fds) == MAX_FDS_PER_DATAGRAM:
+    def _next_batch(self) -> list[_Queued]:
+        """Return the next messages: one, or some about files that are of one kind, which go together."""
+        batch: list[_Queued] = []
+        for each in self._unsent.values():
+            same = not batch or (each.key is not None and each.message["do"] == batch[0].message["do"])
+            if not same or len(batch) == MAX_FDS_PER_DATAGRAM:
                 break
-            memory += message["memory"]
-            fds.append(file.fd)
-        return len(fds), {"do": "hold", "memory": memory}, fds
+            batch.append(each)
+            if each.key is None:
+                break
+        return batch
 
 
-def _inode(fd: int) -> tuple[int, int]:
+def _inode(fd: int) -> Inode:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino

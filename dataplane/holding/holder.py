@@ -2,7 +2,7 @@
 every other process of Larder. It runs from the first byte of memory on.
 
 `python -m dataplane.holding.holder FOLDER` is a holder that a service manager or a container runs, for the data planes
-of one state directory, one after the other. A data plane that finds none starts one of its own (`--connection FD`),
+of one state directory, one after the other. A data plane that finds none starts one of its own (`--given`),
 which ends when it holds nothing and nobody is connected.
 
 The holder listens on `holder.sock` in the state directory. One connection at a time is the *writer*: a data plane that
@@ -17,21 +17,26 @@ or says in `refused` what was expected.
 |---|---|---|
 | `take` | `version`, `keep_s`, `adopt` | become the writer; the answer is `holding`, then the memory if `adopt` |
 | `hold` | `memory` (kind, number, bytes), `last` | descriptors; `last` ends the list, which replaces what was held |
+| `keep` | `memory` (kind, number, device, inode) | as `hold`, for memory that is held already: without descriptors |
 | `drop` | `memory` (kind, number) | memory that was freed |
+| `adopting` | | the memory was received, and its adoption begins |
 | `serving` | `named_paths` | the start succeeded |
 | `failed`, `leave` | | the start failed because of the memory, or for another reason |
 | `stop` | `keep_s`, `blocks`, `bytes` | the data plane stops; the answer is `holding` |
 | `release` | `reason`, `on_purpose` | release the memory; the answer is `released`; also from an operator |
 | `describe`, `peek` | | from anybody; the answer is `holding`, and the memory for `peek` |
 
+With `take` comes the descriptor with which the data plane locks the state directory. No other data plane can have it,
+so a writer that is still connected is displaced.
+
 This module imports only the standard library: a holder takes 13 MB.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
-import mmap
 import os
 import resource
 import selectors
@@ -39,6 +44,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from struct import Struct
 from typing import Any
@@ -53,7 +59,12 @@ MAX_FDS_PER_DATAGRAM = 64
 MAX_REASON_CHARACTERS = 300
 MAX_CONNECTIONS = 16
 MAX_RECORD_BYTES = 4096
+MESSAGES_PER_TURN = 32
+"""Messages of one connection that are served before those of others."""
+MAX_DRAINED = 1 << 20
+"""Messages of a data plane that has ended which are served before the next one gets its memory."""
 SEND_TIMEOUT_S = 5.0
+"""Time in which a peer must have read the memory that it asked for."""
 CHECK_S = 1.0
 """Seconds between checks of the socket's name."""
 SOCKETS_S = 10.0
@@ -62,12 +73,12 @@ would wait for answers that do not come."""
 WRITER_ENDS_S = 120.0
 """Time beyond the deadline for a data plane that is starting, or that has lost its connection."""
 WARM_STARTS = 3
-"""Number of starts in a row that may fail because of the memory."""
+"""Number of starts in a row that may fail because of the memory: by an error, or by the death of the process between
+`adopting` and the end of its list."""
 DEFAULT_KEEP_S = 60.0
 SOCKET_KINDS = ("listener", "connection")
 _INDEX = ("index", 0)
 _NAMED = ("named", 0)
-_PAGE = 4096
 CLOSED_OFFSET = 7 * 8
 """Byte offset of the word H_CLOSED in the header of the index (`dataplane.protocol.layout`)."""
 CREDENTIALS = Struct("iII")
@@ -83,6 +94,10 @@ class BadMessage(ValueError):
     """A message that the holder does not serve; the text says what was expected."""
 
 
+class TooFewDescriptors(OSError):
+    """The kernel discarded descriptors of a message, because this process may not open so many."""
+
+
 # ---- messages
 
 
@@ -95,17 +110,20 @@ def send(connection: socket.socket, message: Message, fds: list[int] | None = No
         connection.send(data, flags | socket.MSG_NOSIGNAL)
 
 
+def _receive(connection: socket.socket) -> tuple[bytes, list[int], int, Any]:
+    return socket.recv_fds(connection, MAX_DATAGRAM_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC)
+
+
 def receive(connection: socket.socket) -> tuple[Message | None, list[int]]:
     """Receive one message and its descriptors, which the caller owns; None if the other end closed the connection.
-    Raises OSError, BadMessage."""
+    Raises OSError (TooFewDescriptors), BadMessage."""
     try:
-        data, fds, _, _ = socket.recv_fds(
-            connection, MAX_DATAGRAM_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
-        )
+        data, fds, flags, _ = _receive(connection)
     except ConnectionResetError:  # reported once, before the last datagrams
-        data, fds, _, _ = socket.recv_fds(
-            connection, MAX_DATAGRAM_BYTES, MAX_FDS_PER_DATAGRAM, socket.MSG_CMSG_CLOEXEC
-        )
+        data, fds, flags, _ = _receive(connection)
+    if flags & socket.MSG_CTRUNC:
+        close_all(fds)
+        raise TooFewDescriptors(errno.EMFILE, os.strerror(errno.EMFILE))
     if not data:
         close_all(fds)
         return None, []
@@ -119,20 +137,9 @@ def receive(connection: socket.socket) -> tuple[Message | None, list[int]]:
     return message, fds
 
 
-def send_memory(connection: socket.socket, files: Files) -> None:
-    """Send all descriptors; a message with fewer than MAX_FDS_PER_DATAGRAM ends the list. Raises OSError."""
-    items = list(files.items())
-    for first in range(0, len(items) + 1, MAX_FDS_PER_DATAGRAM):
-        part = items[first : first + MAX_FDS_PER_DATAGRAM]
-        send(
-            connection,
-            {"memory": [[*key, nbytes] for key, (_, nbytes) in part]},
-            [fd for _, (fd, _) in part],
-        )
-
-
 def receive_memory(connection: socket.socket) -> list[tuple[str, int, int]]:
-    """Receive the descriptors of `send_memory` (kind, number, fd); the caller owns them. Raises OSError, BadMessage."""
+    """Receive memory (kind, number, fd); the caller owns the descriptors. A message with fewer than
+    MAX_FDS_PER_DATAGRAM ends the list. Raises OSError, BadMessage."""
     memory: list[tuple[str, int, int]] = []
     try:
         while True:
@@ -169,6 +176,15 @@ def _keys(message: Message, length: int, fds: list[int] | None = None) -> list[l
     return memory
 
 
+def _paths(message: Message) -> list[str]:
+    paths = message.get("named_paths")
+    if not isinstance(paths, list) or not all(
+        isinstance(path, str) and path.isprintable() and path.startswith("/") for path in paths
+    ):
+        raise BadMessage("named_paths: expected a list of paths")
+    return paths
+
+
 def _number(message: Message, name: str) -> float:
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
@@ -194,6 +210,7 @@ class Folder:
         # The folder itself, also after it was renamed. Its path may be too long for the address of a socket.
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.lock = lock
+        self._inode = 0
         try:
             if lock < 0:
                 self.lock = os.open(self.path(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -212,7 +229,10 @@ class Folder:
 
     @property
     def is_deleted(self) -> bool:
-        return os.fstat(self._directory).st_nlink == 0
+        try:
+            return os.fstat(self._directory).st_nlink == 0
+        except OSError:  # of a file system that is away
+            return False
 
     @property
     def has_name(self) -> bool:
@@ -223,19 +243,17 @@ class Folder:
         """Return a listening socket that gets its name when it is ready. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         making = self.path(f"{SOCKET_NAME}.new")
-        before = os.umask(0o177)
         try:
             with suppress(FileNotFoundError):
                 os.unlink(making)
             listener.bind(making)
+            os.chmod(making, 0o600)
             listener.listen(MAX_CONNECTIONS)
             listener.setblocking(False)
             os.rename(making, self.path(SOCKET_NAME))
         except OSError:
             listener.close()
             raise
-        finally:
-            os.umask(before)
         self._inode = self._named_inode()
         return listener
 
@@ -277,8 +295,8 @@ class Holder:
         self._writer: socket.socket | None = None
         self._listed = False
         """Whether the writer has sent the list of all its memory."""
-        self._settled = True
-        """Whether the writer serves, or has said why its start ends."""
+        self._adopting = False
+        """Whether the writer adopts the memory: if it dies before its list is complete, the memory may be the cause."""
         self._failed_starts = 0
         self._keep_s = DEFAULT_KEEP_S
         self._named_paths: list[str] = []
@@ -286,19 +304,25 @@ class Holder:
         """Blocks and bytes of a data plane that stopped in good order."""
         self._gone_at = 0.0
         """Monotonic time at which the last writer's connection ended."""
-        self._ended = False
+        self._ended = self._stopping = False
         self._connections: set[socket.socket] = set()
+        self._sending: dict[socket.socket, tuple[deque[Key], float]] = {}
+        """Memory that a peer has not read yet, and since when."""
+        self._accepts_at = 0.0
+        """Monotonic time from which connections are accepted again; 0 if they are accepted."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(folder.listener, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Serve until nothing is held and nobody is connected, or for ever with `stay`."""
         while not self._is_over():
-            for key, _ in self._selector.select(self._pause_s()):
+            for key, events in self._selector.select(self._pause_s()):
+                assert isinstance(key.fileobj, socket.socket)
                 if key.fileobj is self._folder.listener:
                     self._accept()
+                elif key.fileobj in self._connections and events & selectors.EVENT_WRITE:
+                    self._send_part(key.fileobj)
                 elif key.fileobj in self._connections:
-                    assert isinstance(key.fileobj, socket.socket)
                     self._read(key.fileobj)
             self._check()
         self._folder.remove_name()
@@ -308,9 +332,8 @@ class Holder:
         return self._ended or idle
 
     def _pause_s(self) -> float:
-        if self._writer is not None or not self._memory:
-            return CHECK_S
-        return min(CHECK_S, max(0.0, self._deadline - time.monotonic()))
+        left = self._deadline - time.monotonic()
+        return CHECK_S if self._writer is not None or not self._memory or left <= 0 else min(CHECK_S, left)
 
     @property
     def _deadline(self) -> float:
@@ -319,14 +342,26 @@ class Holder:
     def _check(self) -> None:
         """Do what has become due: release the memory, close a gateway's sockets, give the socket its name again."""
         now = time.monotonic()
-        if self._folder.is_deleted:
-            self._release("the state directory was deleted", on_purpose=False)
+        if self._stopping or self._folder.is_deleted:
+            if self._writer is None:
+                stopped = "the holder of the memory was stopped by SIGTERM"
+                self._release(
+                    stopped if self._stopping else "the state directory was deleted", on_purpose=False
+                )
             self._ended = True
             return
+        for connection, (_, since) in list(self._sending.items()):
+            if now >= since + SEND_TIMEOUT_S:
+                self._close(connection)
+        if self._accepts_at and now >= self._accepts_at:
+            self._accepts_at = 0.0
+            self._selector.register(self._folder.listener, selectors.EVENT_READ)
         if not self._folder.has_name:
             with suppress(OSError):
                 listener = self._folder.listen()
-                self._selector.unregister(self._folder.listener)
+                if not self._accepts_at:
+                    self._selector.unregister(self._folder.listener)
+                self._accepts_at = 0.0
                 self._folder.listener.close()
                 self._folder.listener = listener
                 self._selector.register(listener, selectors.EVENT_READ)
@@ -335,14 +370,12 @@ class Holder:
         if now >= self._gone_at + SOCKETS_S:
             self._drop_sockets()
         if now >= self._deadline:
-            if not self._data_plane_lives():
-                why = "stop" if self._stopped else "end"
-                self._release(
-                    f"no data plane started within {self._keep_s:g} s after the {why} of the last one "
-                    "(keep_memory_s)",
-                    on_purpose=False,
-                )
-            elif now >= self._deadline + WRITER_ENDS_S:
+            end = "stop" if self._stopped else "end"
+            why = (
+                f"no data plane started within {self._keep_s:g} s after the {end} of the last one "
+                "(keep_memory_s)"
+            )
+            if not self._release(why, on_purpose=False) and now >= self._deadline + WRITER_ENDS_S:
                 self._clear()
 
     def _data_plane_lives(self) -> bool:
@@ -350,8 +383,10 @@ class Holder:
         marking that as released would take away its cache."""
         try:
             fd = os.open(self._folder.path(DATA_PLANE_LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError:  # nobody knows
+            return True
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -363,14 +398,24 @@ class Holder:
     # ---- connections
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        try:
             connection, _ = self._folder.listener.accept()
-            if uid_of(connection) not in (os.geteuid(), 0):
-                connection.close()
-                return
-            if len(self._connections) >= MAX_CONNECTIONS:  # the writer stays
-                self._close(next(each for each in self._connections if each is not self._writer))
-            self.serve(connection)
+        except BlockingIOError:  # the peer is already gone
+            return
+        except OSError:  # out of descriptors: the listener stays readable
+            self._selector.unregister(self._folder.listener)
+            self._accepts_at = time.monotonic() + CHECK_S
+            return
+        try:
+            allowed = uid_of(connection) in (os.geteuid(), 0)
+        except OSError:
+            allowed = False
+        if not allowed:
+            connection.close()
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:  # the writer stays
+            self._close(next(each for each in self._connections if each is not self._writer))
+        self.serve(connection)
 
     def serve(self, connection: socket.socket) -> None:
         """Answer the requests of a connection."""
@@ -382,42 +427,80 @@ class Holder:
         if connection in self._connections:
             self._selector.unregister(connection)
             self._connections.discard(connection)
+            self._sending.pop(connection, None)
             connection.close()
         if connection is self._writer:
             self._writer = None
             self._writer_gone()
 
-    def _read(self, connection: socket.socket) -> None:
-        """Serve all messages that are waiting."""
-        while connection in self._connections:
+    def _read(self, connection: socket.socket) -> bool:
+        """Serve waiting messages, a bounded number. Return whether more may be waiting."""
+        for _ in range(MESSAGES_PER_TURN):
+            if connection not in self._connections or connection in self._sending:
+                return False
             try:
                 message, fds = receive(connection)
                 if message is None:
                     self._close(connection)
-                    return
+                    return False
                 answer = self._serve(connection, message, fds)
             except BlockingIOError:
-                return
+                return False
             except BadMessage as error:
-                answer = {"refused": str(error)}
+                self._send(connection, {"refused": str(error)})
+                if connection is self._writer:  # what follows may rest on what was refused
+                    self._close(connection)
+            except OSError:
+                self._close(connection)
+                return False
+            else:
+                if answer is not None:
+                    self._send(connection, answer)
+        return True
+
+    def _send(self, connection: socket.socket, answer: Message) -> None:
+        """Send an answer. A peer that does not read its answers loses the connection."""
+        try:
+            send(connection, answer)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has ended; what it sent before is still read
+        except OSError:
+            self._close(connection)
+
+    def _send_memory(self, connection: socket.socket) -> None:
+        """Begin to send all memory; nothing is read from the peer meanwhile."""
+        if connection in self._connections:
+            self._sending[connection] = deque(self._memory), time.monotonic()
+            self._selector.modify(connection, selectors.EVENT_WRITE)
+
+    def _send_part(self, connection: socket.socket) -> None:
+        """Send as much memory as the peer accepts now. A message with fewer than MAX_FDS_PER_DATAGRAM ends the list."""
+        keys, _ = self._sending[connection]
+        while True:
+            part: list[Key] = []
+            count = 0
+            for key in keys:
+                if len(part) == MAX_FDS_PER_DATAGRAM:
+                    break
+                count += 1
+                if key in self._memory:  # it was not freed meanwhile
+                    part.append(key)
+            entries = [[*key, self._memory[key][1]] for key in part]
+            try:
+                send(connection, {"memory": entries}, [self._memory[key][0] for key in part])
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                break
             except OSError:
                 self._close(connection)
                 return
-            if answer is not None:
-                self._send(connection, answer)
-
-    def _send(self, connection: socket.socket, answer: Message, files: Files | None = None) -> None:
-        """Send an answer, and memory. A peer that does not read them within SEND_TIMEOUT_S loses the connection."""
-        connection.settimeout(SEND_TIMEOUT_S)
-        try:
-            send(connection, answer)
-            if files is not None:
-                send_memory(connection, files)
-            connection.setblocking(False)
-        except (BrokenPipeError, ConnectionResetError):
-            connection.setblocking(False)  # it has ended; what it sent before is still read
-        except OSError:
-            self._close(connection)
+            for _ in range(count):
+                keys.popleft()
+            if len(part) < MAX_FDS_PER_DATAGRAM:
+                break
+        del self._sending[connection]
+        self._selector.modify(connection, selectors.EVENT_READ)
 
     def _serve(self, connection: socket.socket, message: Message, fds: list[int]) -> Message | None:
         """Serve one message, and return the answer, if it has one. Takes ownership of the descriptors. Raises
@@ -426,14 +509,15 @@ class Holder:
         if do == "hold" and connection is self._writer:
             self._hold(message, fds)
             return None
-        close_all(fds)
         if do == "take":
-            self._take(connection, message)
+            self._take(connection, message, fds)
             return None
+        close_all(fds)
         if do == "describe":
             return {"holding": self._description(), "to": do}
         if do == "peek":
-            self._send(connection, {"holding": self._description(), "to": do}, self._memory)
+            self._send(connection, {"holding": self._description(), "to": do})
+            self._send_memory(connection)
             return None
         if do == "release":
             return self._asked_to_release(connection, message)
@@ -445,45 +529,73 @@ class Holder:
         if do == "drop":
             for kind, number in _keys(message, 2):
                 self._drop((kind, number), self._memory if self._listed else self._coming)
+        elif do == "keep":
+            self._keep(message)
+        elif do == "adopting":
+            self._adopting = True
         elif do == "serving":
-            paths = message.get("named_paths")
-            if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-                raise BadMessage("named_paths: expected a list of paths")
-            self._named_paths = paths
-            self._settled, self._failed_starts = True, 0
+            self._named_paths = _paths(message)
+            self._adopting, self._failed_starts = False, 0
         elif do == "failed":
             self._failed_starts += 1
-            self._settled = True
+            self._adopting = False
         elif do == "leave":
-            self._settled = True
+            self._adopting = False
         elif do == "stop":
             self._keep_s = _number(message, "keep_s")
             self._stopped = int(_number(message, "blocks")), int(_number(message, "bytes"))
-            self._settled = True
+            self._adopting = False
             self._drop_sockets()
             return {"holding": self._description(), "to": do}
         else:
             raise BadMessage(
-                f"do: expected hold, drop, serving, failed, leave, stop or release, got {do!r:.40}"
+                "do: expected hold, keep, drop, adopting, serving, failed, leave, stop or release, "
+                f"got {do!r:.40}"
             )
         return None
 
     # ---- the writer
 
-    def _take(self, connection: socket.socket, message: Message) -> None:
+    def _take(self, connection: socket.socket, message: Message, fds: list[int]) -> None:
+        owns = self._owns_folder(fds)
         if message.get("version") != VERSION:
             raise BadMessage(f"version: expected {VERSION}, got {message.get('version')!r:.40}")
         keep_s = _number(message, "keep_s")
         before = self._writer
         if before is not None and before is not connection:
-            self._read(before)  # it may have ended, with messages that are waiting
-        if self._writer is not None:
+            drained = 0
+            while drained < MAX_DRAINED and self._read(
+                before
+            ):  # it may have ended, with messages that are waiting
+                drained += MESSAGES_PER_TURN
+            if self._writer is not None and owns:
+                self._close(before)
+        if self._writer is not None and self._writer is not connection:
             raise BadMessage("another data plane is connected")
-        self._writer, self._listed, self._settled = connection, False, False
+        adopt = bool(message.get("adopt"))
+        if adopt and self._failed_starts >= WARM_STARTS:
+            self._release(f"{self._failed_starts} starts with it failed", on_purpose=False, certain=owns)
+        self._writer, self._listed, self._adopting = connection, False, False
         self._stopped = None
         self._keep_s = keep_s
-        answer = {"holding": self._description(), "to": "take"}
-        self._send(connection, answer, self._memory if message.get("adopt") else None)
+        self._send(connection, {"holding": self._description(), "to": "take"})
+        if adopt:
+            self._send_memory(connection)
+
+    def _owns_folder(self, fds: list[int]) -> bool:
+        """Return whether a data plane has sent the descriptor with which it locks the state directory: then it
+        displaces any other writer. Takes ownership of the descriptors."""
+        try:
+            locked = os.stat(self._folder.path(DATA_PLANE_LOCK_NAME))
+            for fd in fds[:1]:
+                if os.path.samestat(os.fstat(fd), locked):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return True
+        except OSError:
+            pass
+        finally:
+            close_all(fds)
+        return False
 
     def _hold(self, message: Message, fds: list[int]) -> None:
         into = self._memory if self._listed else self._coming
@@ -495,11 +607,21 @@ class Holder:
             self._replaced()
             self._memory, self._coming = self._coming, {}
 
+    def _keep(self, message: Message) -> None:
+        """List memory that is held already, by its device and inode, so that nobody needs two descriptors of it."""
+        for kind, number, device, inode in _keys(message, 4):
+            held = self._memory.get((kind, number))
+            status = None if held is None or self._listed else os.fstat(held[0])
+            if status is None or (status.st_dev, status.st_ino) != (device, inode):
+                raise BadMessage(f"memory: {kind} {number} is not held")
+            self._drop((kind, number), self._coming)
+            self._coming[kind, number] = self._memory.pop((kind, number))
+
     def _writer_gone(self) -> None:
         """Keep the memory of a data plane that stopped or was killed, perhaps before its list was complete."""
         self._gone_at = time.monotonic()
-        if not self._settled and not self._listed:
-            self._failed_starts += 1
+        self._failed_starts += self._adopting and not self._listed
+        self._adopting = False
         if self._coming:
             if not self._same_memory():
                 self._replaced()
@@ -507,16 +629,13 @@ class Holder:
                 self._drop(key, self._memory)
                 self._memory[key] = file
             self._coming = {}
-        if self._failed_starts >= WARM_STARTS and self._memory:
-            self._release(f"{self._failed_starts} starts with it failed", on_purpose=False)
 
     def _replaced(self) -> None:
         """Close what was held, because the writer's memory replaces it. If it is not the same memory, engines that read
         it are told."""
         index = self._memory.get(_INDEX)
         if index is not None and not self._same_memory():
-            with suppress(OSError, ValueError):
-                _mark_closed(index[0])
+            _mark_closed(index[0])
         self._clear()
 
     def _same_memory(self) -> bool:
@@ -560,23 +679,27 @@ class Holder:
             raise BadMessage(f"reason: expected text, got {reason!r:.40}")
         description = self._description()
         if connection is self._writer:  # it has marked its memory itself
-            self._settled, self._listed = True, True
+            self._adopting, self._listed = False, True
+            self._clear()
+            self._memory, self._coming = self._coming, {}
             self._clear()
         elif self._writer is not None:
             return {"refused": "a data plane has the memory, or is taking it over"}
-        else:
-            self._release(reason[:MAX_REASON_CHARACTERS], on_purpose=bool(message.get("on_purpose")))
+        elif not self._release(reason[:MAX_REASON_CHARACTERS], on_purpose=bool(message.get("on_purpose"))):
+            return {"refused": "a data plane uses the state directory"}
         return {"released": description, "to": "release"}
 
-    def _release(self, reason: str, *, on_purpose: bool) -> None:
-        """Mark the memory as released, remove the names of the named segment, and record why."""
+    def _release(self, reason: str, *, on_purpose: bool, certain: bool = False) -> bool:
+        """Mark the memory as released, remove the names of the named segment, and record why. Return False if a data
+        plane uses the state directory, which may serve the memory; `certain`: it does not."""
         if not self._memory:
-            return
+            return True
+        if not certain and self._data_plane_lives():
+            return False
         description = self._description()
         index = self._memory.get(_INDEX)
-        if index is not None and self._writer is None:
-            with suppress(OSError, ValueError):
-                _mark_closed(index[0])
+        if index is not None:
+            _mark_closed(index[0])
             self._remove_names()
             record = {
                 "blocks": description["blocks"],
@@ -590,28 +713,26 @@ class Holder:
                 save_record(self._folder.path(""), record)
         self._failed_starts = 0
         self._clear()
+        return True
 
     def _remove_names(self) -> None:
         named = self._memory.get(_NAMED)
         for path in self._named_paths if named is not None else ():
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 assert named is not None
                 if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(named[0])):
                     os.unlink(path)
 
     def stop(self, *_: object) -> None:
-        """Handle SIGTERM: release memory that no data plane serves, and end."""
-        if self._writer is None:
-            self._release("the holder of the memory was stopped by SIGTERM", on_purpose=False)
-        self._folder.remove_name()
-        sys.exit(0)
+        """Handle SIGTERM: soon release memory that no data plane serves, and end."""
+        self._stopping = True
 
 
 def _mark_closed(fd: int) -> None:
-    with mmap.mmap(fd, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE) as page:
-        view = memoryview(page).cast("Q")
-        view[CLOSED_OFFSET // 8] = 1  # one aligned store: engines read it without a lock
-        view.release()
+    """Set the word that tells engines that the memory was released. Nothing is mapped: a file that its owner truncates
+    would end this process."""
+    with suppress(OSError):
+        os.pwrite(fd, b"\1", CLOSED_OFFSET)  # the lowest byte of a word that is 0
 
 
 def uid_of(connection: socket.socket) -> int:

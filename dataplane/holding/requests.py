@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from dataplane.holding.holder import (
 ANSWER_TIMEOUT_S = 5.0
 KILLED_S = 5.0
 """Time for the kernel to end a killed holder."""
-PROGRAM = holder.__file__
+PROGRAM, MODULE = holder.__file__, "dataplane.holding.holder"
 
 
 class HolderFailed(Exception):
@@ -95,10 +96,10 @@ def _ask(folder: Path, message: Message) -> Message | None:
         return answer_to(connection, message)
 
 
-def answer_to(connection: socket.socket, message: Message) -> Message:
-    """Send a request and return the answer. Raises HolderFailed, HolderSilent."""
+def answer_to(connection: socket.socket, message: Message, fd: int = -1) -> Message:
+    """Send a request, with a descriptor if there is one, and return the answer. Raises HolderFailed, HolderSilent."""
     try:
-        holder.send(connection, message)
+        holder.send(connection, message, [fd] if fd >= 0 else None)
         answer, fds = holder.receive(connection)
     except (OSError, BadMessage) as error:
         raise HolderSilent(f"the holder of the memory does not answer: {error}") from None
@@ -111,12 +112,14 @@ def answer_to(connection: socket.socket, message: Message) -> Message:
 
 
 def connect(folder: Path) -> socket.socket | None:
-    """Return a connection to the holder of a state directory; None if there is none. Raises HolderFailed,
-    HolderSilent."""
+    """Return a connection to the holder of a state directory; None if there is none. Raises HolderFailed, HolderSilent;
+    OSError if this process may not open more descriptors."""
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unreachable(error) from None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     connection.settimeout(ANSWER_TIMEOUT_S)  # also for a holder that accepts nothing
     try:
@@ -125,9 +128,12 @@ def connect(folder: Path) -> socket.socket | None:
     except (BlockingIOError, TimeoutError):
         connection.close()
         raise HolderSilent("the holder of the memory accepts no connection") from None
-    except OSError:
+    except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         return None
+    except OSError as error:
+        connection.close()
+        raise _unreachable(error) from None
     finally:
         os.close(directory)
     uid = uid_of(connection)
@@ -137,9 +143,15 @@ def connect(folder: Path) -> socket.socket | None:
     return connection
 
 
+def _unreachable(error: OSError) -> Exception:
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return error
+    return HolderFailed(f"the holder of the memory cannot be reached: {error.strerror}")
+
+
 def signal_holders(folder: Path, number: int) -> list[int]:
     """Send a signal to the holders of a state directory, and wait for their ends if it is SIGKILL. Return the ids of
-    their processes."""
+    their processes. Those of another pid namespace are not found."""
     found = []
     wanted = str(folder.absolute())
     for entry in Path("/proc").iterdir():
@@ -149,7 +161,7 @@ def signal_holders(folder: Path, number: int) -> list[int]:
             pidfd = os.pidfd_open(int(entry.name))
             try:
                 arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if PROGRAM in arguments and wanted in arguments:
+                if wanted in arguments and (PROGRAM in arguments or MODULE in arguments):
                     signal.pidfd_send_signal(pidfd, number)
                     if number == signal.SIGKILL:
                         select.select([pidfd], [], [], KILLED_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -80,6 +81,8 @@ def _checked(kind: str, number: int, fd: int) -> SharedFile:
         return SharedFile.of(name, fd)
     except OSError as error:
         os.close(fd)
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
         raise CannotAdopt(f"{kind} {number} cannot be opened: {error.strerror}") from None
     except CannotAdopt:
         os.close(fd)

@@ -6,6 +6,7 @@ proven gone. Any other start is cold, with one log line that says why; bad memor
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ from dataplane.settings import DataPlaneSettings
 
 WRITER_ENDS_S = 5.0
 """Time within which a killed predecessor must be gone."""
+NOT_NOW = (errno.EBUSY, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that are no defect of the memory."""
 
 log = structlog.stdlib.get_logger()
 
@@ -72,12 +75,21 @@ def begin(
     make_node: MakeNode,
     clock: Clock,
 ) -> Core:
-    """Adopt handed-over memory (kind, number, fd), or begin with fresh memory. Raises MemoryError, OSError."""
+    """Adopt handed-over memory (kind, number, fd), or begin with fresh memory.
+
+    Raises MemoryError, OSError; also if the process that wrote the memory has not ended yet, or this process may not
+    open enough descriptors: a later start can adopt it.
+    """
     sizes = _private_sizes(max_blocks)
     not_adopted = ""
     if handed:
         try:
             return _adopt_memory(handed, sizes, writer, make_memory, make_node, clock)
+        except OSError as error:
+            if error.errno in NOT_NOW:
+                raise
+            not_adopted = f"{type(error).__name__}: {error}"
+            log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
         except (CannotAdopt, LayoutError, Contradiction, MemoryError) as error:
             not_adopted = str(error)
             log.warning(
@@ -226,7 +238,7 @@ def _is_alive(engine: EngineName) -> bool:
 
 
 def _await_end(writer: TableWriter) -> None:
-    """Wait until the process that last wrote the memory is gone. Raises CannotAdopt."""
+    """Wait until the process that last wrote the memory is gone. Raises OSError (EBUSY)."""
     if not writer.pid:
         return
     pidfd = open_process(writer.pid, writer.started)
@@ -234,6 +246,6 @@ def _await_end(writer: TableWriter) -> None:
         return
     try:
         if not has_exited(pidfd, WRITER_ENDS_S):
-            raise CannotAdopt(f"process {writer.pid} still writes it")
+            raise OSError(errno.EBUSY, f"process {writer.pid} still writes the memory that is held")
     finally:
         os.close(pidfd)

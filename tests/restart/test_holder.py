@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -40,6 +41,7 @@ from tests.lmcache.planes import store as store_chunks
 from tests.restart.support.harness import Supervised
 from tests.restart.support.load import engine, read_line
 from tests.restart.support.relay import HeldFile, Relay, hold, writer
+from tests.threads import join
 
 PAGE_BYTES = 4096
 
@@ -304,8 +306,8 @@ def test_connections_of_lmcache_clients_end_after_a_while(
 ) -> None:
     """Without a data plane, a client would wait for an answer that does not come."""
     plane = make_plane(lmcache_port=str(free_port())).start()
+    wait_for(lambda: "listener" in {each[0] for each in peeked(plane)}, "the listener is held")
     with socket.create_connection(("127.0.0.1", int(plane.settings["lmcache_port"]))) as client:
-        wait_for(lambda: "listener" in {each[0] for each in peeked(plane)}, "the listener is held")
         plane.kill()
         assert "listener" in {each[0] for each in peeked(plane)}
         client.settimeout(60)
@@ -316,7 +318,11 @@ def test_connections_of_lmcache_clients_end_after_a_while(
 
 
 def peeked(plane: Relay) -> list[tuple[str, int]]:
-    found = requests.peek(plane.folder)
+    return peeked_in(plane.folder)
+
+
+def peeked_in(folder: Path) -> list[tuple[str, int]]:
+    found = requests.peek(folder)
     holder.close_all([fd for _, _, fd in found])
     return [(kind, number) for kind, number, _ in found]
 
@@ -481,21 +487,77 @@ def test_starts_that_fail_for_another_reason_leave_the_memory(plane: Relay) -> N
     assert record(plane)["reason"] == "by an operator"
 
 
-@pytest.mark.parametrize("how", ["failed", "killed"])
-def test_starts_that_fail_because_of_the_memory_give_it_up(plane: Relay, how: str) -> None:
-    store_alone(plane)
-    plane.kill()
-    for _ in range(holder.WARM_STARTS):
-        connection = wait_for(lambda: requests.connect(plane.folder), "the holder listens")
-        with connection:
-            answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": True})
-            holder.close_all([fd for _, _, fd in holder.receive_memory(connection)])
-            if how == "failed":
-                holder.send(connection, {"do": "failed"})
-    wait_for(lambda: not holders(plane.folder), "the holder has nothing more")
-    plane.start()
+def begin_and_end(plane: Relay, *said: str) -> None:
+    """A start that takes the memory, says something, and dies."""
+    connection = wait_for(lambda: requests.connect(plane.folder), "the holder listens")
+    with connection:
+        answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": True})
+        holder.close_all([fd for _, _, fd in holder.receive_memory(connection)])
+        for do in said:
+            holder.send(connection, {"do": do})
+
+
+@pytest.mark.parametrize("said", [("adopting", "failed"), ("adopting",)], ids=" ".join)
+def test_starts_that_fail_because_of_the_memory_give_it_up(plane: Relay, said: tuple[str, ...]) -> None:
+    with connect(plane) as client:
+        store(client, make.keys(3))
+        world = client._link.world
+        plane.kill()
+        for _ in range(holder.WARM_STARTS):
+            assert int(world.index.header[H_CLOSED]) == 0
+            begin_and_end(plane, *said)
+        plane.start()
+        assert int(world.index.header[H_CLOSED]) == 1
     start = plane.describe().start
     assert (start.kind, start.reason) == ("cold", f"{holder.WARM_STARTS} starts with it failed")
+
+
+@pytest.mark.parametrize("said", [(), ("adopting", "leave")], ids=["killed", "left"])
+def test_starts_that_end_before_or_beside_the_adoption_do_not_count(
+    plane: Relay, said: tuple[str, ...]
+) -> None:
+    store_alone(plane)
+    plane.kill()
+    for _ in range(holder.WARM_STARTS + 1):
+        begin_and_end(plane, *said)
+    plane.start()
+    assert read_alone(plane) == 3
+
+
+TAKES = """
+import resource, sys
+from pathlib import Path
+from dataplane.holding.connection import HolderConnection
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+try:
+    HolderConnection(Path(sys.argv[1]), 60).take()
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_start_without_enough_descriptors_leaves_the_memory(socket_dir: Path) -> None:
+    fd = os.memfd_create("segment")
+    hold(socket_dir, [("segment", number, fd) for number in range(200)])
+    for _ in range(holder.WARM_STARTS + 1):
+        ran = subprocess.run(
+            [sys.executable, "-c", TAKES, str(socket_dir)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ran.stdout == "Too many open files\n", ran.stderr
+    second = HolderConnection(socket_dir, 60)
+    taken, failure = second.take()
+    assert (len(taken), failure) == (200, "")
+    second.list_all([(kind, number, HeldFile(fd)) for kind, number, fd in taken])
+    (pid,) = holders(socket_dir)
+    wait_for(lambda: second.is_current and len(peeked_in(socket_dir)) == 200, "it has all again")
+    assert len(os.listdir(f"/proc/{pid}/fd")) < 230, "none of them twice"
+    second.end()
+    holder.close_all([fd, *(each for _, _, each in taken)])
+    release(socket_dir, "the test is over")
 
 
 def test_a_start_that_succeeds_forgives_those_that_failed(plane: Relay) -> None:
@@ -551,6 +613,8 @@ def test_memory_whose_data_plane_lives_is_not_marked_as_released(socket_dir: Pat
         fcntl.flock(lock, fcntl.LOCK_EX)
         with writer(socket_dir, adopt=True) as (connection, _):
             answer_to(connection, {"do": "stop", "keep_s": 0, "blocks": 1, "bytes": 1})
+        with pytest.raises(HolderFailed, match="a data plane uses the state directory"):
+            release(socket_dir, "by an operator")
         time.sleep(2 * holder.CHECK_S)  # nothing may happen, so there is nothing to wait for
         assert os.pread(fd, 8, holder.CLOSED_OFFSET) == bytes(8)
     wait_for(lambda: os.pread(fd, 8, holder.CLOSED_OFFSET) != bytes(8), "then it is released")
@@ -636,7 +700,7 @@ def test_a_holder_that_does_not_come_is_replaced_by_an_own_one(
     with capture_logs() as lines:
         assert connection.take() == ([], "")
     assert [line["event"] for line in lines] == ["holder.absent"]
-    assert len(holders(socket_dir)) == 1
+    wait_for(lambda: len(holders(socket_dir)) == 1, "an own one runs")
     connection.end()
     wait_for(lambda: not holders(socket_dir), "it ends with its only data plane")
 
@@ -722,6 +786,66 @@ def test_bad_messages_of_a_data_plane_are_refused(plane: Relay, said: dict[str, 
     assert read_alone(plane, 2) == 2
 
 
+def test_a_data_plane_displaces_a_writer_that_does_not_own_the_folder(plane: Relay) -> None:
+    store_alone(plane)
+    assert plane.stop() == 0
+    (pid,) = holders(plane.folder)
+    with writer(plane.folder):
+        plane.start()
+        assert read_alone(plane) == 3
+    assert holders(plane.folder) == [pid]
+
+
+def test_peers_that_do_not_read_or_never_pause_block_nobody(plane: Relay) -> None:
+    store_alone(plane)
+    assert plane.stop() == 0
+    (pid,) = holders(plane.folder)
+    done = threading.Event()
+
+    def flood(connection: socket.socket) -> None:
+        with suppress(OSError):
+            while not done.is_set():
+                holder.send(connection, {"do": "describe"})
+
+    with ExitStack() as stack:
+        for do in ("peek", "describe", "describe"):
+            silent = stack.enter_context(requests.connect(plane.folder))  # type: ignore[arg-type]
+            for _ in range(50):
+                with suppress(OSError):
+                    holder.send(silent, {"do": do}, flags=socket.MSG_DONTWAIT)
+        busy = stack.enter_context(requests.connect(plane.folder))  # type: ignore[arg-type]
+        flooding = threading.Thread(target=flood, args=(busy,), daemon=True)
+        flooding.start()
+        plane.start()
+        assert read_alone(plane) == 3
+        done.set()
+    join(flooding)
+    assert holders(plane.folder) == [pid]
+
+
+def test_a_file_that_its_owner_truncates_does_not_end_the_holder(socket_dir: Path) -> None:
+    fd = os.memfd_create("index")
+    for _ in range(20):
+        hold(socket_dir, [("index", 0, fd)])
+        os.ftruncate(fd, 0)
+        assert release(socket_dir, "by an operator") is not None
+    os.close(fd)
+
+
+@pytest.mark.parametrize("path", ["/dev/shm/a\0b", "/dev/shm/\ud800", "relative", ""])
+def test_names_that_are_no_paths_are_refused(plane: Relay, path: str) -> None:
+    assert plane.stop() == 0
+    plane.start()
+    store_alone(plane)
+    plane.kill()
+    with writer(plane.folder) as (connection, _):
+        holder.send(connection, {"do": "serving", "named_paths": [path]})
+        answer, _ = holder.receive(connection)
+        assert answer == {"refused": "named_paths: expected a list of paths"}
+    released = release(plane.folder, "by an operator")
+    assert released is not None
+
+
 @pytest.mark.parametrize("connections", [0, 20])
 def test_a_holder_that_was_frozen_hands_the_memory_over(plane: Relay, connections: int) -> None:
     store_alone(plane, 2)
@@ -786,7 +910,7 @@ def test_a_holder_that_never_answers_is_killed_and_replaced(
             assert process.wait(60) == -signal.SIGKILL
         finally:
             process.kill()
-    assert len(holders(socket_dir)) == 1
+    wait_for(lambda: len(holders(socket_dir)) == 1, "another one runs")
     connection.end()
 
 
@@ -796,6 +920,7 @@ def test_more_descriptors_than_fit_a_datagram_arrive_in_order(socket_dir: Path) 
     for number, fd in enumerate(fds):
         os.write(fd, number.to_bytes(4, "little"))
     hold(socket_dir, [("segment", number, fd) for number, fd in enumerate(fds)])
+    wait_for(lambda: len(peeked_in(socket_dir)) == count, "the holder has received all")
     held = requests.peek(socket_dir)
     try:
         assert [number for _, number, _ in held] == list(range(count))
