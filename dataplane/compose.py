@@ -85,6 +85,8 @@ TRIM_INTERVAL_S = 60.0
 """Interval at which freed memory goes back to the system. Without it, a heap with 14 MB in use grew by 11 MB in 25
 minutes of engines that come and go."""
 GIVE_BACK_INTERVAL_S = 5.0
+LOCK_S = 2.0
+"""Time in which a holder closes the duplicate of a killed predecessor's lock of the state directory."""
 NAME_INTERVAL_S = 0.25
 """Interval at which the name of the memory that LMCache clients map is checked."""
 REMEMBER_INTERVAL_S = 5.0
@@ -131,7 +133,7 @@ class DataPlane:
         # leave no reference cycles, so only young objects are collected, on a timer.
         gc.disable()
         self._state = StateDirectory(Path(settings.common.state_dir))
-        self._state.lock(WRITER_ENDS_S if supervisor is not None else 0.0)
+        self._state.lock(WRITER_ENDS_S if supervisor is not None else LOCK_S)
         self._ending = Ending.RELEASE
         self._supervisor = supervisor
         self._service_manager = service_manager or ServiceManager()

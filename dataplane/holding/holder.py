@@ -794,7 +794,8 @@ def main(arguments: list[str]) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     folder = os.path.abspath(arguments[0])
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if not given:  # the data plane that starts a holder has the folder, unless it was deleted since
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         holder = Holder(Folder(folder, *given[1:]), stay=not given)
     except BlockingIOError:
         sys.stderr.write(f"larder holder: another holder serves {folder}\n")

@@ -89,7 +89,10 @@ def peek(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def _ask(folder: Path, message: Message) -> Message | None:
-    connection = connect(folder)
+    try:
+        connection = connect(folder)
+    except OSError as error:
+        raise HolderFailed(f"the holder of the memory cannot be asked: {error.strerror}") from None
     if connection is None:
         return None
     with connection:

@@ -92,7 +92,7 @@ def test_an_engine_installs_three_libraries_and_one_package_and_stores_and_reads
     refused = run(python, "-m", "dataplane", cwd=socket_dir)
     assert refused.returncode == 2
     assert refused.stderr.endswith(
-        "the package 'zmq' is not installed; a data plane needs 'larder[server]'\n"
+        "the package 'structlog' is not installed; a data plane needs 'larder[server]'\n"
     )
 
 

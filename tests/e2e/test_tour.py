@@ -14,7 +14,8 @@ from app.http.examples import EXAMPLES
 from tests.e2e.dashboard import dialog, go, opened, press
 from tests.e2e.larder import BLOCK_BYTES, MODEL, Larder, keys, running, store, until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(400)]
+# Other tests add network namespaces, at which Chromium gives up the requests that it has open.
+pytestmark = [pytest.mark.browser, pytest.mark.full, pytest.mark.timeout(400)]
 
 
 def panel(page: Page, name: str) -> Any:

@@ -16,6 +16,7 @@ from benchmarks.peers import servers
 from benchmarks.peers.environment import QUIET
 from benchmarks.peers.servers import Server
 from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
+from tests.e2e.dashboard import go
 from tests.peers.conftest import MiB
 from tests.peers.scripting import SCRIPTS, ran
 from tests.require import require
@@ -74,10 +75,10 @@ def test_the_same_vllm_goes_on_with_larder_and_is_seen(
                 (node,) = api.get("/api/v1/nodes").json()["items"]
                 assert {space["gateway"] for space in node["stats"]["spaces"]} == {"lmcache"}
             page = _opened(browser, after)
-            nodes = page.get_by_role("region", name="Nodes", exact=True)
-            nodes.get_by_text("1 space cached").click()
-            expect(nodes).to_contain_text("LMCache worker")
-            expect(page.get_by_role("region", name="Tenants", exact=True)).to_contain_text(TENANT)
+            expect(page.get_by_role("region", name="Largest tenants", exact=True)).to_contain_text(TENANT)
+            go(page, f"nodes/{node['name']}")
+            expect(page.get_by_role("main")).to_contain_text("1 space cached")
+            expect(page.get_by_role("region", name="Engines", exact=True)).to_contain_text("LMCache worker")
             if SCREENSHOT:
                 page.screenshot(path=SCREENSHOT, full_page=True)
             page.close()

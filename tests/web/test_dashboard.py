@@ -377,6 +377,20 @@ def test_a_nacked_node_shows_its_faults_and_generations(open_state: OpenState):
     expect(page.get_by_role("list", name="Generations of gpu-a1, as desired")).to_contain_text("quotas 15")
 
 
+def test_a_page_whose_module_is_gone_reloads_the_dashboard_once(open_state: OpenState):
+    """As after an upgrade, when the files have other names."""
+    shown = open_state("busy")
+    page = shown.page
+    page.route(re.compile(r"/assets/Tenants-.*\.js$"), lambda route: route.abort(), times=1)
+    page.get_by_role("link", name=re.compile("^Tenants")).click()
+    expect(panel(page, "Tenants")).to_be_visible()
+    page.route(re.compile(r"/assets/Nodes-.*\.js$"), lambda route: route.abort())
+    page.get_by_role("link", name=re.compile("^Nodes")).click()
+    expect(page.get_by_text("This page could not be loaded")).to_be_visible()
+    assert all("ERR_FAILED" in each for each in shown.complaints)
+    shown.complaints.clear()
+
+
 def test_a_lost_node_makes_larder_not_ready(open_state: OpenState):
     page = open_state("lost").page
     expect(verdict(page)).to_have_text("1 problem")

@@ -61,7 +61,7 @@ def rows(client: Client) -> dict[int, tuple[int, int]]:
 
 def flip(plane: Plane, segment: int, offset: int) -> None:
     """Change one bit of a block."""
-    with memory_fd(plane, f"larder-segment-{segment}") as fd:
+    with memory_fd(plane, "segment", segment) as fd:
         byte = os.pread(fd, 1, offset)
         os.pwrite(fd, bytes([byte[0] ^ 0x10]), offset)
 

@@ -151,7 +151,10 @@ def _kept_memory(settings: Settings) -> list[CheckResult]:
     except HolderFailed as error:
         return [
             CheckResult(
-                name, "warning", str(error), f"the next start ends its process ({HOLDER_PROGRAM} in ps)"
+                name,
+                "warning",
+                str(error),
+                f"run larder doctor again; a start ends a holder that does not answer ({HOLDER_PROGRAM} in ps)",
             )
         ]
     if held is None or held.seconds_left is None:
