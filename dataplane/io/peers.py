@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from struct import calcsize, unpack
 
+from dataplane.ipc.processes import NO_PROCESS
+
 _SO_PEERPIDFD = 77
 _CREDENTIALS = "iII"
 _DEVICE = re.compile(r" /dev/(?!shm/|zero\b|null\b|hugepages)")
@@ -55,8 +57,10 @@ def open_process(pid: int, started: int) -> int | None:
     """
     try:
         pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in NO_PROCESS:
+            return None
+        raise
     if has_exited(pidfd) or (started and started_at(pid) != started):
         os.close(pidfd)
         return None

@@ -6,8 +6,9 @@ import errno
 import os
 import select
 
-_NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
-"""Errors of pidfd_open(2) for a number that is the pid of no process. Others say nothing about the process."""
+NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+"""Errors of pidfd_open(2) for a number that is the pid of no process: nobody has it, or a thread does (EINVAL, or
+ENOENT of newer kernels). Others say nothing about the process."""
 
 
 def start_time(pid: int) -> int:
@@ -49,7 +50,7 @@ class PidWatch:
         except OverflowError:  # shared memory may hold any number
             self._gone = True
         except OSError as error:
-            self._gone = error.errno in _NO_PROCESS
+            self._gone = error.errno in NO_PROCESS
         else:
             try:
                 self._gone = start_time(self.pid) != self.started

@@ -38,12 +38,12 @@ class KeptCache:
         self._clock = clock
         self._keep_memory_s = keep_memory_s
         self._holder = holder
-        self._recorded = CacheRecord()
+        self._recorded: CacheRecord | None = None
 
     def record(self) -> None:
-        """Record how much is cached, if the amount has changed."""
-        now = self._held()
-        if (now.blocks, now.bytes) != (self._recorded.blocks, self._recorded.bytes):
+        """Record how much is cached, if the amount has changed, or nothing of this process is recorded yet."""
+        now, before = self._held(), self._recorded
+        if before is None or (now.blocks, now.bytes) != (before.blocks, before.bytes):
             self._recorded = now
             self._state.record(now)
 
@@ -66,8 +66,8 @@ class KeptCache:
         self._memory.index.header[H_CLOSED] = 1  # engines stop reading it
         self._holder.release()
         if not held.blocks:
-            return True
-        if ending is Ending.KEEP:
+            pass  # and nothing is lost
+        elif ending is Ending.KEEP:
             held.reason = "no holder had the memory when the data plane stopped"
         else:
             how = "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dataplane.core.journal.recovery_table import (
     ROW_USED,
 )
 from dataplane.holding import holder, requests
+from dataplane.io.peers import open_process
 from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
 from dataplane.protocol.states import STATE_MASK, State
 from tests.dataplane import factories as make
@@ -355,3 +357,16 @@ def test_a_corrupt_snapshot_is_set_aside(plane: Relay) -> None:
     assert not path.exists()
     assert path.with_suffix(".corrupt").exists()
     assert len(plane.wait_logged("snapshot.set_aside")) == 1
+
+
+def test_a_process_whose_number_a_thread_has_now_is_gone() -> None:
+    """As after a restart in a container, where numbers are given out again from 1."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        assert thread.native_id is not None
+        assert open_process(thread.native_id, 1) is None
+    finally:
+        ended.set()
+        thread.join()

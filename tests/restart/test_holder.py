@@ -237,6 +237,11 @@ def test_the_death_of_the_holder_after_the_data_plane_makes_the_next_start_cold_
     start = plane.describe().start
     assert (start.kind, start.lost_blocks, start.lost_bytes) == ("cold", 3, 3 * PAGE_BYTES)
     assert start.reason == "the holder of the memory ended, too"
+    wait_for(lambda: record(plane)["blocks"] == 0, "the record is the one of this data plane")
+    plane.kill()
+    requests.signal_holders(plane.folder, signal.SIGKILL)
+    plane.start()
+    assert plane.describe().start.kind == "first", "the same blocks were reported as lost twice"
 
 
 @pytest.mark.full
