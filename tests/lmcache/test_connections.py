@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import socket
@@ -15,10 +16,13 @@ import zmq
 
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpServer
 from dataplane.gateways.lmcache.zmtp.protocol import message
-from dataplane.gateways.lmcache.zmtp.sockets import release
+from dataplane.gateways.lmcache.zmtp.sockets import listen, release, url_of
 from tests.lmcache.client import Client, context, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway, Holder
 from tests.lmcache.test_zmtp import GREETING, ready
+from tests.require import require
+
+CLONE_NEWNET = 0x40000000
 
 
 def said_and_closed(gateway: Gateway, *messages: list[bytes]) -> None:
@@ -173,6 +177,46 @@ class TestWhatHoldersKeep:
             gateway.until(lambda: not gateway.holder.kept, "it was taken out")
             peer.sendall(b"cde")
             gateway.until(lambda: gateway.holder.kept, "it is whole")
+
+
+def test_a_listener_of_another_network_namespace_is_replaced(gateway: Gateway) -> None:
+    """As after the restart of a container."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    url = "tcp://0.0.0.0:5593"
+
+    def listen_elsewhere() -> None:
+        if libc.unshare(CLONE_NEWNET) == 0:
+            made.append(listen(url))
+
+    made: list[socket.socket] = []
+    thread = Thread(target=listen_elsewhere)
+    thread.start()
+    thread.join()
+    require(bool(made), "this user may not create a network namespace")
+    with gateway.client() as client:
+        (fd,) = gateway.holder.kept.values()
+        holder = Holder()
+        inherited = [("connection", 5, os.dup(fd)), ("listener", 0, made[0].detach())]
+        holder.kept.update((number, each) for _, number, each in inherited)
+        after = ZmtpServer(gateway.loop, url, lambda *_: None, lambda _: None, 16, holder, inherited)
+        try:
+            assert holder.calls == ["listener dropped", "connection dropped", "listener made"]
+            socket.create_connection(("127.0.0.1", 5593)).close()
+            client.wait_lost()
+        finally:
+            after.close()
+
+
+def test_a_listener_of_this_network_namespace_is_continued(gateway: Gateway) -> None:
+    with listen("tcp://127.0.0.1:0") as listener:
+        fd = os.dup(listener.fileno())
+        after = ZmtpServer(
+            gateway.loop, url_of(listener), lambda *_: None, lambda _: None, 16, None, [("listener", 0, fd)]
+        )
+        try:
+            assert after._listener.fileno() == fd
+        finally:
+            after.close()
 
 
 def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:

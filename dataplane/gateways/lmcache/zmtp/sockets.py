@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
@@ -66,7 +67,25 @@ def sorted_out(
                     continue
             each.detach()
         release([(kind, number, fd)], holder)
+    if listener is not None and not _in_this_network(listener):
+        peers = [(CONNECTION, number, each.detach()) for number, each in connections.items()]
+        release([(LISTENER, 0, listener.detach()), *peers], holder)
+        return None, {}
     return listener, connections
+
+
+def _in_this_network(listener: socket.socket) -> bool:
+    """Return whether a listener is in the network namespace of this process. After a container was killed and started
+    again, it is not, and nobody can connect to it: the address is free here."""
+    with socket.socket(listener.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            if listener.family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(listener.getsockname())
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _connected(peer: socket.socket) -> bool:
