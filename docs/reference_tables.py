@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from app.cli import larder
+from app.cli.support import exit_codes
 from app.observe import (
     bounded,
     gateway_metrics,
@@ -105,8 +106,8 @@ def commands(note: str) -> str:
         "",
         note,
         "",
-        "`larder COMMAND --help` says the same. [Command line](../operate/command-line.md) explains verbs, output, "
-        "contexts and exit codes. `dataplane`, `replay` and `demo` have more options; see their `--help`.",
+        "`larder COMMAND --help` says the same. [Command line](../operate/command-line.md) explains verbs, output "
+        "and contexts. `dataplane`, `replay` and `demo` have more options; see their `--help`.",
         "",
         "## Shared options",
         "",
@@ -116,6 +117,12 @@ def commands(note: str) -> str:
         + " ".join(f"*{name}* stands for {_listed(BUNDLES[name])}." for name in BUNDLES if name != "API"),
         "",
         *sorted(map(_option, everywhere)),
+        "",
+        "## Exit codes",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        *(f"| {code} | {cell(meaning)} |" for code, meaning in exit_codes.MEANINGS.items()),
     ]
     plain: dict[str, list[str]] = defaultdict(list)
     entries = []

@@ -27,7 +27,7 @@ from benchmarks.harness.result import Report
 from benchmarks.harness.timing import once_ns
 from dataplane.replay.trace import TraceError, read_trace
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "performance.md"
+PAGE = Path(__file__).parents[1] / "FIGURES.md"
 NEXT = "## What a connector costs"
 _COPY_BYTES = 32 * MiB
 
@@ -51,7 +51,7 @@ _COPY_BYTES = 32 * MiB
     multiple=True,
     help="Engine to compare with vLLM alone; may be repeated. Default: all.",
 )
-@click.option("--docs", is_flag=True, help=f"Write the table into {PAGE.relative_to(PAGE.parents[2])}.")
+@click.option("--docs", is_flag=True, help=f"Write the table into {PAGE.relative_to(PAGE.parents[1])}.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),

@@ -28,6 +28,9 @@ SOURCES = sorted(
 )
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]*)(#[^)\s]*)?\)")
 _OWN = re.compile(r"\]\(#([^)\s]*)\)")
+MAX_WORDS = 20_000
+"""Words of all pages of `docs/` that are written by hand. Shorten a page before you raise it."""
+_NO_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->", re.DOTALL | re.MULTILINE)
 _MENTION = re.compile(r"\b(?:docs|benchmarks)/[\w/-]+\.md\b")
 
 
@@ -58,6 +61,25 @@ def test_pages_that_files_mention_exist() -> None:
         if not (ROOT / mention).is_file()
     }
     assert missing == set()
+
+
+def words(page: Path) -> int:
+    """Number of words of a page, without code blocks and the bars of tables."""
+    return sum(
+        any(map(str.isalnum, word)) for word in _NO_PROSE.sub("", page.read_text(encoding="utf-8")).split()
+    )
+
+
+def test_pages_written_by_hand_stay_short() -> None:
+    by_hand = {
+        str(page.relative_to(ROOT)): words(page)
+        for page in (ROOT / "docs").rglob("*.md")
+        if "decisions" not in page.parts
+        and "Made by docs/generate.py" not in page.read_text(encoding="utf-8")
+    }
+    longest = sorted(by_hand.items(), key=lambda each: -each[1])[:5]
+    assert sum(by_hand.values()) <= MAX_WORDS, longest
+    assert words(ROOT / "README.md") <= 600
 
 
 @pytest.mark.full
