@@ -88,6 +88,7 @@ SERVICES = (
     "traces",
     "rates",
     "alerts",
+    "events",
     "applied_changes",
     "usage",
     "apply",
@@ -194,7 +195,6 @@ def routed(settings: AppSettings) -> Litestar:
         middleware=[_admitted],
         dependencies={
             **{name: part(f"parts.{name}") for name in SERVICES},
-            "kept": part("parts.events"),
             "messages": part("messages"),
             "web_files": part("web_files"),
         },

@@ -62,7 +62,7 @@ class LeaderElection:
 
     async def step(self) -> None:
         """Confirm the lock if it is held, otherwise try to take it. Raises nothing."""
-        asked_at = self._clock()
+        started_at = self._clock()
         reason = "another manager pushes"
         try:
             if self._held:
@@ -72,7 +72,7 @@ class LeaderElection:
                 self._held = self.latest = wait_s is not None
                 self._from = self._clock() + (wait_s or 0.0)
             if self._held:
-                self._until = asked_at + LEASE_S
+                self._until = started_at + LEASE_S
         except StoreUnavailable as error:
             self._held, self._until, reason = False, 0.0, error.message
         self._report(reason)

@@ -73,10 +73,10 @@ class NodeSessions:
 
     async def reconcile(self) -> None:
         """Open a session for each node that is known now, and close all others."""
-        wanted = {self._own, *(node.address for node in self._fleet.nodes.values() if node.public_key)}
-        for address in [address for address in self._node_sessions if address not in wanted]:
+        addresses = {self._own, *(node.address for node in self._fleet.nodes.values() if node.public_key)}
+        for address in [address for address in self._node_sessions if address not in addresses]:
             await self._dismiss(address)
-        for address in wanted - self._node_sessions.keys():
+        for address in addresses - self._node_sessions.keys():
             self._engage(address)
 
     def _engage(self, address: Address) -> None:

@@ -98,10 +98,10 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
             ) from None
         suffix = f".replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
-            kept = [kept for path in replaced if (kept := _set_aside(path, suffix))]
+            moved = [moved for path in replaced if (moved := _set_aside(path, suffix))]
             for path, secret in new_keys.items():
                 _write_key(path, secret)
-            kept += [_set_aside_database(target, suffix)] if target.exists() else []
+            moved += [_set_aside_database(target, suffix)] if target.exists() else []
             with part.open("rb") as written:
                 os.fsync(written.fileno())
             part.replace(target)
@@ -109,7 +109,7 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
         except OSError as error:
             raise StoreUnavailable(f"the restore failed: {error.filename}: {error.strerror}") from error
     restored_key = str(key) if KEY_MEMBER in keys else ""
-    return DatabaseRestore(str(target), from_revision, migrate.head(), kept, restored_key)
+    return DatabaseRestore(str(target), from_revision, migrate.head(), moved, restored_key)
 
 
 def _key_paths(key: Path) -> dict[str, Path]:
@@ -275,12 +275,12 @@ def _set_aside(path: Path, suffix: str) -> str:
 
 def _set_aside_database(target: Path, suffix: str) -> str:
     """Rename a database with the files that SQLite keeps beside it. Return its new path."""
-    kept = _set_aside(target, suffix)
+    moved = _set_aside(target, suffix)
     for beside in BESIDE:
         log = Path(f"{target}{beside}")
         if log.exists():
-            log.rename(f"{kept}{beside}")
-    return kept
+            log.rename(f"{moved}{beside}")
+    return moved
 
 
 def _write_key(path: Path, secret: bytes) -> None:

@@ -312,8 +312,8 @@ def test_an_alert_says_what_is_wrong_where_and_what_to_do(alert: str) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     named = {label for label in CASES[alert].labels if label != "job"}
-    said = set(re.findall(r"\.Labels\.(\w+)", " ".join(rule["annotations"].values())))
-    assert named <= said
+    labels = set(re.findall(r"\.Labels\.(\w+)", " ".join(rule["annotations"].values())))
+    assert named <= labels
     page, _, heading = rule["annotations"]["runbook_url"].partition("#")
     assert page == f"http://127.0.0.1:8470/{RUNBOOK.relative_to(ROOT)}"
     section = sections(RUNBOOK)[heading]

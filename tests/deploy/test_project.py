@@ -59,12 +59,14 @@ def test_every_dependency_has_a_tested_version_that_fits(
         *project["dependencies"],
         *(each for extra in extras.values() for each in extra),
     ]:
-        wanted = Requirement(text)
-        if wanted.name in (project["name"], engine["name"]):
+        requirement = Requirement(text)
+        if requirement.name in (project["name"], engine["name"]):
             continue
-        assert wanted.name in pinned, f"constraints.txt has no {wanted.name}: run `make constraints`"
-        for found in pinned[wanted.name]:
-            assert found in wanted.specifier, f"{wanted} is tested with {found}"
+        assert requirement.name in pinned, (
+            f"constraints.txt has no {requirement.name}: run `make constraints`"
+        )
+        for found in pinned[requirement.name]:
+            assert found in requirement.specifier, f"{requirement} is tested with {found}"
 
 
 def test_the_constraints_leave_the_cuda_packages_to_torch() -> None:

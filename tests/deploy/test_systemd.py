@@ -247,9 +247,9 @@ def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(
                 for i in room.writable:
                     room.array(i)[:] = 7 + i
                 assert room.commit().blocks == 2
-        held = describe(socket_dir)
-        assert held is not None
-        assert (held.pid, held.blocks, held.connected) == (first.pid, 2, False)
+        memory = describe(socket_dir)
+        assert memory is not None
+        assert (memory.pid, memory.blocks, memory.connected) == (first.pid, 2, False)
         with service(serving, overrides, log) as killed:
             read()
             os.killpg(killed.pid, signal.SIGKILL)

@@ -186,10 +186,10 @@ def run(larder: Larder, texts: list[str], folder: Path, programs: Path) -> list[
         timeout=120,
         check=True,
     )
-    printed, said = ended.stdout.split(f"{END}\n"), ended.stderr.split(f"{END}\n")
-    assert len(printed) == len(said) == len(texts) + 1, ended.stderr
+    printed, printed_errors = ended.stdout.split(f"{END}\n"), ended.stderr.split(f"{END}\n")
+    assert len(printed) == len(printed_errors) == len(texts) + 1, ended.stderr
     results = []
-    for out, err in zip(printed[:-1], said[:-1], strict=True):
+    for out, err in zip(printed[:-1], printed_errors[:-1], strict=True):
         code = int(re.findall(rf"{CODE}(\d+)", out)[-1])
         statuses = [int(found) for found in re.findall(rf"{STATUS}(\d+)", err)]
         errors = re.sub(rf"(?:{STATUS}|{CODE})\d+\n", "", err)

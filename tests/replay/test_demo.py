@@ -83,10 +83,10 @@ def test_a_demonstration_obeys_the_settings(socket_dir):
         command = [sys.executable, "-m", "app.demo"]
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
             assert demo.stdout is not None
-            said = iter(demo.stdout)
-            assert next(said).startswith(f"port {environ['LARDER_HTTP_PORT']} is in use")
-            url = next(said).split()[1]
-            token = next(said).split()[1]
+            lines = iter(demo.stdout)
+            assert next(lines).startswith(f"port {environ['LARDER_HTTP_PORT']} is in use")
+            url = next(lines).split()[1]
+            token = next(lines).split()[1]
             with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
                 assert api.get("/api/v1/nodes").status_code == 401
                 answer = api.get("/api/v1/nodes", headers={"Authorization": f"Bearer {token}"})
@@ -133,13 +133,13 @@ def test_the_demonstration_says_why_its_s3_tier_is_not_in_service():
 
 def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
     monkeypatch.setattr("app.demo.READY_S", 0.3)
-    held = {"serves": False, "reason": "no answer"}
-    tier = {"faults": {}, "status": {"nodes": {"node-a": {"state": "in_sync"}}}, "stats": {"node-a": held}}
+    stats = {"serves": False, "reason": "no answer"}
+    tier = {"faults": {}, "status": {"nodes": {"node-a": {"state": "in_sync"}}}, "stats": {"node-a": stats}}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=tier))
     with httpx.Client(base_url="http://test", transport=transport) as api:
         with pytest.raises(DemoError, match="the tier s3 is not in service after 0 s: no answer"):
             _wait_until_tier_serves(api, "/api/v1/tiers/s3")
-        held["serves"] = True
+        stats["serves"] = True
         _wait_until_tier_serves(api, "/api/v1/tiers/s3")
 
 

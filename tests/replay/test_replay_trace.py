@@ -44,7 +44,7 @@ def test_a_request_without_blocks_is_a_request(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (GOOD.replace("[0, 1]", '"0, 1"'), "hash_ids: expected a list"),
         (GOOD.replace("[0, 1]", "[0, -1]"), "hash_ids[1]: expected a whole number, at least 0"),
@@ -62,11 +62,11 @@ def test_a_request_without_blocks_is_a_request(tmp_path):
         ("\x00\x01", "expected a JSON object"),
     ],
 )
-def test_a_bad_line_is_named_with_file_line_and_field(tmp_path, line, said):
+def test_a_bad_line_is_named_with_file_line_and_field(tmp_path, line, expected):
     with pytest.raises(TraceError) as caught:
         _read(tmp_path, f"{GOOD}\n{line}\n{GOOD}\n")
     assert str(caught.value).startswith(f"{tmp_path}/trace.jsonl:2: ")
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_bytes_that_are_no_text_are_a_bad_line(tmp_path):

@@ -17,7 +17,7 @@ def trace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--pool", "1GiB", "--pool-blocks", "5"], "give one of them"),
         (["--attach", "absent.sock"], "no engine socket"),
@@ -44,10 +44,10 @@ def trace(tmp_path):
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_options_that_cannot_be_are_a_usage_error(trace, arguments, said):
+def test_options_that_cannot_be_are_a_usage_error(trace, arguments, expected):
     done = CliRunner().invoke(main, [str(trace), *arguments])
     assert done.exit_code == 2, done.output
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stdout == ""
 
 

@@ -26,7 +26,7 @@ from app.store.base.database import Database
 
 FRESH_S = 1.0
 """Largest age, in seconds, of cached tokens and sessions."""
-MAX_KEPT = 10_000
+MAX_CACHED = 10_000
 SHARES = {401: MinuteShare(whole=20, each=5, reserve=20), 403: MinuteShare(whole=60, each=20, reserve=60)}
 """Entries per minute that the audit keeps: of failures by address block, and of refusals by token. More are only
 counted."""
@@ -79,8 +79,8 @@ class Auth:
         self._may_open = may_open
         self._closed = bool(configured)
         self._hasher: Hasher | None = None
-        self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_KEPT)
-        self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_KEPT)
+        self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_CACHED)
+        self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_CACHED)
         self._tokens_exist = LoadingCache(self._load_tokens_exist, FRESH_S, 1)
         self._throttle = Throttle()
         self._refusals: dict[int, RefusalAudit[_Refused]] = {

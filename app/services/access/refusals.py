@@ -30,7 +30,7 @@ class _Minute(Generic[T]):
     number: int = -1
     used: int = 0
     reserve_used: int = 0
-    by_whom: Counter[str] = field(default_factory=Counter)
+    by_caller: Counter[str] = field(default_factory=Counter)
     again: dict[tuple[str, Hashable], tuple[T, int]] = field(default_factory=dict)
     """Entries that were kept, and how often each was repeated."""
 
@@ -57,7 +57,7 @@ class RefusalAudit(Generic[T]):
             self.suppressed += 1
             self.suppressed_total += 1
             return False
-        minute.by_whom[who] += 1
+        minute.by_caller[who] += 1
         minute.again[who, what] = (entry, 0)
         return True
 
@@ -69,12 +69,12 @@ class RefusalAudit(Generic[T]):
 
     def _has_room(self, who: str) -> bool:
         share, minute = self._share, self._minute
-        if minute.by_whom[who] >= share.each:
+        if minute.by_caller[who] >= share.each:
             return False
         if minute.used < share.whole:
             minute.used += 1
             return True
-        if minute.by_whom[who] or minute.reserve_used >= share.reserve:
+        if minute.by_caller[who] or minute.reserve_used >= share.reserve:
             return False
         minute.reserve_used += 1
         return True

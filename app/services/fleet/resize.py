@@ -43,8 +43,8 @@ class PoolResize:
         Raises NotFound."""
         known_node(self._fleet, name)
         async with self._database.read() as session:
-            wanted = await nodes.wanted_capacity(session, name)
-        if wanted is None:
+            previous = await nodes.desired_capacity(session, name)
+        if previous is None:
             raise checks.missing("requested pool size of node", name)
         await self._changes.note(
             "resize", "node", name, {"pool_bytes": None}, by, NodeResizeCancelled(), name

@@ -195,13 +195,13 @@ class Restarts:
     def _pins_lost(self) -> str:
         node = self._node()
         stats = None if node is None else node.live_stats
-        held = (
+        pins = (
             []
             if stats is None
             else [pin.name for pin in stats.pins if pin.strength != "soft" and pin.resident]
         )
-        if not held:
+        if not pins:
             return ""
-        named = ", ".join(repr(name) for name in held[:MAX_NAMED_PINS])
-        more = f" and {len(held) - MAX_NAMED_PINS} more" if len(held) > MAX_NAMED_PINS else ""
+        named = ", ".join(repr(name) for name in pins[:MAX_NAMED_PINS])
+        more = f" and {len(pins) - MAX_NAMED_PINS} more" if len(pins) > MAX_NAMED_PINS else ""
         return f", among them what the pins {named}{more} guarantee"

@@ -42,10 +42,10 @@ class Policies:
             raise POLICIES.missing(name)
         return self._answer(row)
 
-    async def page(self, wanted: PageRequest, filters: PolicyFilters) -> PolicyList:
+    async def page(self, page_request: PageRequest, filters: PolicyFilters) -> PolicyList:
         """Return a page of policies. Raises Invalid."""
         async with self._database.read() as session:
-            page = await policies.page(session, wanted, filters)
+            page = await policies.page(session, page_request, filters)
         return PolicyList(self.answers(page.rows), page.total, page.next_cursor, self.in_force())
 
     async def put(

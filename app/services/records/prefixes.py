@@ -14,7 +14,7 @@ from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 
 MAX_LABEL_CHARACTERS = 128
-MAX_ASKED = 50
+MAX_TENANTS = 50
 """Largest number of tenants of a limited caller whose prefixes are listed together: each takes one request per node."""
 
 
@@ -36,7 +36,7 @@ class PrefixService:
         Forbidden, NodeUnreachable if no node is connected."""
         items: list[PrefixAnswer] = []
         failed_nodes: dict[str, str] = {}
-        for salt in _asked_for(asks, tenant):
+        for salt in _salts(asks, tenant):
             replies = await self._listed(by, salt, limit)
             merged = _merged((one.node, p) for one in replies if one.answer for p in one.answer.prefixes)
             items += [item for item in merged if salt is None or item.tenant == shown(salt)]
@@ -85,7 +85,7 @@ class PrefixService:
         return _best(label, known)
 
 
-def _asked_for(by: Principal, tenant: str | None) -> list[str | None]:
+def _salts(by: Principal, tenant: str | None) -> list[str | None]:
     """Return the salts to query, one after the other; None means all tenants. Raises Invalid, Forbidden."""
     if tenant is not None:
         salt = checks.tenant_in_path(tenant)
@@ -93,9 +93,9 @@ def _asked_for(by: Principal, tenant: str | None) -> list[str | None]:
         return [salt]
     if by.salts is None:
         return [None]
-    if len(by.salts) > MAX_ASKED:
+    if len(by.salts) > MAX_TENANTS:
         message = (
-            f"expected one of the {len(by.salts)} tenants that this token is limited to, because at most {MAX_ASKED} "
+            f"expected one of the {len(by.salts)} tenants that this token is limited to, because at most {MAX_TENANTS} "
             "can be listed together"
         )
         raise Invalid(f"tenant: {message}", [FieldError("tenant", message)])

@@ -51,10 +51,10 @@ class PrefillRates:
             raise RATES.missing(name)
         return _answer(row)
 
-    async def page(self, wanted: PageRequest, model: str | None) -> RateList:
+    async def page(self, page_request: PageRequest, model: str | None) -> RateList:
         """Return a page of rates. Raises Invalid."""
         async with self._database.read() as session:
-            page = await rates.page(session, wanted, model)
+            page = await rates.page(session, page_request, model)
         return RateList([_answer(row) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
@@ -94,10 +94,10 @@ class PrefillRates:
         dry_run: bool = False,
     ) -> RateAnswer:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
-        held = await self.get(name)
-        expected.check(RATES.called(name), held.etag)
-        request = patched(RatePut, columns(held, RATES.written), patch)
-        answer, _ = await self.put(name, request, by, state_of(held.etag), dry_run=dry_run)
+        current = await self.get(name)
+        expected.check(RATES.called(name), current.etag)
+        request = patched(RatePut, columns(current, RATES.written), patch)
+        answer, _ = await self.put(name, request, by, state_of(current.etag), dry_run=dry_run)
         return answer
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:

@@ -52,10 +52,10 @@ class Tiers:
             raise TIERS.missing(name)
         return self.answers([row])[0]
 
-    async def page(self, wanted: PageRequest, filters: TierFilters) -> TierList:
+    async def page(self, page_request: PageRequest, filters: TierFilters) -> TierList:
         """Return a page of tiers. Raises Invalid."""
         async with self._database.read() as session:
-            page = await tiers.page(session, wanted, filters)
+            page = await tiers.page(session, page_request, filters)
         return TierList(self.answers(page.rows), page.total, page.next_cursor, self._from_settings(filters))
 
     def _from_settings(self, filters: TierFilters) -> list[SettingsTier]:
@@ -110,7 +110,7 @@ class Tiers:
         """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
         PreconditionRequired, and Conflict while the tier drains."""
         checks.pin_name(name)
-        held = self._stats().get(name, {})
+        stats = self._stats().get(name, {})
         async with self._changes.begin(by, "tiers") as change:
             row = await TIERS.existing(change, name, expected)
             if row.spill == "drain":
@@ -118,7 +118,7 @@ class Tiers:
             await TIERS.remove(change, row)
         generation = change.generations["tiers"]
         await self._progress.wait("tiers", generation, wait_s)
-        return _deletion(name, generation, held)
+        return _deletion(name, generation, stats)
 
     def answers(self, rows: Sequence[TierRow]) -> list[TierAnswer]:
         """Return records with what the nodes report about their tiers."""
@@ -169,12 +169,12 @@ def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
     }
 
 
-def _deletion(name: str, generation: int, held: dict[str, TierStats]) -> TierDeletion:
-    blocks = sum(tier.blocks for tier in held.values())
-    stored_bytes = sum(tier.stored_bytes for tier in held.values())
+def _deletion(name: str, generation: int, stats: dict[str, TierStats]) -> TierDeletion:
+    blocks = sum(tier.blocks for tier in stats.values())
+    stored_bytes = sum(tier.stored_bytes for tier in stats.values())
     if blocks:
         what = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
         message = f"{what}, and stay where they are: nothing is deleted from disks or servers"
     else:
         message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
-    return TierDeletion(name, generation, blocks, stored_bytes, sorted(held), message)
+    return TierDeletion(name, generation, blocks, stored_bytes, sorted(stats), message)

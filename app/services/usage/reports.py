@@ -64,9 +64,9 @@ class UsageReports:
             by.check_salt(salt)
             tenants = (salt,)
         async with self._database.read() as session:
-            wanted = (group_by, STEPS[step], first, last, tenants, MAX_SUMS)
-            sums = await ledger.sums(session, ACCOUNTS, *wanted)
-            sums += await ledger.sums(session, TIERS, *wanted)
+            arguments = (group_by, STEPS[step], first, last, tenants, MAX_SUMS)
+            sums = await ledger.sums(session, ACCOUNTS, *arguments)
+            sums += await ledger.sums(session, TIERS, *arguments)
             known = KnownRates(await rates.all_rates(session))
         items = _items(sums, group_by == "tenant", known)
         if len(sums) > MAX_SUMS or len(items) > MAX_ITEMS:

@@ -24,7 +24,7 @@ from app.services.base.principals import Principal
 from app.services.views.marks import Marks
 from app.services.views.packed_points import MEASURED_S, Column, PackedScopes, unpack
 from app.services.views.prometheus_series import PrometheusSeries, Selection
-from app.services.views.series_writer import DAY_S, HOUR_S, KEPT_S, ROLLED_STEP_S, SPANS, SeriesWriter
+from app.services.views.series_writer import DAY_S, HOUR_S, RETENTION_S, ROLLED_STEP_S, SPANS, SeriesWriter
 from app.store.base.database import Database
 from app.store.views import series
 from app.store.views.series import PackedSeries
@@ -141,15 +141,15 @@ class SeriesService:
         Invalid, Forbidden."""
         declarations, subjects = self._checked(query, by)
         now = self._clock()
-        if query.range_s > KEPT_S[ROLLED_STEP_S] and self._prometheus is None:
+        if query.range_s > RETENTION_S[ROLLED_STEP_S] and self._prometheus is None:
             raise _invalid(
                 "range_s",
-                f"expected at most {KEPT_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
+                f"expected at most {RETENTION_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
                 f"{query.range_s}",
             )
         end = now if query.end is None else min(query.end, now)
         grid = _grid(query, len(declarations) * len(subjects), end, now)
-        if self._prometheus is not None and end - query.range_s < now - KEPT_S[ROLLED_STEP_S] - HOUR_S:
+        if self._prometheus is not None and end - query.range_s < now - RETENTION_S[ROLLED_STEP_S] - HOUR_S:
             found, problem = await self._from_prometheus(self._prometheus, grid, declarations, subjects)
         else:
             scopes = sorted({scope for subject in subjects for scope in subject.scopes})
@@ -169,8 +169,8 @@ class SeriesService:
         subjects: Sequence[_Subject],
     ) -> tuple[list[SeriesValues], str]:
         pairs = [(each, subject) for each in declarations for subject in subjects]
-        wanted = [(each, subject.selection) for each, subject in pairs]
-        values, problem = await prometheus.values(wanted, grid.first, grid.last, grid.step_s)
+        selections = [(each, subject.selection) for each, subject in pairs]
+        values, problem = await prometheus.values(selections, grid.first, grid.last, grid.step_s)
         return [
             SeriesValues(
                 each.name,
@@ -237,7 +237,7 @@ class SeriesService:
 
 def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Grid:
     """Return the time axis. Raises Invalid."""
-    stored_step_s = STEP_S if end - query.range_s >= now - KEPT_S[STEP_S] else ROLLED_STEP_S
+    stored_step_s = STEP_S if end - query.range_s >= now - RETENTION_S[STEP_S] else ROLLED_STEP_S
     step_s = query.step_s
     if step_s is None:
         fits = [step for step in STEPS_S if step % stored_step_s == 0 and query.range_s <= step * MAX_POINTS]

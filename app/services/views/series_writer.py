@@ -29,7 +29,7 @@ HOUR_S, DAY_S = 3600, 86_400
 ROLLED_STEP_S = 300
 SPANS = {STEP_S: HOUR_S, ROLLED_STEP_S: DAY_S}
 """Seconds of one row, by the step of its points."""
-KEPT_S = {STEP_S: 25 * HOUR_S, ROLLED_STEP_S: 30 * DAY_S}
+RETENTION_S = {STEP_S: 25 * HOUR_S, ROLLED_STEP_S: 30 * DAY_S}
 """Age up to which points are kept, by their step."""
 MAX_BYTES = 72 << 20
 """Maximum size of the packed points of one step."""
@@ -128,7 +128,7 @@ class SeriesWriter:
         await self._complete_hours()
         await self._complete_days()
         for step_s, span_s in SPANS.items():
-            await self._delete(step_s, int(self._clock() - KEPT_S[step_s] - span_s))
+            await self._delete(step_s, int(self._clock() - RETENTION_S[step_s] - span_s))
             await self._bound(step_s)
 
     async def _complete_hours(self) -> None:

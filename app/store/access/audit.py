@@ -223,10 +223,10 @@ def _conditions(filters: AuditFilters) -> list[sa.ColumnElement[bool]]:
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, filters: AuditFilters
+    session: AsyncSession, page_request: PageRequest, filters: AuditFilters
 ) -> ListPage[AuditRow | UnreadableEntry]:
     """Return one page, newest first. Raise Invalid."""
-    newest_first = PageRequest(wanted.limit, wanted.cursor, "-id")
+    newest_first = PageRequest(page_request.limit, page_request.cursor, "-id")
     where = _conditions(filters)
     by_number = {"id": AuditRow.id}
     try:

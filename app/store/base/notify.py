@@ -54,14 +54,14 @@ _decoder = msgspec.json.Decoder(Notice)
 
 def pack(origin: str, events: Sequence[Notification]) -> bytes:
     """Encode a payload with as many of the first events as fit."""
-    kept: list[Notification] = []
+    included: list[Notification] = []
     size = len(msgspec.json.encode(Notice(origin, [], len(events))))
     for event in events:
         size += len(msgspec.json.encode(event)) + 1
         if size > MAX_PAYLOAD_BYTES:
             break
-        kept.append(event)
-    return msgspec.json.encode(Notice(origin, kept, len(events) - len(kept)))
+        included.append(event)
+    return msgspec.json.encode(Notice(origin, included, len(events) - len(included)))
 
 
 async def post(session: AsyncSession, events: Sequence[Notification]) -> None:

@@ -18,7 +18,7 @@ class HeldPinRow(Base):
     """Digest of the keys that the pin had. A pin whose keys have changed since has not lost these blocks."""
 
 
-async def all_held(session: AsyncSession) -> Sequence[HeldPinRow]:
+async def all_pins(session: AsyncSession) -> Sequence[HeldPinRow]:
     return (await session.scalars(sa.select(HeldPinRow))).all()
 
 

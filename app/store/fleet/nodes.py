@@ -103,7 +103,7 @@ async def forget(session: AsyncSession, row: NodeRow) -> None:
     await session.delete(row)
 
 
-async def wanted_capacity(session: AsyncSession, name: str) -> int | None:
+async def desired_capacity(session: AsyncSession, name: str) -> int | None:
     return await session.scalar(sa.select(NodeRow.wanted_capacity_bytes).where(NodeRow.name == name))
 
 

@@ -41,10 +41,10 @@ async def get(session: AsyncSession, name: str) -> RateRow | None:
     return await session.get(RateRow, name)
 
 
-async def page(session: AsyncSession, wanted: PageRequest, model: str | None) -> ListPage[RateRow]:
+async def page(session: AsyncSession, page_request: PageRequest, model: str | None) -> ListPage[RateRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
     where = [] if model is None else [RateRow.model == model]
-    return await listing.page(session, RateRow, RateRow.name, _SORTABLE, wanted, *where)
+    return await listing.page(session, RateRow, RateRow.name, _SORTABLE, page_request, *where)
 
 
 async def same(session: AsyncSession, model: str, space: str, besides: str) -> RateRow | None:

@@ -17,7 +17,7 @@ from app.http.problems import TYPE_PREFIX
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.tables import metadata
-from tests.app.callers import ADMIN, asked, guarding, made
+from tests.app.callers import ADMIN, guarding, made, send
 from tests.app.command import larder as say
 from tests.app.command import run
 from tests.app.plane import Plane
@@ -102,7 +102,7 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         assert (well["intact"], well["fault"]) == (True, "")
         database = plane.app.parts.database
         async with database.read() as session:
-            kept = {table: (await session.execute(sa.select(table))).mappings().all() for table in TABLES}
+            stored = {table: (await session.execute(sa.select(table))).mappings().all() for table in TABLES}
         for name, (statements, entries) in {
             **TAMPERINGS,
             **BY_DATABASE[database.engine.dialect.name],
@@ -112,7 +112,7 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
             assert not found["intact"], name
             assert entries in found["fault"], (name, found)
             async with database.write() as session:
-                for table, rows in kept.items():
+                for table, rows in stored.items():
                     await session.execute(sa.delete(table))
                     await session.execute(sa.insert(table), [dict(row) for row in rows])
             assert (await verified(plane))["intact"], name
@@ -179,7 +179,7 @@ async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, dat
         for number in range(12):
             jobs.append(plane.put_quota(f"a{number}", 1, wait=""))
             jobs.append(other.put_quota(f"b{number}", 1, wait=""))
-            jobs.append(asked(plane, token, "PUT", f"/api/v1/quotas/c{number}", json={"limit_bytes": 1}))
+            jobs.append(send(plane, token, "PUT", f"/api/v1/quotas/c{number}", json={"limit_bytes": 1}))
         await asyncio.gather(*jobs)
         found = await verified(other)
         entries = (await other.get("/api/v1/audit?limit=1000"))["items"]
@@ -195,10 +195,10 @@ async def test_an_export_can_be_checked_by_anybody(socket_dir: Path) -> None:
         previous = ""
         for line in text.splitlines():
             entry = json.loads(line)
-            said = entry.pop("hash")
+            expected = entry.pop("hash")
             canonical = json.dumps(entry, sort_keys=True, separators=(",", ":"))
             previous = sha256(f"{previous}\n{canonical}".encode()).hexdigest()
-            assert previous == said
+            assert previous == expected
         assert previous == (await verified(plane))["head_hash"]
 
 
@@ -256,7 +256,7 @@ async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(
                 (token, 403, f"{TYPE_PREFIX}forbidden"),
                 ("wrong", 401, f"{TYPE_PREFIX}unauthorized"),
             ):
-                refused = await asked(plane, caller, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1})
+                refused = await send(plane, caller, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1})
                 assert (refused.status_code, refused.json()["type"]) == (status, code), (
                     statement,
                     refused.text,
@@ -277,7 +277,7 @@ async def test_entries_are_found_by_what_they_say(socket_dir: Path) -> None:
         await filled(plane)
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"
         headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "req-1"}
-        refused = await asked(
+        refused = await send(
             plane, token, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1}, headers=headers
         )
         assert refused.status_code == 403
@@ -330,12 +330,12 @@ async def test_one_who_is_refused_all_the_time_hides_nobody_elses_refusals(socke
     async with guarding(socket_dir) as plane:
         noisy, quiet = await made(plane, "noisy"), await made(plane, "quiet")
         for number in range(75):
-            await asked(plane, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
+            await send(plane, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
         for _ in range(3):
-            await asked(plane, quiet, "DELETE", "/api/v1/quotas/y")
+            await send(plane, quiet, "DELETE", "/api/v1/quotas/y")
         await plane.app.parts.token_uses.write(0.0, all_of_them=True)
         denied = (await plane.get("/api/v1/audit?decision=denied&limit=200"))["items"]
-        kept = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
+        entries = [entry["after"] or {} for entry in denied if entry["actor"] == "quiet"]
         of_noisy = [entry for entry in denied if entry["actor"] == "noisy"]
         assert 20 <= len(of_noisy) <= 40, "20 of each minute, and a minute may end meanwhile"
-        assert sum(after.get("again", 1) for after in kept) == 3
+        assert sum(after.get("again", 1) for after in entries) == 3

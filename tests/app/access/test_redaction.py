@@ -17,7 +17,7 @@ from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import asked, bearer, guarding, made
+from tests.app.callers import bearer, guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
 from tests.app.tokenizer_files import TEMPLATE, words
@@ -61,15 +61,15 @@ async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_a
                   f'"pid":{os.getpid()}', '"tenant":"other"')  # fmt: skip
         whole = (await plane.http.get("/api/v1/overview")).text
         assert [text for text in inside if text not in whole] == []
-        shown = (await asked(plane, token, "GET", "/api/v1/overview")).text
+        shown = (await send(plane, token, "GET", "/api/v1/overview")).text
         streamed = await first_overview(plane, token)
         for overview in (shown, streamed):
             assert [text for text in inside if text in overview] == []
             assert '"name":"node-a","state":"in_sync"' in overview
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a"):
-            answer = await asked(plane, token, "GET", path)
+            answer = await send(plane, token, "GET", path)
             assert (answer.status_code, [text for text in inside if text in answer.text]) == (200, [])
-        (node_seen,) = (await asked(plane, token, "GET", "/api/v1/nodes")).json()["items"]
+        (node_seen,) = (await send(plane, token, "GET", "/api/v1/nodes")).json()["items"]
         assert {name: value for name, value in node_seen.items() if value} == {
             "name": "node-a",
             "state": "in_sync",
@@ -87,7 +87,7 @@ async def test_of_the_policy_a_tenant_sees_the_rules_and_not_what_nodes_count_or
         assert (await plane.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
         token = await made(plane, "acme-op", "operator", tenants=["acme"])
         whole = (await plane.http.get("/api/v1/overview")).json()["policy"]
-        seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()["policy"]
+        seen = (await send(plane, token, "GET", "/api/v1/overview")).json()["policy"]
         assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
         status = {"accepted": True, "applied": whole["status"]["applied"], "nodes": {}, "conditions": []}
         assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
@@ -110,7 +110,7 @@ async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
         body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
         (whole,) = (await plane.http.post("/api/v1/actions/locate", json=body)).json()["items"]
         assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
-        (place,) = (await asked(plane, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
+        (place,) = (await send(plane, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
         assert place == {**whole, "engine_socket": "", "control_url": ""}
 
 
@@ -125,11 +125,11 @@ async def test_why_a_node_refused_everybodys_records_is_not_told_to_one_tenant(
         await plane.put_pin("p", tenant="acme")
         for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
             assert "other wants too much" in (await plane.http.get(path)).text
-            answer = (await asked(plane, token, "GET", path)).text
+            answer = (await send(plane, token, "GET", path)).text
             assert "node-a refused generation 1" in answer
             assert "other" not in answer
         for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
-            assert "other" not in (await asked(plane, token, "GET", path)).text
+            assert "other" not in (await send(plane, token, "GET", path)).text
 
 
 async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_taken(socket_dir: Path) -> None:
@@ -142,7 +142,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
         pin, refused = {**PIN, "tenant": "acme"}, set()
         for name in ("plain", "strong"):
             for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
-                answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
+                answer = await send(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
                 problem = answer.json()
                 del problem["request_id"]
                 refused.add((answer.status_code, str(problem).replace(name, "NAME")))
@@ -155,7 +155,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
                                    ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
             refusals = set()
             for name in ("plain", "strong", "nobodys"):
-                answer = await asked(
+                answer = await send(
                     plane, token, method, f"/api/v1/pins/{name}{path}", json=body, headers={"if-match": "*"}
                 )
                 refusals.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
@@ -163,11 +163,11 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
         document = {"apiVersion": "larder/v1", "pins": {"strong": pin}}
         for dry_run in (True, False):
             whole = {"document": document, "dry_run": dry_run}
-            refused = (await asked(plane, token, "POST", "/api/v1/apply", json=whole)).json()
+            refused = (await send(plane, token, "POST", "/api/v1/apply", json=whole)).json()
             assert refused["detail"] == (
                 "pins.strong: 'strong' is taken: names of pins are unique in the whole fleet; choose another one"
             )
-        assert (await asked(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
+        assert (await send(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
 
 
 async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(socket_dir: Path) -> None:
@@ -177,11 +177,13 @@ async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(
         assert len(bytes.fromhex(secret)) == 32
         database: Database = plane.app.parts.database
         async with database.read() as session:
-            kept = (await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))).scalar_one()
+            stored = (
+                await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))
+            ).scalar_one()
         _, ident, part = token.split("_")
         for known in (store, "", ident):
             key = blake3(known.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
-            assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != kept
+            assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != stored
         for path in (
             "nodes",
             "overview",
@@ -220,12 +222,12 @@ async def test_a_look_up_tells_a_tenant_of_no_engines_that_hold_nothing_of_it(
         path = "/api/v1/actions/lookup"
         (whole,) = (await plane.http.post(path, json=body)).json()["items"]
         assert [each["dtype"] for each in whole["spaces"]] == ["o", "o", "t"]
-        (seen,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
         assert seen == {**whole, "spaces": whole["spaces"][:2]}
         del spaces[:2]
-        (seen,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
         spaces.clear()
-        (nobody,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        (nobody,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
         assert seen == nobody, "a model of others and one of nobody are told apart"
 
 
@@ -238,7 +240,7 @@ async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Pat
         put = await plane.http.put("/api/v1/tokenizers/t", json=body)
         assert put.status_code == 201, put.text
         token = await made(plane, "acme-op", "operator", tenants=["acme"])
-        one = (await asked(plane, token, "GET", "/api/v1/tokenizers/t")).json()
-        (listed,) = (await asked(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
+        one = (await send(plane, token, "GET", "/api/v1/tokenizers/t")).json()
+        (listed,) = (await send(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
         blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}
         assert one == listed == {**put.json(), **blank}

@@ -13,7 +13,7 @@ from app.services.base.principals import ROLES
 from app.settings import Settings
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import ADMIN, asked, bearer, guarded, guarding, made
+from tests.app.callers import ADMIN, bearer, guarded, guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -103,27 +103,27 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
         first = await made(plane, "first", "admin")
         assert await status(plane, "GET", "/metrics", "") == 401
         viewer = (
-            await asked(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
+            await send(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
         ).json()["token"]
         assert await status(plane, "GET", "/metrics", viewer) == 200
     async with guarding(socket_dir, anonymous_metrics=True) as plane:
         await plane.events_flow()
-        answer = await asked(plane, "", "GET", "/metrics")
+        answer = await send(plane, "", "GET", "/metrics")
         assert (answer.status_code, 'tenant="acme"' in answer.text) == (200, True)
 
 
 async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        ready = await asked(plane, "", "GET", "/readyz")
+        ready = await send(plane, "", "GET", "/readyz")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "database": ""})
-        fleet = await asked(plane, "", "GET", "/healthz/fleet")
+        fleet = await send(plane, "", "GET", "/healthz/fleet")
         assert (fleet.status_code, fleet.json()) == (200, {"status": "ok", "nodes": {}, "database": ""})
         assert (await plane.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
         node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
         await plane.put_quota("acme", 1)
-        assert (await asked(plane, "", "GET", "/readyz")).status_code == 200
-        behind = await asked(plane, "", "GET", "/healthz/fleet")
+        assert (await send(plane, "", "GET", "/readyz")).status_code == 200
+        behind = await send(plane, "", "GET", "/healthz/fleet")
         assert behind.status_code == 503
         assert behind.json()["detail"] == "1 of 1 nodes have not applied the current records"
         assert "node-a is nacked" in (await plane.http.get("/healthz/fleet")).json()["detail"]
@@ -131,7 +131,7 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
             socket_dir / "aside"
         )
         for path in ("/healthz", "/readyz", "/healthz/fleet"):
-            away = await asked(plane, "", "GET", path)
+            away = await send(plane, "", "GET", path)
             assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
 
 
@@ -164,23 +164,23 @@ async def test_while_nobody_needs_a_token_a_proxy_that_nobody_named_asks_for_nob
         for sent in ({"X-Forwarded-For": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"X-Real-IP": ""}):
             for method, path in (("GET", "/api/v1/quotas"), ("PUT", "/api/v1/quotas/acme"), ("GET", "/metrics"),
                                  ("GET", "/api/v1/events"), ("POST", "/api/v1/tokens")):  # fmt: skip
-                refused = await asked(plane, "", method, path, headers=sent, json={"limit_bytes": 1})
+                refused = await send(plane, "", method, path, headers=sent, json={"limit_bytes": 1})
                 assert (refused.status_code, refused.json()["type"]) == (403, "urn:larder:problem:forbidden")
-                for said in (
+                for expected in (
                     "LARDER_APP__TRUSTED_PROXIES",
                     "larder tokens create",
                     "LARDER_APP__AUTH=required",
                 ):
-                    assert said in refused.json()["detail"]
-            assert (await asked(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
+                    assert expected in refused.json()["detail"]
+            assert (await send(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
         assert (await plane.get("/api/v1/quotas"))["total"] == 0
         assert (await plane.get("/api/v1/audit?decision=denied"))["total"] >= 5, "the same once a minute"
         token = await made(plane, "first", "admin")
         proxied = {"X-Forwarded-For": "203.0.113.9"}
-        assert (await asked(plane, token, "GET", "/api/v1/quotas", headers=proxied)).status_code == 200
-        assert (await asked(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
+        assert (await send(plane, token, "GET", "/api/v1/quotas", headers=proxied)).status_code == 200
+        assert (await send(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
     async with guarding(socket_dir, trusted_proxies="127.0.0.1") as plane:
-        assert (await asked(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
+        assert (await send(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
 
 
 def test_settings_never_show_the_token(socket_dir: Path) -> None:

@@ -57,11 +57,11 @@ async def test_a_session_ends_with_logout_and_with_its_token(socket_dir: Path, d
     async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
         token = await made(plane, "ops", "operator")
         csrf = (await page.post(SESSION, json={"token": token})).headers["x-csrf-token"]
-        kept = dict(page.cookies)
+        cookies = dict(page.cookies)
         assert (await page.delete(SESSION)).status_code == 403
         out = await page.delete(SESSION, headers={"x-csrf-token": csrf})
         assert (out.status_code, "max-age=0" in out.headers["set-cookie"].lower()) == (204, True)
-        page.cookies.update(kept)
+        page.cookies.update(cookies)
         over = await page.get(SESSION)
         assert (over.status_code, "over" in over.json()["detail"]) == (401, True)
         assert (await page.post(SESSION, json={"token": token})).status_code == 200
@@ -75,9 +75,9 @@ async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir
     async with guarding(socket_dir) as plane, browser(plane) as page:
         assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
         assert (await page.get("/api/v1/tokens")).status_code == 200
-        kept = dict(page.cookies)
+        cookies = dict(page.cookies)
     async with guarding(socket_dir) as plane, browser(plane) as page:
-        page.cookies.update(kept)
+        page.cookies.update(cookies)
         assert (await page.get(SESSION)).json()["actor"] == "admin"
     from tests.app.plane import serving, settings_in
 
@@ -85,7 +85,7 @@ async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir
         serving(settings_in(socket_dir, admin_token="another-" + ADMIN)) as plane,
         browser(plane) as page,
     ):
-        page.cookies.update(kept)
+        page.cookies.update(cookies)
         assert (await page.get(SESSION)).status_code == 401
 
 
@@ -96,8 +96,8 @@ async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -
         assert statuses.count(401) >= 10
         assert 429 in statuses
         assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
-        kept = (await plane.get("/api/v1/audit?decision=denied"))["total"]
-        assert kept in (1, 2, 3), "the same once a minute, and how often it came again"
+        total = (await plane.get("/api/v1/audit?decision=denied"))["total"]
+        assert total in (1, 2, 3), "the same once a minute, and how often it came again"
         for body in ({}, {"token": 5}, {"token": "x" * 513}, {"token": "x", "more": 1}):
             assert (await page.post(SESSION, json=body)).status_code == 422
         page.cookies.clear()
@@ -126,10 +126,10 @@ async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
             return [answer.status_code == 200 for answer in answers]
 
         for text in (token, ADMIN):
-            kept = [await opened(other), *[await opened(text) for _ in range(3)]]
-            assert await valid(kept) == [True] * 4
-            kept.append(await opened(text))
-            assert await valid(kept) == [True, False, True, True, True]
+            opened_sessions = [await opened(other), *[await opened(text) for _ in range(3)]]
+            assert await valid(opened_sessions) == [True] * 4
+            opened_sessions.append(await opened(text))
+            assert await valid(opened_sessions) == [True, False, True, True, True]
         async with plane.app.parts.database.read() as session:
             count = await session.scalar(sa.select(sa.func.count()).select_from(SessionRow))
         assert count == 3 + 3 + 2, "no row is left of those that ended"

@@ -16,7 +16,7 @@ from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.throttle import Throttle
 from app.store.base import migrate
 from app.store.base.database import Database
-from tests.app.callers import ADMIN, asked, bearer, guarding, made
+from tests.app.callers import ADMIN, bearer, guarding, made, send
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ WHO = "/api/v1/whoami"
 
 
 async def status_of(plane: Plane, token: str, path: str = WHO) -> int:
-    return (await asked(plane, token, "GET", path)).status_code
+    return (await send(plane, token, "GET", path)).status_code
 
 
 async def test_a_token_says_who_asks_and_its_secret_is_told_once(socket_dir: Path, database_url: str) -> None:
@@ -35,7 +35,7 @@ async def test_a_token_says_who_asks_and_its_secret_is_told_once(socket_dir: Pat
         assert answer.status_code == 201, answer.text
         token = answer.json()["token"]
         assert re.fullmatch(r"larder_[0-9a-f]{12}_[0-9a-f]{64}", token)
-        who = (await asked(plane, token, "GET", WHO)).json()
+        who = (await send(plane, token, "GET", WHO)).json()
         assert (who["actor"], who["role"], who["tenants"]) == ("ci", "operator", ["_default", "a"])
         assert (who["token_id"], who["session"]) == (answer.json()["id"], False)
         secret = token.rpartition("_")[2]
@@ -58,7 +58,7 @@ async def test_the_settings_token_is_an_admin_and_nobody_else_is(socket_dir: Pat
     async with guarding(socket_dir) as plane:
         who = (await plane.http.get(WHO)).json()
         assert (who["actor"], who["role"], who["tenants"], who["token_id"]) == ("admin", "admin", None, "")
-        nobody = await asked(plane, "", "GET", WHO)
+        nobody = await send(plane, "", "GET", WHO)
         assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, 'Bearer realm="larder"')
         assert nobody.json()["type"] == "urn:larder:problem:unauthorized"
         assert await status_of(plane, ADMIN + "x") == 401
@@ -93,7 +93,7 @@ async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) 
         async with asyncio.timeout(60):
             while await status_of(plane, token) == 200:
                 await asyncio.sleep(0.02)
-        over = await asked(plane, token, "GET", WHO)
+        over = await send(plane, token, "GET", WHO)
         assert (over.status_code, "expired" in over.json()["detail"]) == (401, True)
         assert (await plane.http.get("/api/v1/tokens/short")).json()["expired"]
         longer = await plane.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
@@ -150,7 +150,7 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
             plane.http.get(f"/api/v1/snapshot?index={index}&wait=300s", headers=bearer(token))
         )
         async with asyncio.timeout(60):
-            while not plane.app.parts.stream_slots.held:  # it waits; an answer before that would not be 401
+            while not plane.app.parts.stream_slots.in_use:  # it waits; an answer before that would not be 401
                 await asyncio.sleep(0.01)
         await plane.http.delete("/api/v1/tokens/watcher")
         await plane.put_quota("acme", wait="0s")
@@ -161,8 +161,8 @@ async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(socket_
     async with serving(settings_in(socket_dir)) as plane:
         first = await made(plane, "first", "admin")
         plane.http.headers.update(bearer(first))
-        kept = await plane.http.delete("/api/v1/tokens/first")
-        assert (kept.status_code, "last valid one" in kept.json()["detail"]) == (409, True)
+        refused = await plane.http.delete("/api/v1/tokens/first")
+        assert (refused.status_code, "last valid one" in refused.json()["detail"]) == (409, True)
         await made(plane, "brief", "admin", ttl_s=0.001)
         assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 409
         second = await made(plane, "second", "admin")
@@ -246,19 +246,19 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
             ("PUT", "/api/v1/quotas/a"),
             ("GET", "/api/v1/audit"),
         ):
-            refused = await asked(plane, setup[0], method, path, json={"limit_bytes": 1})
+            refused = await send(plane, setup[0], method, path, json={"limit_bytes": 1})
             assert (refused.status_code, "setup token" in refused.json()["detail"]) == (401, True)
-        login = await asked(plane, "", "POST", "/api/v1/session", json={"token": setup[0]})
+        login = await send(plane, "", "POST", "/api/v1/session", json={"token": setup[0]})
         assert login.status_code == 401
-        lesser = await asked(plane, setup[0], "POST", "/api/v1/tokens", json={"name": "x", "role": "viewer"})
+        lesser = await send(plane, setup[0], "POST", "/api/v1/tokens", json={"name": "x", "role": "viewer"})
         assert lesser.status_code == 403
         body = {"name": "root", "role": "admin"}
         bodies = [body, {**body, "name": "root2"}]
         answers = await asyncio.gather(
-            *(asked(plane, setup[0], "POST", "/api/v1/tokens", json=b) for b in bodies)
+            *(send(plane, setup[0], "POST", "/api/v1/tokens", json=b) for b in bodies)
         )
         assert sorted(answer.status_code for answer in answers) == [201, 401]
-        used = await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)
+        used = await send(plane, setup[0], "POST", "/api/v1/tokens", json=body)
         assert (used.status_code, "the first token was already created with it" in used.json()["detail"]) == (
             401,
             True,
@@ -266,11 +266,11 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
         assert "setup" not in (await plane.http.get(WHO)).json()["detail"], "there is a token now"
         token = next(answer.json()["token"] for answer in answers if answer.is_success)
         assert await status_of(plane, token) == 200
-        listed = (await asked(plane, token, "GET", "/api/v1/tokens")).json()
+        listed = (await send(plane, token, "GET", "/api/v1/tokens")).json()
         assert [item["name"] for item in listed["items"]] in (["root"], ["root2"])
     assert "larder_setup_" not in capsys.readouterr().out
     async with serving(settings) as plane:
-        assert (await asked(plane, setup[0], "POST", "/api/v1/tokens", json=body)).status_code == 401
+        assert (await send(plane, setup[0], "POST", "/api/v1/tokens", json=body)).status_code == 401
     assert "larder_setup_" not in capsys.readouterr().out
 
 
@@ -294,7 +294,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         token = await made(plane, "good")
         wrong = "larder_abc_" + "0" * 64
         # Together, so that a slow machine does not give back what they used up.
-        seen = await asyncio.gather(*(asked(plane, wrong, "GET", WHO) for _ in range(40)))
+        seen = await asyncio.gather(*(send(plane, wrong, "GET", WHO) for _ in range(40)))
         assert sum(answer.status_code == 401 for answer in seen) >= 10
         late = next(answer for answer in seen if answer.status_code == 429)
         assert int(late.headers["retry-after"]) >= 1
@@ -308,7 +308,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         }
         real = parsed(token)
         assert real is not None
-        await asked(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHO)
+        await send(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHO)
         newest = (await plane.get("/api/v1/audit"))["items"][0]
         assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
         text = (await plane.http.get("/metrics")).text
@@ -363,7 +363,7 @@ async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(
         store = (await session.execute(sa.text("SELECT id FROM store"))).scalar_one()
         key = blake3(store.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
 
-        def held(text: str) -> str:
+        def digest(text: str) -> str:
             return blake3(text.encode(), key=key).hexdigest()
 
         await session.execute(
@@ -371,22 +371,22 @@ async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(
                 "INSERT INTO tokens (id, name, role, hash, created_by, created_at) "
                 "VALUES (:id, 'old', 'admin', :hash, 'local', 1)"
             ),
-            {"id": token.id, "hash": held(f"token {token.id} {token.secret}")},
+            {"id": token.id, "hash": digest(f"token {token.id} {token.secret}")},
         )
         insert = sa.text(
             "INSERT INTO sessions (hash, token_id, configured, created_at, expires_at) "
             "VALUES (:hash, :token, :configured, 1, 1e11)"
         )
         await session.execute(
-            insert, {"hash": held(f"session {cookie}"), "token": token.id, "configured": ""}
+            insert, {"hash": digest(f"session {cookie}"), "token": token.id, "configured": ""}
         )
-        by_settings = {"hash": held(f"session {configured}"), "token": None}
-        await session.execute(insert, {**by_settings, "configured": held(f"configured {ADMIN}")})
+        by_settings = {"hash": digest(f"session {configured}"), "token": None}
+        await session.execute(insert, {**by_settings, "configured": digest(f"configured {ADMIN}")})
     await database.close()
     async with guarding(socket_dir, empty_database_url) as plane:
         assert await status_of(plane, token.text) == 200
         for value, actor in ((cookie, "old"), (configured, "admin")):
-            who = await asked(plane, "", "GET", WHO, headers={"cookie": f"larder_session={value}"})
+            who = await send(plane, "", "GET", WHO, headers={"cookie": f"larder_session={value}"})
             assert (who.status_code, who.json()["actor"]) == (200, actor)
         wrong = new_token(token.id)
         assert await status_of(plane, wrong.text) == 401

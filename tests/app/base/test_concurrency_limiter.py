@@ -39,7 +39,7 @@ async def status(plane: Plane, token: str, **headers: str) -> int:
 async def until_free(plane: Plane) -> None:
     """The server notices by itself that a client is gone."""
     async with asyncio.timeout(60):
-        while plane.app.parts.stream_slots.held:
+        while plane.app.parts.stream_slots.in_use:
             await asyncio.sleep(0.02)
 
 
@@ -104,7 +104,7 @@ def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> Non
             pass
     with limiter.taken(Principal(source="2001:db8::2")):
         pass
-    assert limiter.held == 0
+    assert limiter.in_use == 0
 
 
 async def test_the_overview_is_made_once_for_all_who_see_the_same_tenants(socket_dir: Path) -> None:

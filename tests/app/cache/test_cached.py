@@ -222,8 +222,8 @@ async def test_a_verification_finds_and_drops_what_is_corrupt(
     state = item["verification"]
     assert (state["blocks"], state["checked"], state["corrupt"]) == (10, 10, 1)
     assert state["ended_at"] >= state["started_at"]
-    asked = await governed.get(f"/api/v1/actions/verify/{item['node']}/{state['number']}")
-    assert asked["verification"] == state
+    described = await governed.get(f"/api/v1/actions/verify/{item['node']}/{state['number']}")
+    assert described["verification"] == state
     assert engine.lookup(KEYS) == 4
     assert (await governed.http.get(f"/api/v1/actions/verify/{item['node']}/99")).status_code == 409
     assert (await governed.http.get("/api/v1/actions/verify/nobody/1")).status_code == 404

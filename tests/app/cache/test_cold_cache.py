@@ -25,7 +25,7 @@ from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.processes import CacheStart
 from dataplane.protocol.stats.tiers import TierStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.command import larder, run
 from tests.app.doctor import examined as examined_here
 from tests.app.fake_node import FakeNode
@@ -65,7 +65,7 @@ def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]
     return dict(found)
 
 
-async def kept(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
+async def stored_events(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
     """Return the events of this name in the history, once there are this many."""
     async with asyncio.timeout(60):
         while len(items := (await plane.get(f"{H}?name={name}"))["items"]) < count:
@@ -142,7 +142,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.until_state("in_sync")
-        (event,) = await kept(first, "cache.started_cold")
+        (event,) = await stored_events(first, "cache.started_cold")
         assert (event["node"], event["at"]) == ("node-a", COLD.at)
         assert event["fields"] == {
             "reason": REASON, "released": False, "lost_blocks": 1234, "lost_bytes": 1000,
@@ -153,7 +153,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_
         later = msgspec.structs.replace(COLD, at=COLD.at + 60, reason="lost again")
         await second.until(lambda: bool(second.app.parts.fleet.stats()))
         await tell(second, node, start=later)
-        events = await kept(second, "cache.started_cold", 2)
+        events = await stored_events(second, "cache.started_cold", 2)
         assert [event["fields"]["reason"] for event in events] == ["lost again", REASON]
 
 
@@ -255,9 +255,9 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane
         await tell(plane, node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (True, [])
-    held = {"s3": PinInTier(4, 4096, 4)}
+    tiers = {"s3": PinInTier(4, 4096, 4)}
     await tell(
-        plane, node, pins=[pin("p", 0, tiers=held, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
+        plane, node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
     )
     answer = await plane.get("/api/v1/pins/p")
     assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, [])
@@ -274,14 +274,14 @@ async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks
 
     await plane.put_pin("p")
     await tell(plane, node, pins=[pin("p", 4)])
-    await plane.until(lambda: "p" in watch._held.get("node-a", {}))
+    await plane.until(lambda: "p" in watch._digests.get("node-a", {}))
     for number, (held, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
         await tell(plane, node, pins=[pin("p", 0, tiers=held)], tiers=[tier])
         generation = (await plane.put_pin(f"other-{number}"))["generation"]
         await plane.until(partial(applied, generation))
-        assert "p" in watch._held["node-a"]
+        assert "p" in watch._digests["node-a"]
     await tell(plane, node, pins=[pin("p", 0)], tiers=[s3(None)])
-    await plane.until(lambda: "p" not in watch._held["node-a"])
+    await plane.until(lambda: "p" not in watch._digests["node-a"])
 
 
 async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, node: FakeNode) -> None:
@@ -305,7 +305,7 @@ async def hold(plane: Plane, node: FakeNode, *names: str) -> None:
     """Let the node hold blocks of these pins and of no other, and wait until the plane has written that down."""
     await tell(plane, node, pins=[pin(name, 4) for name in names])
     watch = plane.app.parts.cache_watch
-    await plane.until(lambda: set(watch._held.get("node-a", ())) == set(names) and not watch._unwritten)
+    await plane.until(lambda: set(watch._digests.get("node-a", ())) == set(names) and not watch._unwritten)
 
 
 async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNode) -> None:
@@ -313,14 +313,14 @@ async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNo
         await plane.put_pin(name, tenant="acme")
     await hold(plane, node, "p", "q")
     await tell(plane, node, pins=[pin("p", 0), pin("q", 1)])
-    (event,) = await kept(plane, "pin.emptied")
+    (event,) = await stored_events(plane, "pin.emptied")
     assert (event["node"], event["fields"]) == (
         "node-a",
         {"pin": "p", "tenant": "acme", "strength": "guaranteed", "blocks": 4},
     )
     await hold(plane, node, "p", "q")
     await tell(plane, node, pins=[pin("p", 0), pin("q", 0)])
-    events = await kept(plane, "pin.emptied", 3)
+    events = await stored_events(plane, "pin.emptied", 3)
     assert sorted(event["fields"]["pin"] for event in events) == ["p", "p", "q"]
 
 
@@ -333,7 +333,7 @@ async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane
     await node.start()
     await plane.until(lambda: "pins" in node.observed)
     await tell(plane, node, pins=[pin("p", 0)])
-    (event,) = await kept(plane, "pin.emptied")
+    (event,) = await stored_events(plane, "pin.emptied")
     assert event["fields"]["pin"] == "p"
 
 
@@ -351,13 +351,13 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(
     await node.start()
     async with serving(settings) as second:
         await second.until_state("in_sync")
-        (event,) = await kept(second, "pin.emptied")
+        (event,) = await stored_events(second, "pin.emptied")
         assert event["fields"]["pin"] == "p"
         await second.until(lambda: not second.app.parts.cache_watch._unwritten)
     async with serving(settings) as third:
         await third.until_state("in_sync")
         await tell(third, node, pins=[pin("p", 0), pin("kept", 0)])
-        events = await kept(third, "pin.emptied", 2)
+        events = await stored_events(third, "pin.emptied", 2)
         assert [event["fields"]["pin"] for event in events] == ["kept", "p"], "p was empty before"
 
 
@@ -377,15 +377,15 @@ async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
     watch = plane.app.parts.cache_watch
     for name in ("changed", "deleted", "last", "weaker"):
         cached.add((await plane.put_pin(name))["keys_digest"])
-    await plane.until(lambda: len(watch._held.get("node-a", ())) == 4)
+    await plane.until(lambda: len(watch._digests.get("node-a", ())) == 4)
     assert (await plane.http.delete("/api/v1/pins/deleted?wait=30s")).is_success
     await plane.put_pin("weaker", strength="soft")
     await plane.put_pin("changed", tokens=[7] * 8)
-    await plane.until(lambda: set(watch._held["node-a"]) == {"last"})
+    await plane.until(lambda: set(watch._digests["node-a"]) == {"last"})
     cached.clear()
-    await kept(plane, "pin.emptied")
-    await plane.until(lambda: not watch._held["node-a"] and not watch._unwritten)
-    assert [event["fields"]["pin"] for event in await kept(plane, "pin.emptied")] == ["last"]
+    await stored_events(plane, "pin.emptied")
+    await plane.until(lambda: not watch._digests["node-a"] and not watch._unwritten)
+    assert [event["fields"]["pin"] for event in await stored_events(plane, "pin.emptied")] == ["last"]
 
 
 async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, node: FakeNode) -> None:
@@ -393,13 +393,13 @@ async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, n
     await hold(plane, node, "p")
     database = plane.app.parts.database
     async with database.read() as session:
-        assert [(row.node, row.pin) for row in await held_pins.all_held(session)] == [("node-a", "p")]
+        assert [(row.node, row.pin) for row in await held_pins.all_pins(session)] == [("node-a", "p")]
     async with database.write() as session:
         row = await session.get(nodes.NodeRow, "node-a")
         assert row is not None
         await nodes.forget(session, row)
     async with database.read() as session:
-        assert list(await held_pins.all_held(session)) == []
+        assert list(await held_pins.all_pins(session)) == []
 
 
 # ---- who sees it, and where
@@ -413,9 +413,9 @@ async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, 
         await plane.put_pin("theirs", tenant="rival")
         await hold(plane, node, "ours", "theirs")
         await tell(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
-        await kept(plane, "pin.emptied", 2)
-        await kept(plane, "cache.started_cold")
-        seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()
+        await stored_events(plane, "pin.emptied", 2)
+        await stored_events(plane, "cache.started_cold")
+        seen = (await send(plane, token, "GET", "/api/v1/overview")).json()
         assert [(each["name"], each["holds_nothing"]) for each in seen["pins"]] == [("ours", True)]
         assert [node["stats"] for node in seen["nodes"]] == [None]
         events = [(event["name"], event["fields"].get("pin")) for event in seen["recent"]]

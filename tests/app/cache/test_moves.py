@@ -14,7 +14,7 @@ import pytest
 from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import chain
-from tests.app.callers import ADMIN, asked, guarding, made
+from tests.app.callers import ADMIN, guarding, made, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import TOKENS, WAIT_S, Plane
@@ -121,26 +121,26 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
             (acme, {"tokens": TOKENS, "tier": "memory"}, 403),
             (acme, {**mine, "dry_run": True, "tenant": "other"}, 403),
         ):
-            answer = await asked(plane, token, "POST", "/api/v1/actions/move", json=body)
+            answer = await send(plane, token, "POST", "/api/v1/actions/move", json=body)
             assert answer.status_code == status, (body, answer.text)
         assert node.moved == []
-        answer = await asked(plane, acme, "POST", "/api/v1/actions/move", json=mine)
+        answer = await send(plane, acme, "POST", "/api/v1/actions/move", json=mine)
         assert answer.status_code == 200
         assert [each.scope for each in node.moved] == [Scope("acme")]
         for body in ({"tenant": "other", "tier": "disk"}, {"model": "m", "tier": "disk"}):
-            assert (await asked(plane, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
+            assert (await send(plane, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
         node.held_moves = True
         path = "/api/v1/actions/move/node-a"
-        progress = await asked(plane, acme, "GET", f"{path}/1")
+        progress = await send(plane, acme, "GET", f"{path}/1")
         assert (progress.status_code, progress.json()["move"]["tenant"]) == (200, "acme")
-        assert (await asked(plane, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
+        assert (await send(plane, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
         for number in (2, 3):
             for method in ("GET", "DELETE"):
-                answer = await asked(plane, acme, method, f"{path}/{number}")
+                answer = await send(plane, acme, method, f"{path}/{number}")
                 assert answer.status_code == 403, "this move is not of the tenant alone"
-        assert (await asked(plane, viewer, "DELETE", f"{path}/1")).status_code == 403
+        assert (await send(plane, viewer, "DELETE", f"{path}/1")).status_code == 403
         assert not any(state.cancelled for state in node.moves.values())
-        assert (await asked(plane, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
+        assert (await send(plane, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
         assert [state.cancelled for state in node.moves.values()] == [True, False, False]
 
 

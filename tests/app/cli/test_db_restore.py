@@ -50,8 +50,8 @@ def test_a_backup_is_restored_with_its_key_on_an_empty_machine(state: Path, tmp_
     assert os.stat("b.tar").st_mode & 0o777 == 0o600
     secret = (state / "manager.key").read_bytes()
     state.rename(tmp_path / "old")
-    said = run("restore", "b.tar")
-    assert f"{state}/larder.db: restored, at revision {head()}" in said
+    output = run("restore", "b.tar")
+    assert f"{state}/larder.db: restored, at revision {head()}" in output
     assert (state / "manager.key").read_bytes() == secret
     assert {f"{path.stat().st_mode & 0o777:o}" for path in state.iterdir()} == {"600"}
     assert "as they should be" in run("check")
@@ -66,13 +66,13 @@ def test_nothing_is_replaced_without_force_and_what_is_replaced_is_kept(state: P
     assert "--force replaces it" in run("restore", "b.tar", code=1)
     assert {name: (state / name).read_bytes() for name in before} == before
     assert names(state) == {"larder.db", "manager.key", "up.lock", "larder.db-pushing"}
-    said = run("restore", "b.tar", "--force")
+    output = run("restore", "b.tar", "--force")
     assert key_pair(state) != other
     assert execute(state / "larder.db", "SELECT count(*) FROM store WHERE created_at = 7") == [(0,)]
-    (kept,) = state.glob("larder.db.replaced-*Z")
+    (moved,) = state.glob("larder.db.replaced-*Z")
     (kept_key,) = state.glob("manager.key.replaced-*")
-    assert f"kept: {kept}\n" in said
-    assert execute(kept, "SELECT created_at FROM store") == [(7,)]
+    assert f"kept: {moved}\n" in output
+    assert execute(moved, "SELECT created_at FROM store") == [(7,)]
     assert kept_key.read_bytes() == before["manager.key"]
 
 
@@ -142,8 +142,8 @@ def test_a_backup_with_a_key_that_is_none_changes_nothing(state: Path, member: s
         garbage.size = 7
         tar.addfile(garbage, io.BytesIO(b"garbage"))
     before = {name: (state / name).read_bytes() for name in names(state)}
-    said = run("restore", "b.tar", "--force", code=1)
-    assert said == f"Error: b.tar: {member}: expected a CURVE secret key, 40 characters in Z85\n"
+    output = run("restore", "b.tar", "--force", code=1)
+    assert output == f"Error: b.tar: {member}: expected a CURVE secret key, 40 characters in Z85\n"
     assert {name: (state / name).read_bytes() for name in before} == before
     assert names(state) - set(before) <= {"up.lock", "larder.db-pushing"}
 
@@ -173,18 +173,18 @@ def test_an_older_backup_is_migrated(state: Path, tmp_path: Path) -> None:
     old = sqlite3.connect("old.db")
     old.executescript(dump.read_text())
     old.close()
-    said = run("restore", "old.db", "--force")
-    assert f"at revision {head()}, migrated from " in said
-    assert "has no manager key" in said
+    output = run("restore", "old.db", "--force")
+    assert f"at revision {head()}, migrated from " in output
+    assert "has no manager key" in output
     assert "as they should be" in run("check")
 
 
 def test_a_postgres_database_is_told_what_to_run(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("backup", "b.tar")
     monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
-    said = run("restore", "b.tar", code=1)
-    assert "pg_restore --clean" in said
-    assert "sesame" not in said
+    output = run("restore", "b.tar", code=1)
+    assert "pg_restore --clean" in output
+    assert "sesame" not in output
 
 
 def test_a_running_larder_is_not_restored_under_its_feet(socket_dir: Path, tmp_path: Path) -> None:

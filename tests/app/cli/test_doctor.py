@@ -192,11 +192,11 @@ def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
 
 
 def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checkup._huge_pages(1 << 50, wanted=True, runs=False)
+    found = checkup._huge_pages(1 << 50, requested=True, runs=False)
     assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
-    assert checkup._locked_memory(1 << 30, wanted=True).state == "failure"
+    assert checkup._locked_memory(1 << 30, requested=True).state == "failure"
     assert checkup._files(1024).state == "ok"
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert checkup._files(1024).state == "warning"
@@ -222,7 +222,7 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
     program.write_text("#!/bin/sh\necho '143771, 100000'\necho '81559, 81000'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    for wanted, state, said in (
+    for requested, state, expected in (
         (8 << 30, "ok", "up to 8 GiB of each GPU once an engine asks; at least 79.1 GiB are free now"),
         (80 << 30, "warning", "80 GiB are more than GPU 1 has (79.6 GiB)"),
         (
@@ -232,8 +232,8 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
         ),
         (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
     ):
-        (found,) = gpus.gpu_copies(wanted)
-        assert (found.state, said in found.message) == (state, True), found
+        (found,) = gpus.gpu_copies(requested)
+        assert (found.state, expected in found.message) == (state, True), found
     for name in ("GPU", "CUDA"):
         (found,) = gpus.gpu_copies(8 << 30, [checkup.CheckResult(name, "warning", "of no use", "mend it")])
         assert (found.state, found.message, found.fix) == (

@@ -72,7 +72,7 @@ async def test_the_token_of_a_context_is_kept_with_it(
     async with guarding(socket_dir) as plane:
         alice, bob = await made(plane, "alice"), await made(plane, "bob")
 
-        async def told(*arguments: str, typed: str = "") -> str:
+        async def output(*arguments: str, typed: str = "") -> str:
             done = await asyncio.to_thread(run, *arguments, *option, env=environ, typed=typed)
             return done.stdout + done.stderr
 
@@ -80,11 +80,11 @@ async def test_the_token_of_a_context_is_kept_with_it(
             run("context", "add", "other", "--url", "http://127.0.0.1:1", env=environ)
         added = ["context", "add", "prod", "--url", str(plane.http.base_url), "--token-stdin"]
         assert run(*added, env=environ, typed=alice).returncode == 0
-        assert (await told("whoami")).startswith("alice")
-        assert "contexts.json" in await told("login", typed=bob)
-        assert (await told("whoami")).startswith("bob")
-        assert (await told("logout")).startswith("logged out at ")
-        assert "larder login" in await told("whoami")
+        assert (await output("whoami")).startswith("alice")
+        assert "contexts.json" in await output("login", typed=bob)
+        assert (await output("whoami")).startswith("bob")
+        assert (await output("logout")).startswith("logged out at ")
+        assert "larder login" in await output("whoami")
 
 
 async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) -> None:

@@ -181,12 +181,12 @@ def test_a_watched_list_appends_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
 def test_contexts_are_kept_with_their_tokens_and_a_flag_beats_the_environment(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
 
     def request(method: str, url: str, headers: dict[str, str], **_: object) -> object:
-        asked.append((url.removesuffix("/api/v1/whoami"), headers.get("Authorization", "")))
+        requests.append((url.removesuffix("/api/v1/whoami"), headers.get("Authorization", "")))
         from app.cli.support.api.http import Response
 
         return Response(200, b'{"actor": "a", "role": "viewer", "tenants": null}')
@@ -211,7 +211,7 @@ def test_contexts_are_kept_with_their_tokens_and_a_flag_beats_the_environment(
     run("whoami", "--context", "one")
     first, second = (one, "Bearer larder_1"), (two, "Bearer larder_2")
     third = ("http://three.example", "Bearer larder_3")
-    assert asked == [first, second, (one, ""), first, first, third, first]
+    assert requests == [first, second, (one, ""), first, first, third, first]
     listed = run("context", "-o", "json")
     assert [(each["name"], each["current"]) for each in json.loads(listed.output)] == [
         ("one", False),

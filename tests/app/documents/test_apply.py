@@ -83,8 +83,8 @@ class Store:
         )
         self.exports = Export(self.database)
 
-    async def apply(self, document: Any, by: Principal = BY, **asked: Any) -> ApplyAnswer:
-        return await self.apply_service.apply(ApplyPut(document=document, **asked), by)
+    async def apply(self, document: Any, by: Principal = BY, **options: Any) -> ApplyAnswer:
+        return await self.apply_service.apply(ApplyPut(document=document, **options), by)
 
     async def export(self, by: Principal = BY, owner: str | None = None) -> dict[str, Any]:
         return (await self.exports.export((), owner, by)).document
@@ -301,8 +301,8 @@ async def test_who_may_change_little_cannot_keep_others_waiting_with_much(store:
             await store.apply(document, limited, dry_run=True)
     with pytest.raises(Invalid, match="expected at most 1,000 documents"):
         await store.apply("---\n" * 100_000, limited, dry_run=True)
-    asked = ApplyPut("#" * 1_000_000, dry_run=True)
-    waiting = [asyncio.create_task(store.apply_service.apply(asked, limited)) for _ in range(5)]
+    request = ApplyPut("#" * 1_000_000, dry_run=True)
+    waiting = [asyncio.create_task(store.apply_service.apply(request, limited)) for _ in range(5)]
     ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in ended].count(TooManyRequests) == 2, "one has its turn and two wait for it"
 
@@ -359,8 +359,8 @@ async def test_what_changed_since_the_diff_is_not_overwritten(plane: Plane) -> N
     document = {"apiVersion": "larder/v1", "quotas": {"a": {"weight": 2}}}
     seen = (await plane.http.post("/api/v1/apply", json={"document": document, "dry_run": True})).json()
     await plane.put_quota("b")
-    asked = {"document": document, "expect": seen["generations"]}
-    late = await plane.http.post("/api/v1/apply", json=asked)
+    request = {"document": document, "expect": seen["generations"]}
+    late = await plane.http.post("/api/v1/apply", json=request)
     assert (late.status_code, late.json()["type"]) == (412, "urn:larder:problem:precondition-failed")
     assert late.json()["detail"] == "quotas were changed meanwhile: expected generation 0, and there is 1"
     assert (await plane.http.get("/api/v1/quotas/a")).status_code == 404
@@ -419,7 +419,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (BOMB, "line 7, column"),
         ("[" * 100_000, "at most 32 levels"),
@@ -431,8 +431,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &x 1\na: *x", "occurs twice"),
     ],
 )
-def test_a_text_that_is_no_document_is_refused(text: str, said: str) -> None:
-    with pytest.raises(DocumentSyntaxError, match=said):
+def test_a_text_that_is_no_document_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(DocumentSyntaxError, match=expected):
         read(text)
 
 
@@ -663,9 +663,9 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         assert (same.returncode, json.loads(same.stdout)["unchanged"]) == (0, 7)
         file.write_text("apiVersion: larder/v1\nmanaged_by: team-a\nquotas: {acme: {limit_bytes: 8GiB}}\n")
         assert running.cli("diff", "-f", str(file), "--prune").returncode == 3
-        asked = running.cli("apply", "-f", str(file), "--prune")
-        assert asked.returncode == 2
-        assert "6 records would be deleted, and this was not confirmed" in asked.stderr
+        completed = running.cli("apply", "-f", str(file), "--prune")
+        assert completed.returncode == 2
+        assert "6 records would be deleted, and this was not confirmed" in completed.stderr
         assert running.get("/api/v1/quotas").json()["total"] == 2
         pruned = running.cli("apply", "-f", str(file), "--prune", "--yes")
         assert "0 created, 1 updated, 6 deleted, 0 unchanged" in pruned.stdout, pruned.stderr

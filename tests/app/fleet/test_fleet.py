@@ -77,7 +77,7 @@ async def states(plane: Plane) -> dict[str, str]:
     return {node["name"]: node["state"] for node in (await plane.get("/api/v1/nodes"))["items"]}
 
 
-async def until_states(plane: Plane, **wanted: str) -> None:
+async def until_states(plane: Plane, **expected: str) -> None:
     """Wait until exactly these nodes are known, in these states."""
     fleet, progress = plane.app.parts.fleet, plane.app.parts.progress
 
@@ -85,9 +85,9 @@ async def until_states(plane: Plane, **wanted: str) -> None:
         return {name: progress.state(node).value for name, node in fleet.nodes.items()}
 
     try:
-        await plane.until(lambda: recent_events() == wanted, WAIT_S)
+        await plane.until(lambda: recent_events() == expected, WAIT_S)
     except AssertionError:
-        raise AssertionError(f"expected {wanted}, got {recent_events()}") from None
+        raise AssertionError(f"expected {expected}, got {recent_events()}") from None
 
 
 async def until_true(holds: Callable[[], object], what: str) -> None:
@@ -347,8 +347,8 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         await until_states(plane, b="in_sync")
         assert (await plane.http.get("/api/v1/nodes/a")).status_code == 404
         await until_true(lambda: "node.forgotten" in a.log(), "it says so while it runs")
-        kept = json.loads((a.folder / "joined.json").read_text())
-        assert "unknown_node" in kept["refused"]
+        stored = json.loads((a.folder / "joined.json").read_text())
+        assert "unknown_node" in stored["refused"]
         assert [(each.state, "unknown_node" in each.message) for each in checkup._fleet(a.folder)] == [
             ("failure", True)
         ]
@@ -490,10 +490,10 @@ async def test_a_quota_takes_effect_when_the_leases_of_what_is_too_much_end(
             await until(effective, ("True", "Effective"))
 
 
-async def until(ask: Callable[[], Any], wanted: object) -> None:
+async def until(ask: Callable[[], Any], expected: object) -> None:
     deadline = asyncio.get_running_loop().time() + WAIT_S
-    while (answer := await ask()) != wanted:
-        assert asyncio.get_running_loop().time() < deadline, f"expected {wanted}, got {answer}"
+    while (answer := await ask()) != expected:
+        assert asyncio.get_running_loop().time() < deadline, f"expected {expected}, got {answer}"
         await asyncio.sleep(0.02)
 
 

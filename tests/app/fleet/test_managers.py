@@ -79,8 +79,8 @@ async def test_any_manager_takes_changes_and_one_pushes_them(
         ready = await manager.http.get("/healthz/fleet")
         assert ready.status_code == 200
     leads = f"{socket.gethostname()} (pid {first.process.pid}, {first.http.base_url}"
-    for manager, said in ((first, "this one pushes to nodes"), (second, leads)):
-        await until(partial(_says, manager, f"managers: 2 alive; {said}"))
+    for manager, role in ((first, "this one pushes to nodes"), (second, leads)):
+        await until(partial(_says, manager, f"managers: 2 alive; {role}"))
     metrics = [(await manager.http.get("/metrics")).text for manager in two]
     assert ["larder_manager_pushing 1.0" in text for text in metrics] == [True, False]
     assert [_of_nodes(text) for text in metrics] == [True, False], "sums over managers count each node once"
@@ -198,14 +198,14 @@ async def test_streams_of_every_manager_tell_what_each_commits(two: tuple[Manage
     for stream in streams:
         await anext(stream)
     for manager, tenant in zip(two, ("a", "b"), strict=True):
-        asked = time.monotonic()
+        started = time.monotonic()
         assert (await manager.put_quota(tenant, 1)).status_code == 201
         for stream in streams:
             async with asyncio.timeout(60):
                 while (event := await anext(stream))["name"] != "quota.created":
                     pass
             assert event["fields"]["tenant"] == tenant
-        print(f"reported by both after {time.monotonic() - asked:.3f} s")
+        print(f"reported by both after {time.monotonic() - started:.3f} s")
         for stream in streams:
             async with asyncio.timeout(60):
                 while (await anext(stream))["name"] != "push.acked":

@@ -15,7 +15,7 @@ from dataplane.protocol.spaces import TIER_MOVER
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -98,8 +98,8 @@ async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None
     refused = {names[1]: value for names, value in found.items() if names[0] == "refused_blocks_total"}
     assert refused == {"away": 3, "budget": 1, "other": 7}
     assert found["lost_blocks_total", "corrupt"] == 1
-    kept = {names[1]: value for names, value in found.items() if names[0] == "not_compressed_blocks_total"}
-    assert kept == {"size": 4, "dtype": 1, "other": 2}
+    reasons = {names[1]: value for names, value in found.items() if names[0] == "not_compressed_blocks_total"}
+    assert reasons == {"size": 4, "dtype": 1, "other": 2}
     await report(plane, node, tier(serves=False, reason="Input/output error"))
     assert (await samples(plane))["serves",] == 0
 
@@ -136,7 +136,7 @@ async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(socket_dir: Pa
         assert listed["stats"]["tiers"] == [shown]
         token = await made(plane, "reader", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
-            answer = await asked(plane, token, "GET", path)
+            answer = await send(plane, token, "GET", path)
             assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (
                 200,
                 False,

@@ -78,9 +78,9 @@ def test_every_route_declares_its_refusals(described: dict[str, Any]) -> None:
         for status, response in responses.items():
             if int(status) >= 400:
                 assert list(response["content"]) == ["application/problem+json"], (*where, status)
-                for said in response["description"].split("; "):
-                    code = said.partition("`")[2].partition("`")[0].removeprefix(TYPE_PREFIX)
-                    assert KINDS[code].status == int(status), (*where, status, said)
+                for text in response["description"].split("; "):
+                    code = text.partition("`")[2].partition("`")[0].removeprefix(TYPE_PREFIX)
+                    assert KINDS[code].status == int(status), (*where, status, text)
 
 
 def test_headers_of_answers_are_declared(described: dict[str, Any]) -> None:
@@ -112,12 +112,12 @@ def test_a_patch_has_the_fields_of_its_record_and_each_may_be_null(described: di
 
 def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
-    wanted = {
+    expected = {
         content["schema"]["$ref"].rpartition("/")[2]
         for _, _, operation in operations(described)
         for content in operation.get("requestBody", {"content": {}})["content"].values()
     }
-    assert set(EXAMPLES) == wanted
+    assert set(EXAMPLES) == expected
     for name, example in EXAMPLES.items():
         assert schemas[name]["examples"] == [example]
         schema = {

@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 from structlog.testing import capture_logs
 
 from app.services.base.yielding import WorkAbandoned, awaited, in_thread, with_pauses
-from tests.app.callers import asked, guarding
+from tests.app.callers import guarding, send
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import put
 
@@ -106,7 +106,7 @@ async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(sock
         await until(lambda: turns.waiting)
         for task, count in ((second, 1), (first, 2)):  # one that waits for its turn, and one that has it
             await leave(task)
-            await until(lambda wanted=count: given_up(plane) == wanted)
+            await until(lambda expected=count: given_up(plane) == expected)
         assert turns._running.total() == 0
         small = await plane.http.post(APPLY, json={"document": large(1), "dry_run": True})
         assert (small.status_code, small.json()["created"]) == (200, 1)
@@ -137,20 +137,20 @@ async def test_a_text_that_nobody_waits_for_any_more_costs_nothing_more(plane: P
         ),
         1,
     ):
-        task = asyncio.create_task(asked(plane, "", "POST", path, json=body))
+        task = asyncio.create_task(send(plane, "", "POST", path, json=body))
         await until(lambda: turns._running.total() == 1)
         await leave(task)
-        await until(lambda wanted=number: given_up(plane) == wanted)
+        await until(lambda expected=number: given_up(plane) == expected)
         await until(lambda: turns._running.total() == 0)
 
 
 async def test_a_wait_that_was_left_gives_its_place_back(plane: Plane) -> None:
     index = (await plane.get("/api/v1/snapshot"))["index"]
     slots = plane.app.parts.stream_slots
-    task = asyncio.create_task(asked(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
-    await until(lambda: slots.held)
+    task = asyncio.create_task(send(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
+    await until(lambda: slots.in_use)
     await leave(task)
-    await until(lambda: not slots.held)
+    await until(lambda: not slots.in_use)
 
 
 async def test_a_stream_before_another_request_ends_with_its_connection(plane: Plane) -> None:
@@ -163,7 +163,7 @@ async def test_a_stream_before_another_request_ends_with_its_connection(plane: P
     with capture_logs() as logged:
         await reader.readuntil(b"retry: 1000")
         writer.transport.abort()
-        await until(lambda: not slots.held)
+        await until(lambda: not slots.in_use)
     assert "request.crashed" not in {line["event"] for line in logged}
 
 

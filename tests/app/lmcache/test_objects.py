@@ -13,7 +13,7 @@ from app.services.lmcache import quotas
 from dataplane.client import Space, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import shown
-from tests.app.callers import asked, bearer, made
+from tests.app.callers import bearer, made, send
 from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
@@ -174,14 +174,14 @@ async def test_clear_leaves_what_is_held_unless_forced(serving: Serving) -> None
 
 async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
     serving.worker.store(prompt(3))
-    asked = {"model_name": "llama", "world_size": 1, "token_ids": prompt(3) + prompt(2, 4)}
-    begun = await serving.ask("POST", "/cache/prefetches", 202, json=asked)
+    request = {"model_name": "llama", "world_size": 1, "token_ids": prompt(3) + prompt(2, 4)}
+    begun = await serving.ask("POST", "/cache/prefetches", 202, json=request)
     assert (begun["status"], begun["chunks"]) == ("submitted", 5)
     path = f"/cache/prefetches/{begun['request_id']}"
     done = await serving.ask("GET", path)
     assert (done["status"], done["found_keys"], done["total_keys"]) == ("completed", 3, 5)
     await serving.ask("GET", path, 404)
-    short = {**asked, "token_ids": [1, 2, 3]}
+    short = {**request, "token_ids": [1, 2, 3]}
     assert await serving.ask("POST", "/cache/prefetches", 202, json=short) == {"chunks": 0, "status": "noop"}
 
 
@@ -200,8 +200,8 @@ async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
 async def test_a_prefetch_that_cannot_be_is_refused(
     shared_serving: Serving, change: dict[str, Any], status: int, detail: str
 ) -> None:
-    asked = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
-    answer = await shared_serving.ask("POST", "/cache/prefetches", status, json={**asked, **change})
+    request = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
+    answer = await shared_serving.ask("POST", "/cache/prefetches", status, json={**request, **change})
     assert answer["detail"].startswith(detail)
 
 
@@ -249,8 +249,8 @@ async def test_a_quota_set_over_this_interface_binds_clients_at_once(
     serving.worker.store(prompt(1), cache_salt="acme", request="one")
     serving.worker.store(prompt(1, 2), cache_salt="acme", request="two")
     serving.worker.store(prompt(1, 3), cache_salt="acme", request="three")
-    kept = [entry for entry in await serving.objects() if entry["key"]["cache_salt"] == "acme"]
-    assert len(kept) == 2
+    remaining = [entry for entry in await serving.objects() if entry["key"]["cache_salt"] == "acme"]
+    assert len(remaining) == 2
 
 
 async def test_metrics_have_lmcaches_names(serving: Serving) -> None:
@@ -316,7 +316,7 @@ async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_m
     one = await made(serving.plane, "one", "operator", tenants=["acme"])
     two = await made(serving.plane, "two", "operator", tenants=["acme", "other"])
     path = "/cache/objects?tier=l1"
-    page = (await asked(serving.plane, one, "GET", f"{path}&page_size=2")).json()
+    page = (await send(serving.plane, one, "GET", f"{path}&page_size=2")).json()
     assert len(page["entries"]) == 2, "what others have takes no place on the page"
     for token, expected in ((one, 2), (two, 3)):
         serving.plane.http.headers.update(bearer(token))
@@ -357,7 +357,7 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     admin = await made(serving.plane, "root", "admin")
     serving.plane.http.headers.update(bearer(admin))
     limited = await made(serving.plane, "one", tenants=["acme"])
-    answer = await asked(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
+    answer = await send(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
     assert answer.json()["stats"] is None
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
@@ -154,7 +154,7 @@ class TestWhoMay:
             limited = await made(plane, "limited", "operator", tenants=["mine"])
 
             async def status(token: str, method: str, path: str, **more: Any) -> int:
-                return (await asked(plane, token, method, path, **more)).status_code
+                return (await send(plane, token, method, path, **more)).status_code
 
             body = {"json": {"limit_gb": 1}}
             assert await status("", "PUT", "/quota/mine", **body) == 401
@@ -171,12 +171,12 @@ class TestWhoMay:
             assert await status("", "GET", "/status") == 401
             assert await status("", "GET", "/healthcheck") == 503
             await plane.http.put("/quota/theirs", json={"limit_gb": 1})
-            listed = await asked(plane, limited, "GET", "/quota")
+            listed = await send(plane, limited, "GET", "/quota")
             assert list(listed.json()["users"]) == ["mine"]
 
     async def test_who_is_refused_reads_why_where_lmcaches_command_line_looks(self, socket_dir: Path) -> None:
         async with guarding(socket_dir) as plane:
-            answer = await asked(plane, "", "PUT", "/quota/mine", json={"limit_gb": 1})
+            answer = await send(plane, "", "PUT", "/quota/mine", json={"limit_gb": 1})
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert "larder tokens create" in answer.json()["error"]

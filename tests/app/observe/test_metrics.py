@@ -65,8 +65,10 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
     assert policy.labels["algorithm"] == "arc"
     counts = {name: sum(s.name == f"larder_{name}" for s in samples) for name in ("space_bytes", "sweeps")}
     assert counts == {"space_bytes": 50, "sweeps": 2}
-    held = {s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"}
-    assert (len(held), held["vllm 000"], held["other"]) == (101, 128, 50 * 128)
+    quarantined = {
+        s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"
+    }
+    assert (len(quarantined), quarantined["vllm 000"], quarantined["other"]) == (101, 128, 50 * 128)
     waiting = [s for s in samples if s.name == "larder_engine_waits_for_processes"]
     assert [(s.labels["engine"], s.value) for s in waiting if s.value] == [("vllm 000", 4)]
     floors = {s.labels["tenant"]: s.value for s in samples if s.name == "larder_tenant_effective_floor_bytes"}

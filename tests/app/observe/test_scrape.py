@@ -290,7 +290,7 @@ def test_a_page_equals_the_output_of_prometheus_client(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "labels", "said"),
+    ("name", "labels", "expected"),
     [
         ("", (), "empty"),
         ("larder-x", (), "larder-x"),
@@ -301,9 +301,9 @@ def test_a_page_equals_the_output_of_prometheus_client(kind: str) -> None:
     ],
 )
 def test_an_invalid_metric_declaration_raises_value_error(
-    name: str, labels: tuple[str, ...], said: str
+    name: str, labels: tuple[str, ...], expected: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         MetricDeclaration(name, H, "Something.", labels)
 
 

@@ -59,8 +59,8 @@ class TalkativeNode:
             self._events.send_multipart([b"noise", b"", b""])
             if self._control.poll(1):
                 peer, question = self._control.recv_multipart()
-                asked = decode(_decoder, question)
-                self._control.send_multipart([peer, encode(NodeDrained(asked.nonce, True))])
+                request = decode(_decoder, question)
+                self._control.send_multipart([peer, encode(NodeDrained(request.nonce, True))])
 
     def close(self) -> None:
         self._stop.set()

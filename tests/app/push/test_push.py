@@ -53,7 +53,7 @@ async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(
     await plane.put_pin("q")
     keys = b"".join(chain(TOKENS, chunk_tokens=4))
     assert node.bodies == {first["keys_digest"]: keys}
-    assert node.asked == [first["keys_digest"]]
+    assert node.requested_keys == [first["keys_digest"]]
     assert [pin.name for pin in node.pins] == ["p", "q"]
 
 
@@ -220,8 +220,8 @@ async def test_what_was_committed_before_a_crash_is_pushed_after_it(
 
 
 async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: FakeNode) -> None:
-    held = Observed(9, "f" * 64, "another")
-    node.observed = {"quotas": held, "pins": held, "policies": held}
+    observed = Observed(9, "f" * 64, "another")
+    node.observed = {"quotas": observed, "pins": observed, "policies": observed}
     async with serving(settings) as plane:
         await plane.until_state("in_sync")
         assert node.received == []
@@ -234,8 +234,8 @@ async def test_a_database_that_was_set_back_overtakes_what_the_node_saw(
 ) -> None:
     async with serving(settings) as plane:
         answer = await plane.put_quota("acme", 1)
-        held = node.observed["quotas"]
-        node.observed["quotas"] = Observed(40, "f" * 64, held.store)
+        observed = node.observed["quotas"]
+        node.observed["quotas"] = Observed(40, "f" * 64, observed.store)
         node.quotas = []
         await node.until(lambda: bool(node.quotas))
         assert node.observed["quotas"].generation == 41
@@ -263,12 +263,12 @@ async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(
     parts, serves = plane.app.parts, False
     health = HealthChecks(parts.database, parts.progress, parts.fleet, lambda: serves)
     with pytest.raises(NotReady, match="the embedded data plane does not serve yet"):
-        await health.readiness(stranger=False)
+        await health.readiness(anonymous=False)
     await plane.until(lambda: parts.fleet.serves_at(node.control_url))
     serves = True
-    assert (await health.readiness(stranger=False)).status == "ready"
+    assert (await health.readiness(anonymous=False)).status == "ready"
     serves = False
-    assert (await health.readiness(stranger=False)).status == "ready", "a crash does not take the API away"
+    assert (await health.readiness(anonymous=False)).status == "ready", "a crash does not take the API away"
     parts.fleet.nodes["node-a"].stats = None
     assert not parts.fleet.serves_at(node.control_url), "as after a start, when the database knows the node"
 

@@ -13,7 +13,7 @@ from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane, serving, settings_in
@@ -91,12 +91,12 @@ async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_
 
 
 async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane: Plane) -> None:
-    said = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
+    errors = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
     put = await plane.http.put("/api/v1/pins/p", json={**PIN, "tier": "disk"})
-    assert (put.status_code, put.json()["errors"]) == (422, said)
+    assert (put.status_code, put.json()["errors"]) == (422, errors)
     await plane.put_pin("p")
     change = await patched(plane, "p", tier="disk")
-    assert (change.status_code, change.json()["errors"]) == (422, said)
+    assert (change.status_code, change.json()["errors"]) == (422, errors)
     listed = await plane.http.get("/api/v1/pins?tier=disk")
     assert (listed.status_code, listed.json()["errors"]) == (
         422,
@@ -104,7 +104,7 @@ async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane
     )
     document = {"apiVersion": "larder/v1", "pins": {"q": {**PIN, "tier": "disk"}}}
     applied = await plane.http.post("/api/v1/apply", json={"document": document})
-    assert applied.json()["errors"] == [{"path": "pins.q.tier", "message": said[0]["message"]}]
+    assert applied.json()["errors"] == [{"path": "pins.q.tier", "message": errors[0]["message"]}]
     dry = await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "disk"}}})
     assert (dry.status_code, dry.json()["errors"][0]["path"]) == (422, "pins[...].tier")
 
@@ -244,10 +244,10 @@ async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limi
         assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
         token = await made(plane, "op", "operator", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
-            answer = await asked(plane, token, "GET", path)
+            answer = await send(plane, token, "GET", path)
             assert answer.status_code == 200
             assert [text for text in (DEVICE, "H200", "out of memory") if text in answer.text] == [], path
-        pin = (await asked(plane, token, "GET", "/api/v1/pins/p")).json()
+        pin = (await send(plane, token, "GET", "/api/v1/pins/p")).json()
         assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
 
 

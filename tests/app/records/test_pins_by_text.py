@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 PAGE = 4096
 CHUNK = 4
 P = "/api/v1/pins/p"
-SAID = list(range(100, 141))
+PROMPT = list(range(100, 141))
 
 
 async def register(plane: Plane, model: str = "m", **fields: Any) -> str:
@@ -53,7 +53,7 @@ async def test_a_text_is_pinned_by_the_keys_that_engines_give_its_tokens(
     plane: Plane, node: FakeNode
 ) -> None:
     digest = await register(plane)
-    answer = await put(plane, text=text(SAID))
+    answer = await put(plane, text=text(PROMPT))
     assert (answer["key_count"], answer["tenant"], answer["model"]) == (10, "acme", "m")
     assert answer["origin"] == {
         "source": "text",
@@ -63,22 +63,22 @@ async def test_a_text_is_pinned_by_the_keys_that_engines_give_its_tokens(
         "tokenizer": {"name": "t", "digest": digest},
     }
     (pin,) = node.pins
-    assert node.bodies[pin.keys_digest] == b"".join(chain(SAID, "acme", chunk_tokens=CHUNK))
-    by_tokens = await put(plane, 200, tokens=SAID)
+    assert node.bodies[pin.keys_digest] == b"".join(chain(PROMPT, "acme", chunk_tokens=CHUNK))
+    by_tokens = await put(plane, 200, tokens=PROMPT)
     assert by_tokens["keys_digest"] == answer["keys_digest"]
     assert (by_tokens["origin"]["source"], by_tokens["origin"]["tokenizer"]) == ("tokens", None)
 
 
 async def test_messages_are_pinned_as_the_chat_template_writes_them(plane: Plane, node: FakeNode) -> None:
     await register(plane)
-    await put(plane, messages=[{"role": "system", "content": text(SAID)}])
+    await put(plane, messages=[{"role": "system", "content": text(PROMPT)}])
     (pin,) = node.pins
-    tokens = [BOS, *SAID, END]
+    tokens = [BOS, *PROMPT, END]
     assert node.bodies[pin.keys_digest] == b"".join(chain(tokens, "acme", chunk_tokens=CHUNK))
 
 
 async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
-    refused = await put(plane, 422, text=text(SAID))
+    refused = await put(plane, 422, text=text(PROMPT))
     assert refused["errors"][0]["path"] == "text"
     assert "'m' (no tokenizer is registered)" in refused["detail"]
     await register(plane)
@@ -86,14 +86,14 @@ async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node
         ({"text": "w1 w2 w3"}, ["text"]),
         ({"messages": []}, ["messages"]),
         ({"text": ""}, ["text"]),
-        ({"text": text(SAID), "tokens": SAID}, ["tokens"]),
-        ({"text": text(SAID), "messages": []}, ["tokens"]),
+        ({"text": text(PROMPT), "tokens": PROMPT}, ["tokens"]),
+        ({"text": text(PROMPT), "messages": []}, ["tokens"]),
         ({}, ["tokens"]),
-        ({"text": text(SAID), "model": None}, ["model"]),
-        ({"text": text(SAID), "model": "other"}, ["text"]),
-        ({"text": text(SAID), "tenant": "a@b"}, ["tenant"]),
-        ({"text": text(SAID), "chunk_tokens": 0}, ["chunk_tokens"]),
-        ({"text": text(SAID), "add_generation_prompt": True}, ["add_generation_prompt"]),
+        ({"text": text(PROMPT), "model": None}, ["model"]),
+        ({"text": text(PROMPT), "model": "other"}, ["text"]),
+        ({"text": text(PROMPT), "tenant": "a@b"}, ["tenant"]),
+        ({"text": text(PROMPT), "chunk_tokens": 0}, ["chunk_tokens"]),
+        ({"text": text(PROMPT), "add_generation_prompt": True}, ["add_generation_prompt"]),
         ({"text": 5}, ["text"]),
         ({"messages": "hello"}, ["messages"]),
         ({"messages": [{"content": "w1"}], "ttl_s": -1}, ["ttl_s", "messages"]),
@@ -193,11 +193,11 @@ async def test_a_pin_is_extended_from_now_and_never_shortened(plane: Plane, node
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "ttl_s")
     assert (await send(plane, "POST", P, {"ttl_s": 5})).status_code == 405
     assert (await send(plane, "POST", "/api/v1/pins/nobody:extend", {"ttl_s": 5})).status_code == 404
-    for strength, said in (("permanent", "is permanent"), ("guaranteed", "has no end")):
+    for strength, expected in (("permanent", "is permanent"), ("guaranteed", "has no end")):
         await plane.put_pin("p", strength=strength)
         refused = await send(plane, "POST", f"{P}:extend", {"ttl_s": 5})
         assert refused.status_code == 409
-        assert said in refused.json()["detail"]
+        assert expected in refused.json()["detail"]
 
 
 # ---- with a real data plane
@@ -227,12 +227,12 @@ async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_i
     governed: Plane, real: DataPlane
 ) -> None:
     await register(governed, make.MODEL)
-    answer = await put(governed, model=make.MODEL, text=text(SAID[:32]))
+    answer = await put(governed, model=make.MODEL, text=text(PROMPT[:32]))
     assert answer["status"]["applied"]
     with attach(real.socket, [make.space()], timeout_s=60) as engine:
         # The engine's prompt goes on behind the text; another tenant says the same.
-        prompt = chain(SAID + list(range(200)), "acme", chunk_tokens=CHUNK)
-        others = chain(SAID[:32], "other", chunk_tokens=CHUNK)
+        prompt = chain(PROMPT + list(range(200)), "acme", chunk_tokens=CHUNK)
+        others = chain(PROMPT[:32], "other", chunk_tokens=CHUNK)
         store(engine, prompt, "acme")
         store(engine, others, "other")
         for number in range(40):

@@ -80,7 +80,7 @@ async def test_a_patch_of_nothing_is_not_found(plane: Plane) -> None:
 async def test_pages_follow_each_other_in_any_order_while_records_come_and_go(plane: Plane) -> None:
     for number in range(7):
         await plane.put_quota(f"t{number}", 100 - number // 2, wait="")
-    for sort, wanted in (
+    for sort, expected in (
         ("", "0123456"),
         ("-tenant", "6543210"),
         ("limit_bytes", "6452301"),
@@ -94,7 +94,7 @@ async def test_pages_follow_each_other_in_any_order_while_records_come_and_go(pl
             cursor = page["next_cursor"]
             if not cursor:
                 break
-        assert seen == wanted
+        assert seen == expected
     first = await plane.get("/api/v1/quotas?limit=3")
     assert (await plane.http.delete("/api/v1/quotas/t1")).is_success
     after = await plane.get(f"/api/v1/quotas?limit=3&cursor={first['next_cursor']}")

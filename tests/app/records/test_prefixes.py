@@ -11,7 +11,7 @@ from app.services.records.prefixes import PrefixService
 from dataplane.protocol.control.messages import ControlRefused
 from dataplane.protocol.control.nodes import Resized
 from dataplane.protocol.control.prefixes import Prefix, PrefixesListed
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
@@ -69,19 +69,19 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
         one = await made(plane, "one", tenants=["acme"])
         two = await made(plane, "two", tenants=["acme", "third"])
         for query in ("", "?tenant=acme"):
-            seen = (await asked(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
+            seen = (await send(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
             assert [(p["label"], p["tenant"]) for p in seen["items"]] == [
                 ("of-both", "acme"),
                 ("of-acme", "acme"),
             ]
             assert (seen["total"], "rival" in str(seen)) == (2, False)
-        seen = (await asked(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
+        seen = (await send(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
         assert [p["label"] for p in seen["items"]] == ["of-third", "of-acme"]
-        assert (await asked(plane, one, "GET", "/api/v1/prefixes?tenant=rival")).status_code == 403
+        assert (await send(plane, one, "GET", "/api/v1/prefixes?tenant=rival")).status_code == 403
         many = await made(plane, "many", tenants=[f"t{at}" for at in range(51)])
-        refused = await asked(plane, many, "GET", "/api/v1/prefixes")
+        refused = await send(plane, many, "GET", "/api/v1/prefixes")
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "tenant")
-        assert (await asked(plane, many, "GET", "/api/v1/prefixes?tenant=t50")).json()["items"] == []
+        assert (await send(plane, many, "GET", "/api/v1/prefixes?tenant=t50")).json()["items"] == []
 
 
 async def test_the_same_prefix_of_two_nodes_is_one() -> None:
@@ -181,14 +181,14 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
         async def answer_to(token: str, label: str, **body: Any) -> tuple[Any, ...]:
             """Everything that can be seen of an answer, without the label itself."""
             if body.get("listed"):
-                answer = await asked(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
+                answer = await send(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
             else:
-                answer = await asked(plane, token, "PUT", "/api/v1/pins/p", json={"prefix": label, **body})
+                answer = await send(plane, token, "PUT", "/api/v1/pins/p", json={"prefix": label, **body})
             headers = {
                 name: text for name, text in answer.headers.items() if name not in ("date", "x-request-id")
             }
-            said = {name: value for name, value in answer.json().items() if name != "request_id"}
-            return answer.status_code, headers, str(said).replace(label, "LABEL")
+            problem = {name: value for name, value in answer.json().items() if name != "request_id"}
+            return answer.status_code, headers, str(problem).replace(label, "LABEL")
 
         for token in (one, two):
             for body in ({"tenant": "small"}, {"tenant": "small", "model": "secret-model"}, {"tenant": "acme"},
@@ -198,11 +198,11 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
                 for label in ("theirs", "broken"):
                     assert await answer_to(token, label, **body) == unknown, (label, body)
         assert node.labels == [], "nor does it take another time: no node was asked for those keys"
-        several = await asked(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
+        several = await send(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
         assert (several.status_code, several.json()["errors"][0]["path"]) == (422, "tenant")
         for token, body in ((one, {}), (two, {"tenant": "small"})):
             name = f"/api/v1/pins/of-{len(body)}"
-            own = await asked(plane, token, "PUT", name, json={"prefix": "mine", **body})
+            own = await send(plane, token, "PUT", name, json={"prefix": "mine", **body})
             assert own.status_code == 201, own.text
             assert (own.json()["model"], own.json()["tenant"]) == ("m", "small")
         assert set(node.labels) == {"mine"}

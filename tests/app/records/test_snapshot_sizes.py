@@ -19,7 +19,7 @@ from dataplane.protocol.control.snapshots import (
     SnapshotType,
     digest_of,
 )
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane, serving, settings_in
 
@@ -151,15 +151,15 @@ async def test_who_is_limited_to_tenants_makes_only_so_many_pins_of_each(
         for tenant in ("acme", "rival"):
             for number, status in enumerate((201, 201, 409)):
                 at = f"/api/v1/pins/{tenant}-{number}"
-                answer = await asked(plane, token, "PUT", at, json={**PIN, "tenant": tenant})
+                answer = await send(plane, token, "PUT", at, json={**PIN, "tenant": tenant})
                 assert answer.status_code == status, answer.text
         assert "at most 2 pins (app.pins_per_tenant)" in answer.json()["detail"]
         for dry_run in (True, False):
             body = {"document": pins(1, tenant="acme"), "dry_run": dry_run}
-            refused = await asked(plane, token, "POST", "/api/v1/apply", json=body)
+            refused = await send(plane, token, "POST", "/api/v1/apply", json=body)
             assert (refused.status_code, refused.json()["errors"][0]["path"]) == (409, "tenant")
         assert (await apply(plane, pins(2, tenant="acme"))).status_code == 200, "an admin may make more"
-        again = await asked(
+        again = await send(
             plane, token, "PUT", "/api/v1/pins/acme-0", json={**PIN, "tenant": "acme", "note": "n"},
             headers={"If-Match": "*"},
         )  # fmt: skip
@@ -167,6 +167,6 @@ async def test_who_is_limited_to_tenants_makes_only_so_many_pins_of_each(
     for name, what in (("MAX_KEYS", "pinned keys"), ("MAX_BYTES", "bytes of pin names")):
         monkeypatch.setattr(pin_quota, name, 1)
         async with guarding(socket_dir) as plane:
-            answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json={**PIN, "tenant": "acme"})
+            answer = await send(plane, token, "PUT", f"/api/v1/pins/{name}", json={**PIN, "tenant": "acme"})
             assert (answer.status_code, what in answer.json()["detail"]) == (409, True)
         monkeypatch.undo()

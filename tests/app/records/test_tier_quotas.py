@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -77,12 +77,12 @@ async def test_a_ceiling_does_not_allow_quotas_of_tiers(socket_dir: Path) -> Non
         token = await made(plane, "acme-op", "operator", tenants=["acme"])
         await plane.http.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4GiB"})
         body = {"limit_bytes": "1GiB", "pin_budget_bytes": None}
-        refused = await asked(plane, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
+        refused = await send(plane, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
         assert (refused.status_code, refused.json()["errors"][-1]["path"]) == (403, "tiers")
         made_by_admin = await plane.http.put(Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
         assert made_by_admin.status_code == 201, made_by_admin.text
-        kept = {**body, "limit_bytes": "512MiB", "tiers": {"disk": {"limit_bytes": 1}}}
-        lower = await asked(plane, token, "PUT", Q, json=kept, headers={"If-Match": "*"})
+        lowered = {**body, "limit_bytes": "512MiB", "tiers": {"disk": {"limit_bytes": 1}}}
+        lower = await send(plane, token, "PUT", Q, json=lowered, headers={"If-Match": "*"})
         assert (lower.status_code, lower.json().get("tiers")) == (200, {"disk": {"limit_bytes": 1}})
 
 
@@ -126,8 +126,8 @@ async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNod
 
 async def test_a_pin_shows_what_tiers_hold_of_it(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    held = PinInTier(12, 96 << 20, 10)
-    stats = PinStats("p", resolved=12, resident=0, bytes=0, guaranteed=0, tiers={"disk": held})
+    in_tier = PinInTier(12, 96 << 20, 10)
+    stats = PinStats("p", resolved=12, resident=0, bytes=0, guaranteed=0, tiers={"disk": in_tier})
     node.stats = msgspec.structs.replace(node.stats, pins=[stats])
     await plane.until(lambda: any(each.pins == [stats] for each in plane.app.parts.fleet.stats()))
     for shown in (await plane.get("/api/v1/pins/p"), (await plane.get("/api/v1/pins"))["items"][0]):

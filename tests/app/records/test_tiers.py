@@ -10,7 +10,7 @@ from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -51,10 +51,10 @@ async def test_a_tier_that_drains_is_deleted_when_other_tiers_hold_its_blocks(
     plane: Plane, node: FakeNode
 ) -> None:
     async def report(draining_blocks: int | None) -> None:
-        held = TierStats("nvme", "disk", 2 << 30, True, blocks=1204, from_settings=False)
-        held.draining_blocks = draining_blocks
-        node.stats = msgspec.structs.replace(node.stats, tiers=[held])
-        await plane.until(lambda: any(stats.tiers == [held] for stats in plane.app.parts.fleet.stats()))
+        tier = TierStats("nvme", "disk", 2 << 30, True, blocks=1204, from_settings=False)
+        tier.draining_blocks = draining_blocks
+        node.stats = msgspec.structs.replace(node.stats, tiers=[tier])
+        await plane.until(lambda: any(stats.tiers == [tier] for stats in plane.app.parts.fleet.stats()))
 
     owned = {**DISK, "spill": "drain", "managed_by": "git"}
     without = {"document": "apiVersion: larder/v1\nmanaged_by: git\n", "prune": True}
@@ -206,24 +206,24 @@ async def test_a_tier_of_a_type_with_codecs_compresses(plane: Plane, node: FakeN
 
 
 async def test_a_tier_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
-    async def send(method: str, body: Any = None, **headers: str) -> Any:
+    async def changed(method: str, body: Any = None, **headers: str) -> Any:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await plane.http.request(method, T, json=body, headers=named, auth=lambda request: request)
 
-    assert (await send("PATCH", {"order": 2}, if_match="*")).status_code == 404
-    etag = (await send("PUT", DISK, if_none_match="*")).headers["etag"]
+    assert (await changed("PATCH", {"order": 2}, if_match="*")).status_code == 404
+    etag = (await changed("PUT", DISK, if_none_match="*")).headers["etag"]
     assert (await plane.http.get(T)).headers["etag"] == etag
     for method, body in (("PUT", DISK), ("PATCH", {"order": 2}), ("DELETE", None)):
-        assert (await send(method, body)).status_code == 428
-        assert (await send(method, body, if_match='"999"')).status_code == 412
+        assert (await changed(method, body)).status_code == 428
+        assert (await changed(method, body, if_match='"999"')).status_code == 412
     patch = {"parameters": {"threads": 8}, "note": None}
-    patched = await send("PATCH", patch, if_match=etag)
+    patched = await changed("PATCH", patch, if_match=etag)
     assert patched.status_code == 200, patched.text
     assert patched.json()["parameters"] == {"directories": ["/mnt/nvme0/larder"], "threads": 8}
     assert patched.json()["note"] == ""
-    wrong = await send("PATCH", {"parameters": {"directories": None}}, if_match="*")
+    wrong = await changed("PATCH", {"parameters": {"directories": None}}, if_match="*")
     assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, "parameters.directories")
-    assert (await send("DELETE", if_match=patched.headers["etag"])).status_code == 200
+    assert (await changed("DELETE", if_match=patched.headers["etag"])).status_code == 200
 
 
 async def test_tiers_are_listed_by_page_sort_and_filter(plane: Plane) -> None:
@@ -320,14 +320,14 @@ async def test_only_operators_of_the_whole_fleet_change_tiers(tmp_path: Path) ->
             (await made(plane, "operator", "operator"), 404, 201),
             ("", 401, 401),
         ):
-            assert (await asked(plane, token, "GET", T)).status_code == reading
-            assert (await asked(plane, token, "PUT", T, json=DISK)).status_code == writing
+            assert (await send(plane, token, "GET", T)).status_code == reading
+            assert (await send(plane, token, "PUT", T, json=DISK)).status_code == writing
             if writing != 201:
-                patched = await asked(plane, token, "PATCH", T, json={"order": 1})
+                patched = await send(plane, token, "PATCH", T, json={"order": 1})
                 assert patched.status_code == writing
-                assert (await asked(plane, token, "DELETE", T)).status_code == writing
-        assert (await asked(plane, limited, "POST", "/api/v1/apply", json=document)).status_code == 403
-        assert (await asked(plane, limited, "GET", "/api/v1/export")).json()["document"]["tiers"] == []
+                assert (await send(plane, token, "DELETE", T)).status_code == writing
+        assert (await send(plane, limited, "POST", "/api/v1/apply", json=document)).status_code == 403
+        assert (await send(plane, limited, "GET", "/api/v1/export")).json()["document"]["tiers"] == []
 
 
 async def test_tiers_outlive_a_restart_of_the_management_plane(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def disk(folder: Path, **fields: Any) -> dict[str, Any]:
     return {"type": "disk", "budget_bytes": "64MiB", "parameters": parameters, **fields}
 
 
-async def told(plane: Plane, holds: Callable[[TierStats | None], bool]) -> None:
+async def until_tier(plane: Plane, holds: Callable[[TierStats | None], bool]) -> None:
     """Wait until the node reports the tier `fast` as wanted."""
 
     def reported() -> bool:
@@ -59,7 +59,7 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
     made = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
     assert made.status_code == 201, made.text
     assert made.json()["status"]["applied"] is True
-    await told(governed, lambda tier: tier is not None and tier.serves)
+    await until_tier(governed, lambda tier: tier is not None and tier.serves)
     chain = make.keys(chains.BLOCKS, "chain")
 
     def store() -> None:
@@ -67,7 +67,7 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
             chains.store(client, chain)
 
     await asyncio.to_thread(store)
-    await told(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
+    await until_tier(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
     shown = await governed.get(T)
     name = (await governed.node())["name"]
     assert (shown["blocks"], shown["stats"][name]["from_settings"]) == (chains.BLOCKS, False)
@@ -77,15 +77,15 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
         f"{T}?wait=30s", json={"budget_bytes": "128MiB"}, headers={"If-Match": "*"}
     )
     assert changed.json()["status"]["applied"] is True
-    await told(governed, lambda tier: tier is not None and tier.budget_bytes == 128 << 20)
+    await until_tier(governed, lambda tier: tier is not None and tier.budget_bytes == 128 << 20)
 
     gone = (await governed.http.delete(f"{T}?wait=30s", headers={"If-Match": "*"})).json()
     assert (gone["blocks"], gone["nodes"]) == (chains.BLOCKS, [name])
-    await told(governed, lambda tier: tier is None)
+    await until_tier(governed, lambda tier: tier is None)
     assert list((tmp_path / "t").iterdir()), "the blocks are still on the disk"
     again = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
     assert again.status_code == 201
-    await told(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
+    await until_tier(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
 
 
 async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(
@@ -94,13 +94,13 @@ async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(
     place = tmp_path / "place"
     place.write_text("a file")
     await governed.http.put(f"{T}?wait=30s", json=disk(place / "t"))
-    await told(governed, lambda tier: tier is not None and str(place) in tier.reason)
+    await until_tier(governed, lambda tier: tier is not None and str(place) in tier.reason)
     shown = await governed.get(T)
     applied, effective = shown["status"]["conditions"][1:]
     assert (applied["status"], effective["status"], effective["reason"]) == ("True", "False", "OutOfService")
     assert str(place) in effective["message"]
     place.unlink()
-    await told(governed, lambda tier: tier is not None and tier.serves)
+    await until_tier(governed, lambda tier: tier is not None and tier.serves)
 
 
 async def test_what_a_node_cannot_take_is_refused_by_it_and_keeps_the_tiers_in_force(
@@ -118,4 +118,4 @@ async def test_what_a_node_cannot_take_is_refused_by_it_and_keeps_the_tiers_in_f
     (fault,) = shown["faults"][name]
     assert (fault["path"], fault["code"]) == ("tiers", "too_many")
     assert shown["status"]["nodes"][name]["state"] == "nacked"
-    await told(governed, lambda tier: tier is not None and tier.serves)
+    await until_tier(governed, lambda tier: tier is not None and tier.serves)

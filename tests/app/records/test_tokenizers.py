@@ -108,9 +108,9 @@ async def test_all_missing_fields_are_named_at_once(plane: Plane, body: dict[str
     assert [error["path"] for error in response.json()["errors"]] == ["model", "tokenizer"]
 
 
-async def encoded(plane: Plane, **asked: Any) -> list[int]:
+async def encoded(plane: Plane, **options: Any) -> list[int]:
     found = await plane.app.parts.tokenizers.encode(
-        "m", asked.pop("text", None), asked.pop("messages", None), Principal(), **asked
+        "m", options.pop("text", None), options.pop("messages", None), Principal(), **options
     )
     assert found.by.name == "llama"
     return list(found.tokens)
@@ -136,9 +136,9 @@ async def test_no_text_is_cut_whatever_the_file_says(plane: Plane) -> None:
     assert await encoded(plane, text=text(list(range(1000)))) == list(range(1000))
 
 
-async def refusal(plane: Plane, **asked: Any) -> tuple[str, str]:
+async def refusal(plane: Plane, **options: Any) -> tuple[str, str]:
     with pytest.raises(Invalid) as raised:
-        await encoded(plane, **asked)
+        await encoded(plane, **options)
     (error,) = raised.value.errors
     return error.path, error.message
 
@@ -156,7 +156,7 @@ async def test_a_model_without_a_tokenizer_is_named_with_those_that_have_one(pla
 async def test_messages_that_the_template_does_not_take_are_refused(plane: Plane) -> None:
     await put(plane)
     assert (await refusal(plane, messages=SYSTEM))[0] == "messages"
-    for template, said in (
+    for template, expected in (
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages[0].nothing.more }}", "nothing"),
         ("{{ 1 // 0 }}", "zero"),
@@ -168,7 +168,7 @@ async def test_messages_that_the_template_does_not_take_are_refused(plane: Plane
         await put(plane, chat_template=template)
         path, message = await refusal(plane, messages=SYSTEM)
         assert path == "messages"
-        assert said.lower() in message.lower()
+        assert expected.lower() in message.lower()
 
 
 async def test_a_template_that_never_ends_or_fills_the_memory_costs_its_job_alone(

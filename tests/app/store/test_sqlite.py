@@ -97,10 +97,10 @@ async def test_changes_wait_for_the_disk_and_light_ones_do_not(database: Databas
             return int(await session.scalar(sa.text("PRAGMA synchronous")) or 0)
 
     full, normal = 2, 1
-    asked = [False, True, True, False, False, True, *[False, True] * 8]  # over all connections of the pool
-    assert [await synchronous(light) for light in asked] == [normal if light else full for light in asked]
+    modes = [False, True, True, False, False, True, *[False, True] * 8]  # over all connections of the pool
+    assert [await synchronous(light) for light in modes] == [normal if light else full for light in modes]
     async with database.read() as session:
-        assert await session.scalar(COUNT) == 1 + len(asked)
+        assert await session.scalar(COUNT) == 1 + len(modes)
 
 
 async def test_a_read_that_is_cancelled_until_it_ends_leaves_no_task_behind(empty_database_url: str) -> None:
@@ -131,10 +131,10 @@ async def test_a_read_that_is_cancelled_until_it_ends_leaves_no_task_behind(empt
 
 async def test_close_also_closes_a_connection_that_is_still_in_use(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'y.db'}")
-    held = await database.engine.connect()
-    raw = await held.get_raw_connection()
+    connection = await database.engine.connect()
+    raw = await connection.get_raw_connection()
     driver: Any = raw.driver_connection
     await database.close()
     with pytest.raises(ValueError, match="no active connection"):
         await driver.execute("SELECT 1")
-    await held.close()
+    await connection.close()

@@ -243,8 +243,8 @@ async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
     await quota_service.put("a", QuotaPut(limit_bytes=2), BY)
     await desired.refresh()
     built = desired.built("quotas", {})
-    assert built.wanted.generation == 2
-    assert built.wanted.digest == digest_of(built.body)
+    assert built.desired.generation == 2
+    assert built.desired.digest == digest_of(built.body)
 
 
 async def test_a_body_is_kept_as_long_as_a_pin_names_it(database: Database) -> None:
@@ -284,7 +284,7 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     await database.engine.dispose()
     await migrate.upgrade(database)
     await after.refresh()
-    assert after.wanted({}) == before.wanted({})
+    assert after.desired({}) == before.desired({})
     assert (await quota_service.get("acme", BY)).weight == 1.0
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.store.base import migrate
 from app.store.base.database import Database, full_url
-from tests.app.callers import asked, guarding
+from tests.app.callers import guarding, send
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -182,14 +182,14 @@ async def test_the_audit_goes_on_from_the_entries_of_before(upgraded: Plane, bef
 
 async def test_its_tokens_and_sessions_still_authenticate(upgraded: Plane, before: Any) -> None:
     for caller, role in (("viewer", "viewer"), ("operator", "operator"), ("admin", "admin")):
-        who = (await asked(upgraded, before["callers"][caller], "GET", "/api/v1/whoami")).json()
+        who = (await send(upgraded, before["callers"][caller], "GET", "/api/v1/whoami")).json()
         assert (who["role"], who["tenants"]) == (role, ["acme"] if role == "operator" else None)
     for name in ("operator", "admin"):
         cookie = {"Cookie": f"larder_session={before['callers'][f'session of {name}']}"}
-        who = (await asked(upgraded, "", "GET", "/api/v1/whoami", headers=cookie)).json()
+        who = (await send(upgraded, "", "GET", "/api/v1/whoami", headers=cookie)).json()
         assert (who["session"], who["role"]) == (True, name)
     forged = before["callers"]["viewer"][:-1] + "x"
-    assert (await asked(upgraded, forged, "GET", "/api/v1/whoami")).status_code == 401
+    assert (await send(upgraded, forged, "GET", "/api/v1/whoami")).status_code == 401
 
 
 async def test_its_records_can_be_changed_on(upgraded: Plane, before: Any) -> None:

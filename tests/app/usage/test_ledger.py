@@ -43,10 +43,10 @@ def counters(
     number: int = 1, tenant: str = "a", served: int = 0, model: str = "m", **more: int
 ) -> UsageCounters:
     names = ("held_kib_s", "stored_blocks", "stored_bytes", "evicted_blocks", "evicted_bytes")
-    held, stored, stored_bytes, evicted, evicted_bytes = (more.get(name, 0) for name in names)
+    kib_s, stored, stored_bytes, evicted, evicted_bytes = (more.get(name, 0) for name in names)
     refused = {"pool_full": more["refused"]} if "refused" in more else {}
     return UsageCounters(
-        number, tenant, model, SPACE, held, 2 * served, served, stored, stored_bytes, evicted, evicted_bytes, refused
+        number, tenant, model, SPACE, kib_s, 2 * served, served, stored, stored_bytes, evicted, evicted_bytes, refused
     )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
     numbers: dict[tuple[str, str], int] = {}
     fresh = itertools.count(1)
     at = float(NOON)
-    kept: list[tuple[int, ReportedUsage]] = []
+    unsent: list[tuple[int, ReportedUsage]] = []
     for step in range(300):
         at += rng.choice((1, 30, 4000))
         node, tenant = rng.choice(("n1", "n2")), rng.choice("abc")
@@ -192,12 +192,12 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
             if rng.random() < 0.3 and step != 299:  # the database is away
                 waiting.put_back(out)
                 continue
-            kept = kept + out
+            unsent = unsent + out
             async with database.write() as session:
                 await ledger.add(session, out)
             if rng.random() < 0.2:  # another manager says it all again
                 async with database.write() as session:
-                    await ledger.add(session, kept)
+                    await ledger.add(session, unsent)
     found: dict[tuple[str, str], list[int]] = {}
     for (node, tenant, _), counts in (await rows_of(database)).items():
         for i, value in enumerate(counts.values()):

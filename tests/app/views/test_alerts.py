@@ -15,7 +15,7 @@ import pytest
 from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
@@ -274,8 +274,8 @@ async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(socket_dir: P
     async with guarding(socket_dir) as plane:
         token = await made(plane, "alertmanager", "alerts")
         viewer = await made(plane, "viewer")
-        assert (await asked(plane, token, "POST", A, json=webhook(alert()))).status_code == 200
-        assert (await asked(plane, viewer, "POST", A, json=webhook(alert()))).status_code == 403
+        assert (await send(plane, token, "POST", A, json=webhook(alert()))).status_code == 200
+        assert (await send(plane, viewer, "POST", A, json=webhook(alert()))).status_code == 403
         for method, path in (
             ("GET", A),
             ("GET", "/metrics"),
@@ -283,8 +283,8 @@ async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(socket_dir: P
             ("PUT", "/api/v1/quotas/acme"),
             ("POST", "/api/v1/tokens"),
         ):
-            assert (await asked(plane, token, method, path)).status_code == 403, path
-        refused = await asked(plane, "", "POST", "/api/v1/session", json={"token": token})
+            assert (await send(plane, token, method, path)).status_code == 403, path
+        refused = await send(plane, "", "POST", "/api/v1/session", json={"token": token})
         assert refused.status_code == 403
         both = {"name": "x", "role": "alerts", "tenants": ["acme"]}
         assert (await plane.http.post("/api/v1/tokens", json=both)).status_code == 422
@@ -361,11 +361,11 @@ async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(socke
         await plane.put_quota("acme", "8GiB", wait="")
         await plane.put_quota("other", "8GiB", wait="")
         await post(plane, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))
-        seen = (await asked(plane, mine, "GET", A)).json()
+        seen = (await send(plane, mine, "GET", A)).json()
         assert [each["tenant"] for each in seen["items"]] == ["acme"]
         (change,) = seen["items"][0]["preceding_changes"]
         assert (change["actor"], change["audit_id"], change["tenant"]) == ("", None, "acme")
-        notes = (await asked(plane, mine, "GET", "/api/v1/annotations")).json()
+        notes = (await send(plane, mine, "GET", "/api/v1/annotations")).json()
         assert [each["title"] for each in notes] == ["create quota acme"]
 
 

@@ -28,7 +28,7 @@ from app.store.views.events import EventRow
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import guarding, made, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -291,11 +291,11 @@ def refusing(database: Database) -> Iterator[None]:
     def write(*, light: bool = False) -> Any:
         raise StoreUnavailable("the disk is full")
 
-    kept, database.write = database.write, write  # type: ignore[method-assign]
+    original, database.write = database.write, write  # type: ignore[method-assign]
     try:
         yield
     finally:
-        database.write = kept  # type: ignore[method-assign]
+        database.write = original  # type: ignore[method-assign]
 
 
 async def test_points_wait_for_a_database_that_takes_none_and_answers_say_so(database: Database) -> None:
@@ -352,7 +352,7 @@ def test_series_of_eight_nodes_and_two_hundred_tenants_fit_into_200_mb() -> None
     page, integer = 4096, 8
     scopes = 1 + 8 + MAX_TENANTS + 1
     rows = scopes * sum(
-        series_writer.KEPT_S[step_s] // span_s + 2 for step_s, span_s in SPANS.items()
+        series_writer.RETENTION_S[step_s] // span_s + 2 for step_s, span_s in SPANS.items()
     )  # and one that is not complete, and one that is not deleted yet
     values = 9 * len(NODE_COLUMNS) + (MAX_TENANTS + 1) * len(TENANT_COLUMNS)
     incomplete_hour = HOUR_S // STEP_S * values * integer
@@ -498,7 +498,7 @@ async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_
         plane.app.parts.series._clock = lambda: float(end + 5)
 
         async def get(query: str) -> Any:
-            return (await asked(plane, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
+            return (await send(plane, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
 
         body = await get("name=used_bytes&name=requested_blocks_per_s&name=capacity_bytes")
         assert [each["values"][-1] for each in body["series"]] == [200, 10, None]
@@ -508,6 +508,6 @@ async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_
         assert one["series"][0]["values"][-1] == 100
         for query in ("name=hit_ratio&tenant=rival", "name=hit_ratio&node=a", "name=hit_ratio&tenant=/other"):
             assert (await get(query))["status"] == 403
-        listed = (await asked(plane, token, "GET", "/api/v1/series/names")).json()
+        listed = (await send(plane, token, "GET", "/api/v1/series/names")).json()
         assert all(each["scopes"] == ["tenant"] for each in listed["items"])
         assert len(listed["items"]) < len((await plane.get("/api/v1/series/names"))["items"]) == len(SERIES)

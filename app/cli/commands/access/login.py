@@ -99,8 +99,8 @@ def _context_of(base: str) -> str:
 
 
 def _keep(name: str, context: Context) -> None:
-    kept = contexts.load()
-    contexts.save(replace(kept, contexts={**kept.contexts, name: context}))
+    stored = contexts.load()
+    contexts.save(replace(stored, contexts={**stored.contexts, name: context}))
 
 
 def _setup_token(base: str, given: str | None, file: str | None) -> str | None:

@@ -60,7 +60,7 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmat
 def lookup(**options: Any) -> None:
     """Show how many tokens of a prefix each node would serve now, by tier."""
     url, output = options.pop("url"), options.pop("output")
-    answer = call(url, "POST", "/api/v1/actions/lookup", _asked(**options))
+    answer = call(url, "POST", "/api/v1/actions/lookup", _scope(**options))
     if output.data(answer, [item["node"] for item in answer["items"]]):
         return
     rows = [
@@ -83,7 +83,7 @@ def lookup(**options: Any) -> None:
 def locate(**options: Any) -> None:
     """Show which nodes hold the start of a prefix, best first, and where engines reach them."""
     url, output = options.pop("url"), options.pop("output")
-    answer = call(url, "POST", "/api/v1/actions/locate", _asked(**options))
+    answer = call(url, "POST", "/api/v1/actions/locate", _scope(**options))
     if output.data(answer, [item["node"] for item in answer["items"]]):
         return
     rows = [
@@ -141,7 +141,7 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
     """Compare the blocks that match all given options with their checksums; all blocks without options. Corrupt blocks
     become misses. The command waits for the end."""
     _whole_space(url, options)
-    answer = call(url, "POST", "/api/v1/actions/verify", _asked(**options), {"wait": VERIFY_WAIT})
+    answer = call(url, "POST", "/api/v1/actions/verify", _scope(**options), {"wait": VERIFY_WAIT})
     items = [_ended(url, item, "verify", "verification", "checked") for item in answer["items"]]
     if not output.data({**answer, "items": items}, [item["node"] for item in items]):
         rows = [
@@ -215,7 +215,7 @@ def move(
     _whole_space(url, options)
     nodes = options["nodes"]
     body = {
-        **_asked(**options),
+        **_scope(**options),
         "tier": tier,
         "source": source,
         "release": release,
@@ -266,7 +266,7 @@ def compress(
     only blocks that match all of them are encoded. The command waits until all nodes have ended."""
     _whole_space(url, options)
     nodes = options["nodes"]
-    body = {**_asked(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}
+    body = {**_scope(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}
     if not yes and not dry_run:
         scope = _about_scope(body)
         what = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
@@ -321,7 +321,7 @@ def _ask(question: str) -> None:
         raise click.Abort
 
 
-def _asked(
+def _scope(
     *,
     nodes: tuple[str, ...],
     tokens: str | None,
@@ -382,7 +382,7 @@ def _act(
     verb: str, yes: bool, url: str | None, output: Output, nodes: tuple[str, ...], **options: Any
 ) -> None:
     _whole_space(url, options)
-    body = _asked(nodes=nodes, **options)
+    body = _scope(nodes=nodes, **options)
     _check_narrow(body)
     if not yes:
         _ask(f"{verb} all blocks of {_about_scope(body)} on {_where(nodes)}{_about(url, verb, body)}?")

@@ -147,7 +147,7 @@ def _kept_memory(settings: Settings) -> list[CheckResult]:
 
     name = "kept memory"
     try:
-        held = describe(settings.state_dir)
+        memory = describe(settings.state_dir)
     except HolderFailed as error:
         return [
             CheckResult(
@@ -157,13 +157,16 @@ def _kept_memory(settings: Settings) -> list[CheckResult]:
                 f"run larder doctor again; a start ends a holder that does not answer ({HOLDER_PROGRAM} in ps)",
             )
         ]
-    if held is None or held.seconds_left is None:
+    if memory is None or memory.seconds_left is None:
         return []
-    amount = f"{held.blocks:,} blocks ({format_size(held.bytes)}) of a Larder that ended"
+    amount = f"{memory.blocks:,} blocks ({format_size(memory.bytes)}) of a Larder that ended"
     fix = "start Larder to use them again, or release them: larder down"
     return [
         CheckResult(
-            name, "ok", f"{amount} are kept for {held.seconds_left:.0f} s more, by process {held.pid}", fix
+            name,
+            "ok",
+            f"{amount} are kept for {memory.seconds_left:.0f} s more, by process {memory.pid}",
+            fix,
         )
     ]
 

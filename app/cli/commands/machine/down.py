@@ -42,7 +42,7 @@ def down(config: str | None, output: Output) -> None:
         raise click.ClickException(str(error)) from None
     stopped = _stop(settings)
     try:
-        held = release_memory(settings, "released by `larder down`", quiet=True)
+        amount = release_memory(settings, "released by `larder down`", quiet=True)
     except click.ClickException as error:
         if stopped:
             raise click.ClickException(
@@ -50,15 +50,15 @@ def down(config: str | None, output: Output) -> None:
             ) from None
         raise
     left = left_memory(remove=True)
-    blocks, nbytes = held or (0, 0)
+    blocks, nbytes = amount or (0, 0)
     if output.data(
         {"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(left.values())}
     ):
         return
-    if not stopped and held is None:
+    if not stopped and amount is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
     else:
-        what = "no blocks were cached" if held is None else f"released {_amount(*held)}"
+        what = "no blocks were cached" if amount is None else f"released {_amount(*amount)}"
         say(f"{'stopped; ' if stopped else ''}{what}")
     if left:
         say(
@@ -71,16 +71,16 @@ def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> t
     None when there was no such memory. Prints them unless `quiet`. Raises ClickException."""
     from dataplane.holding.requests import HolderFailed, release
 
-    held = _release_data_plane(settings)
+    amount = _release_data_plane(settings)
     try:
         released = release(settings.state_dir, reason)
     except HolderFailed as error:
         raise click.ClickException(f"the kept memory cannot be released: {error}") from None
     if released is not None and released.files:
-        held = (released.blocks, released.bytes)
-    if held is not None and not quiet:
-        say(f"released {_amount(*held)} of the previous Larder")
-    return held
+        amount = (released.blocks, released.bytes)
+    if amount is not None and not quiet:
+        say(f"released {_amount(*amount)} of the previous Larder")
+    return amount
 
 
 def _amount(blocks: int, nbytes: int) -> str:

@@ -45,14 +45,14 @@ def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None
 
 
 def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
-    held = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
+    cached = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
     if not answer.get("starts_data_plane", True):
         say("data plane: not restarted; it is a service of its own, and keeps its cache")
         return
     if dry_run:
-        say(f"{held} would be kept" if answer["kept"] else f"{held} would be lost: {answer['reason']}")
+        say(f"{cached} would be kept" if answer["kept"] else f"{cached} would be lost: {answer['reason']}")
         return
-    became = f"{held} kept" if answer["kept"] else f"{held} released: {answer['reason']}"
+    became = f"{cached} kept" if answer["kept"] else f"{cached} released: {answer['reason']}"
     say(
         f"data plane: {became}; process {answer['data_plane_pid']} served {answer['seconds']:.2f} s after the stop of "
         "the previous one"

@@ -71,12 +71,12 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     signal.signal(
         signal.SIGHUP, lambda *_: None
     )  # the startup document, which it makes Larder read, is read anyway
-    kept = not fresh and _memory_is_kept(settings)
-    if not kept:
+    is_warm = not fresh and _memory_is_kept(settings)
+    if not is_warm:
         _check_data_plane(settings)
     with alone(settings) as lock, _listening(settings) as listener:
         handed_on = _HandedOn(lock)
-        with _early_data_plane(settings, handed_on) if kept else contextlib.nullcontext() as early:
+        with _early_data_plane(settings, handed_on) if is_warm else contextlib.nullcontext() as early:
             _check_join(settings)
             if fresh:
                 from app.cli.commands.machine.down import release_memory
@@ -172,8 +172,8 @@ def _memory_is_kept(settings: Settings) -> bool:
 
     if settings.app.embedded_data_plane:
         with contextlib.suppress(HolderFailed):
-            held = describe(settings.state_dir)
-            return held is not None and held.files > 0 and not held.connected
+            memory = describe(settings.state_dir)
+            return memory is not None and memory.files > 0 and not memory.connected
     return False
 
 

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support.api.client import call, held_state, url_option
+from app.cli.support.api.client import call, state_headers, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column
 from app.cli.support.printing.terminal import say
@@ -90,8 +90,8 @@ def set_tokenizer(
             body |= _template(chat_template.read(), chat_template.name)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"expected text in UTF-8: {error}") from None
-    held = _TOKENIZERS.held(url, name)
-    answer = call(url, "PUT", _TOKENIZERS.of(name), body, None, held_state(held))
+    current = _TOKENIZERS.current(url, name)
+    answer = call(url, "PUT", _TOKENIZERS.of(name), body, None, state_headers(current))
     if output.data(answer, name):
         return
     template = "with a chat template" if answer["chat_template"] is not None else "without a chat template"

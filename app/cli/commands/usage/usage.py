@@ -10,7 +10,7 @@ import click
 from app.cli.support.api.client import (
     ApiError,
     call,
-    held_state,
+    state_headers,
     stream,
     url_option,
 )
@@ -187,7 +187,7 @@ def set_rate(
     body = {"model": model, "prefill_tokens_per_s": tokens_per_s, "space": space, "note": note}
     path = _RATES.of(name)
     try:
-        answer = call(url, "PUT", path, body, headers=held_state(_RATES.held(url, name)))
+        answer = call(url, "PUT", path, body, headers=state_headers(_RATES.current(url, name)))
     except ApiError as refused:
         raise worded(refused, refused.message.replace("prefill_tokens_per_s", "--tokens-per-s")) from None
     if not output.data(answer, name):

@@ -333,17 +333,17 @@ def _flooded(e: Evidence) -> str:
     is_concerned = e.kind == "node" or e.name in {each["tenant"] for each in mine}
     if not is_concerned and pinned < CROWDED * capacity and not _refused(e):
         return ""
-    kept = ""
+    pin_note = ""
     if pools:
-        kept = f"; pins keep {show.size(pinned)} of {show.size(capacity)}"
+        pin_note = f"; pins keep {show.size(pinned)} of {show.size(capacity)}"
         if budget:
-            kept += f", with a budget of {show.size(budget)}"
+            pin_note += f", with a budget of {show.size(budget)}"
     entries = [each["audit_id"] for each in mine if each["audit_id"] is not None]
     where = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
     return (
         f"{actor or 'An unknown actor'} created or changed {count} pins for {tenants} from {at(mine[-1]['at'])} to "
         f"{at(mine[0]['at'])}"
-        f"{where}{kept}."
+        f"{where}{pin_note}."
     )
 
 

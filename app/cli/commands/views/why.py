@@ -227,9 +227,9 @@ def _tenant(evidence: Evidence) -> list[str]:
 
 def _node(node: Mapping[str, Any]) -> list[str]:
     lag = [
-        f"{kind} {wanted - node['observed'].get(kind, {}).get('generation', 0)} behind"
-        for kind, wanted in sorted(node["desired"].items())
-        if wanted > node["observed"].get(kind, {}).get("generation", 0)
+        f"{kind} {generation - node['observed'].get(kind, {}).get('generation', 0)} behind"
+        for kind, generation in sorted(node["desired"].items())
+        if generation > node["observed"].get(kind, {}).get("generation", 0)
     ]
     lines = [
         f"state {node['state']}{', draining' if node['draining'] else ''}; {', '.join(lag) or 'not behind'}"
