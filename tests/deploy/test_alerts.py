@@ -307,7 +307,7 @@ def test_an_alert_fires_and_does_not_fire_just_below(alert: str, case: Case, tmp
 
 
 @pytest.mark.parametrize("alert", RULE)
-def test_an_alert_says_what_is_wrong_where_and_what_to_do(alert: str) -> None:
+def test_an_alert_has_its_cause_its_location_and_the_action(alert: str) -> None:
     rule = RULE[alert]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}

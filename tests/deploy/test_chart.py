@@ -202,7 +202,7 @@ def test_managers_are_spread_and_their_ingress_is_an_allowed_host(helm: Any) -> 
         assert pod(found[name])["priorityClassName"] == "system-cluster-critical"
 
 
-def test_what_is_optional_is_left_out(helm: Any) -> None:
+def test_optional_fields_are_left_out(helm: Any) -> None:
     assert set(manifests(helm, {})) == {
         "Deployment/larder-manager",
         "PodDisruptionBudget/larder-manager",
@@ -241,7 +241,7 @@ def test_alerts_and_dashboards_are_those_of_the_other_deployments(helm: Any) -> 
         assert json.loads(data[file.name]) == json.loads(file.read_bytes())
 
 
-def test_alerts_lead_to_the_runbook_that_the_service_serves_unless_told_otherwise(helm: Any) -> None:
+def test_alerts_link_to_the_runbook_of_the_service_by_default(helm: Any) -> None:
     found = manifests(helm, {"metrics": {"prometheusRule": {"enabled": True}}}, "kv")
     groups = found["PrometheusRule/kv-larder"]["spec"]["groups"]
     links = {
@@ -452,7 +452,7 @@ def test_engines_map_the_memory_of_the_data_plane_of_their_node(helm: Any, mode:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_the_holder_of_a_node_shares_what_its_data_plane_has(helm: Any, values: dict[str, Any]) -> None:
+def test_the_holder_of_a_node_shares_the_mounts_of_its_data_plane(helm: Any, values: dict[str, Any]) -> None:
     found = manifests(helm, values)
     holding, serving = (pod(found[f"DaemonSet/larder-{name}"]) for name in ("holder", "dataplane"))
     for name in ("hostIPC", "securityContext", "nodeSelector", "tolerations", "affinity"):

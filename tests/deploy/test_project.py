@@ -93,7 +93,7 @@ def tracked() -> list[str]:
     return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
 
 
-def test_no_file_is_at_the_top_that_is_not_meant_to_be_there() -> None:
+def test_no_unexpected_file_is_at_the_top() -> None:
     assert {name for name in tracked() if "/" not in name} - TOP_LEVEL == set()
 
 
@@ -128,7 +128,7 @@ def test_make_alone_prints_the_menu() -> None:
     assert set(MENU) <= set(re.findall(r"^ +make (\w+) +\S", menu, re.MULTILINE))
 
 
-def test_make_says_what_is_missing_when_there_is_no_python(tmp_path: Path) -> None:
+def test_make_reports_a_missing_python(tmp_path: Path) -> None:
     require(shutil.which("make"), "make is not installed")
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "dataplane").mkdir()

@@ -111,7 +111,7 @@ def larder(socket_dir: Path) -> Iterator[Larder]:
         yield one
 
 
-def test_a_block_that_is_not_run_says_why() -> None:
+def test_a_block_that_is_not_run_has_a_reason() -> None:
     assert {name: page.unmarked for name, page in READ.items() if page.unmarked} == {}
 
 
@@ -128,7 +128,7 @@ def test_the_guides_have_commands() -> None:
         if page.commands
     ],
 )
-def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Path, name: str) -> None:
+def test_every_command_of_a_page_prints_the_shown_output(larder: Larder, tmp_path: Path, name: str) -> None:
     commands = READ[name].commands
     with larder.engine() as engine:
         chain = keys("wild", 4)

@@ -44,7 +44,7 @@ def test_the_default_tenant_is_named_by_its_shown_name():
         ("x/y=1", "not a tenant"),
     ],
 )
-def test_shares_that_cannot_be_are_refused(text, expected):
+def test_invalid_shares_are_refused(text, expected):
     with pytest.raises(ValueError, match=expected):
         parse_shares(text)
 

@@ -32,7 +32,7 @@ def test_empty_lines_a_missing_last_newline_and_unknown_fields_are_fine(tmp_path
     assert len(_read(tmp_path, f"\n{GOOD}\n\n{more}")) == 2
 
 
-def test_a_recorded_request_says_whose_it_is_and_how_large_its_blocks_are(tmp_path):
+def test_a_recorded_request_has_its_tenant_and_the_size_of_its_blocks(tmp_path):
     named = GOOD.replace("}", ', "tenant": "acme", "block_bytes": 64}')
     default = GOOD.replace("}", ', "tenant": "_default"}')
     requests = _read(tmp_path, f"{named}\n{default}\n{GOOD}")

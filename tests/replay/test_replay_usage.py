@@ -44,7 +44,7 @@ def trace(tmp_path):
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_options_that_cannot_be_are_a_usage_error(trace, arguments, expected):
+def test_invalid_options_are_a_usage_error(trace, arguments, expected):
     done = CliRunner().invoke(main, [str(trace), *arguments])
     assert done.exit_code == 2, done.output
     assert expected in done.stderr
@@ -103,7 +103,7 @@ def test_a_recorded_trace_is_replayed_with_its_tenants(tmp_path: Path) -> None:
     assert (seen["tenants"], seen["blocks_hit"]) == (1, 9), "what is asked for wins"
 
 
-def test_sizes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
+def test_sizes_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
     trace = recorded(tmp_path, blocks=4, sizes=(100,), tenants=("acme",))
     assert outcome(trace)["stderr"] == "Blocks of 100 bytes are replayed with 128 bytes each.\n"
     trace = recorded(tmp_path, blocks=4, sizes=(4096, 8192), tenants=("acme",))

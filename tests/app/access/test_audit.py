@@ -131,7 +131,7 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         'after = \'{"a": "\\ud800"}\'',
     ],
 )
-async def test_an_entry_that_nobody_can_read_is_shown_as_one_and_the_rest_is_handed_out(
+async def test_an_unreadable_entry_is_shown_as_one_and_the_rest_is_returned(
     socket_dir: Path, change: str
 ) -> None:
     async with guarding(socket_dir) as plane:
@@ -220,7 +220,7 @@ async def test_the_command_line_lists_exports_and_verifies(socket_dir: Path) -> 
     assert (missing.returncode, "Traceback" in missing.stderr) == (1, False)
 
 
-async def test_a_file_that_was_altered_until_nobody_can_read_it_is_not_intact(socket_dir: Path) -> None:
+async def test_a_file_that_was_made_unreadable_is_not_intact(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         await filled(plane)
         lines = (await plane.http.get("/api/v1/audit/export")).content.splitlines(keepends=True)
@@ -271,7 +271,7 @@ async def larder(*arguments: str) -> subprocess.CompletedProcess[str]:
     return await asyncio.to_thread(run, *arguments, env=dict(os.environ))
 
 
-async def test_entries_are_found_by_what_they_say(socket_dir: Path) -> None:
+async def test_entries_are_found_by_their_text(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await made(plane, "reader")
         await filled(plane)
@@ -326,7 +326,7 @@ async def test_entries_of_the_release_before_are_chained_by_the_upgrade(empty_da
         await database.close()
 
 
-async def test_one_who_is_refused_all_the_time_hides_nobody_elses_refusals(socket_dir: Path) -> None:
+async def test_repeated_refusals_of_one_caller_hide_no_others(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         noisy, quiet = await made(plane, "noisy"), await made(plane, "quiet")
         for number in range(75):

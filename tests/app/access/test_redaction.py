@@ -42,7 +42,7 @@ async def first_overview(plane: Plane, token: str) -> str:
             return await anext(lines)
 
 
-async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_are(
+async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(
@@ -78,7 +78,7 @@ async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_a
         }
 
 
-async def test_of_the_policy_a_tenant_sees_the_rules_and_not_what_nodes_count_or_operators_note(
+async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
@@ -93,7 +93,7 @@ async def test_of_the_policy_a_tenant_sees_the_rules_and_not_what_nodes_count_or
         assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
 
 
-async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
+async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(
     socket_dir: Path, node: FakeNode
 ) -> None:
     space = Space(model="m", layout="l", dtype="d")
@@ -114,7 +114,7 @@ async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
         assert place == {**whole, "engine_socket": "", "control_url": ""}
 
 
-async def test_why_a_node_refused_everybodys_records_is_not_told_to_one_tenant(
+async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
@@ -170,7 +170,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
         assert (await send(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
 
 
-async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(socket_dir: Path) -> None:
+async def test_no_output_contains_the_key_of_token_hashes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await made(plane, "ci")
         store, secret = await identity(plane)
@@ -198,7 +198,7 @@ async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(
             assert secret not in (await plane.http.get(f"/api/v1/{path}")).text
 
 
-async def test_a_look_up_tells_a_tenant_of_no_engines_that_hold_nothing_of_it(
+async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(
     socket_dir: Path, node: FakeNode
 ) -> None:
     ours, theirs = (Space(model="m", layout="l", dtype=dtype, world_size=2, rank=0) for dtype in ("o", "t"))

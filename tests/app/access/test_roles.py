@@ -65,7 +65,7 @@ async def status(plane: Plane, method: str, path: str, token: str) -> int:
         return answer.status_code
 
 
-async def test_every_route_says_who_may_and_only_those_may(socket_dir: Path) -> None:
+async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         tokens = {role: await made(plane, f"{role}-token", role) for role in ROLES}
         limited = await made(plane, "limited", "operator", tenants=["only-mine"])
@@ -112,7 +112,7 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
         assert (answer.status_code, 'tenant="acme"' in answer.text) == (200, True)
 
 
-async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node: FakeNode) -> None:
+async def test_health_needs_no_token_and_shows_no_name_without_one(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         ready = await send(plane, "", "GET", "/readyz")
@@ -135,7 +135,7 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
             assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
 
 
-async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_dir: Path) -> None:
+async def test_metrics_and_health_are_guarded_by_settings(socket_dir: Path) -> None:
     async with guarding(socket_dir, anonymous_health=False) as plane:
         viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
         for path in ("/metrics", "/healthz", "/readyz", "/healthz/fleet"):
@@ -148,7 +148,7 @@ async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_di
             assert await status(plane, "GET", path, "") in (200, 503)
 
 
-async def test_the_address_of_a_caller_is_told_by_trusted_proxies_alone(socket_dir: Path) -> None:
+async def test_the_address_of_a_caller_is_taken_from_trusted_proxies_alone(socket_dir: Path) -> None:
     sent = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", **bearer(ADMIN)}
     for proxies, source in (("", "127.0.0.1"), ("10.0.0.0/8", "127.0.0.1"), ("127.0.0.1", "198.51.100.7"),
                             ("127.0.0.0/8, 198.51.100.0/24", "203.0.113.9")):  # fmt: skip
@@ -159,7 +159,9 @@ async def test_the_address_of_a_caller_is_told_by_trusted_proxies_alone(socket_d
             assert (await plane.http.get("/api/v1/whoami", headers=nonsense)).json()["source"] == "127.0.0.1"
 
 
-async def test_while_nobody_needs_a_token_a_proxy_that_nobody_named_asks_for_nobody(socket_dir: Path) -> None:
+async def test_a_proxy_that_is_not_named_authenticates_no_caller_while_no_token_exists(
+    socket_dir: Path,
+) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         for sent in ({"X-Forwarded-For": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"X-Real-IP": ""}):
             for method, path in (("GET", "/api/v1/quotas"), ("PUT", "/api/v1/quotas/acme"), ("GET", "/metrics"),

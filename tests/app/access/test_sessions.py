@@ -20,7 +20,9 @@ def browser(plane: Plane) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=60)
 
 
-async def test_a_session_may_what_its_token_may_and_changes_need_the_pages_token(socket_dir: Path) -> None:
+async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_token(
+    socket_dir: Path,
+) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
         token = await made(plane, "ops", "operator")
         login = await page.post(SESSION, json={"token": f" {token}\n"})
@@ -89,7 +91,7 @@ async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir
         assert (await page.get(SESSION)).status_code == 401
 
 
-async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -> None:
+async def test_wrong_logins_are_refused_logged_and_slowed_down(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
         answers = await asyncio.gather(*(page.post(SESSION, json={"token": f"wrong-{n}"}) for n in range(40)))
         statuses = [answer.status_code for answer in answers]

@@ -27,7 +27,9 @@ async def status_of(plane: Plane, token: str, path: str = WHO) -> int:
     return (await send(plane, token, "GET", path)).status_code
 
 
-async def test_a_token_says_who_asks_and_its_secret_is_told_once(socket_dir: Path, database_url: str) -> None:
+async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(
+    socket_dir: Path, database_url: str
+) -> None:
     async with guarding(socket_dir, database_url) as plane:
         answer = await plane.http.post(
             "/api/v1/tokens", json={"name": "ci", "role": "operator", "tenants": ["_default", "a"]}
@@ -54,7 +56,7 @@ async def test_a_token_says_who_asks_and_its_secret_is_told_once(socket_dir: Pat
         assert secret not in repr(rows)
 
 
-async def test_the_settings_token_is_an_admin_and_nobody_else_is(socket_dir: Path) -> None:
+async def test_the_settings_token_alone_is_an_admin(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         who = (await plane.http.get(WHO)).json()
         assert (who["actor"], who["role"], who["tenants"], who["token_id"]) == ("admin", "admin", None, "")
@@ -74,7 +76,7 @@ async def test_the_settings_token_is_an_admin_and_nobody_else_is(socket_dir: Pat
         "Bearer larder_setup_" + "0" * 64, "\tBearer x", "Bearer  \t", "Bearer " + ADMIN + ", Bearer " + ADMIN,
     ],
 )  # fmt: skip
-async def test_what_is_no_token_is_told_and_never_repeated(socket_dir: Path, header: str) -> None:
+async def test_an_invalid_token_is_reported_and_never_repeated(socket_dir: Path, header: str) -> None:
     async with guarding(socket_dir) as plane:
         reader, writer = await asyncio.open_connection(plane.http.base_url.host, plane.http.base_url.port)
         lines = [b"GET /api/v1/whoami HTTP/1.1", b"host: localhost", b"connection: close", b"authorization: "]
@@ -102,7 +104,7 @@ async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) 
         assert (await plane.http.get("/api/v1/tokens/short")).status_code == 404
 
 
-async def test_a_revoked_token_is_nobodys_at_once_and_soon_on_another_manager(
+async def test_a_revoked_token_is_refused_at_once_and_soon_by_another_manager(
     socket_dir: Path, database_url: str
 ) -> None:
     other_dir = socket_dir / "other"
@@ -192,7 +194,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_a_token_that_cannot_be_is_told_why(socket_dir: Path) -> None:
+async def test_an_invalid_token_is_refused_with_the_reason(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         for body, path in BAD:
             answer = await plane.http.post("/api/v1/tokens", json=body)
@@ -212,7 +214,7 @@ async def test_a_token_that_cannot_be_is_told_why(socket_dir: Path) -> None:
         assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
 
 
-async def test_until_there_is_a_token_this_machine_needs_none(socket_dir: Path) -> None:
+async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         who = (await plane.http.get(WHO)).json()
         assert (who["actor"], who["role"]) == ("local", "admin")
@@ -225,7 +227,7 @@ async def test_until_there_is_a_token_this_machine_needs_none(socket_dir: Path) 
         assert await status_of(again, token) == 200
 
 
-async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
+async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
     socket_dir: Path, database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(settings_in(socket_dir, database_url)) as plane:
@@ -274,7 +276,7 @@ async def test_the_setup_token_makes_one_token_once_and_is_kept_over_restarts(
     assert "larder_setup_" not in capsys.readouterr().out
 
 
-async def test_the_last_use_is_told_and_written_behind_the_request(socket_dir: Path) -> None:
+async def test_the_last_use_is_shown_and_written_after_the_request(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await made(plane, "used")
         assert (await plane.http.get("/api/v1/tokens/used")).json()["last_used_at"] is None
@@ -315,7 +317,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         assert 'larder_auth_failures_total{reason="unknown"} 41.0' in text
 
 
-def test_a_throttle_gives_a_burst_and_then_one_a_second_in_bounded_memory() -> None:
+def test_a_throttle_allows_a_burst_and_then_one_a_second_in_bounded_memory() -> None:
     throttle = Throttle(burst=3, per_second=1, most=10)
     assert [throttle.failed("a", 0.0) for _ in range(4)] == [0, 0, 0, 1]
     assert throttle.failed("b", 0.0) == 0
@@ -332,7 +334,7 @@ def test_a_throttle_gives_a_burst_and_then_one_a_second_in_bounded_memory() -> N
     assert six.failed("::ffff:1.2.3.5", 0) == 0
 
 
-def test_each_who_is_refused_has_a_share_of_the_audit_and_newcomers_a_reserve() -> None:
+def test_each_refused_caller_has_a_share_of_the_audit_and_newcomers_a_reserve() -> None:
     refusals = RefusalAudit[str](MinuteShare(whole=4, each=2, reserve=1))
     taken = [refusals.take(who, what, who + what, 0.0) for who in "abc" for what in "123"]
     assert taken == [True, True, False, True, True, False, True, False, False]

@@ -43,7 +43,7 @@ async def until_free(plane: Plane) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_held_up(socket_dir: Path) -> None:
+async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_delayed(socket_dir: Path) -> None:
     async with guarding(socket_dir, streams_per_token=2) as plane, AsyncExitStack() as opened:
         greedy, other = await made(plane, "greedy"), await made(plane, "other", tenants=["acme"])
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> Non
     assert limiter.in_use == 0
 
 
-async def test_the_overview_is_made_once_for_all_who_see_the_same_tenants(socket_dir: Path) -> None:
+async def test_the_overview_is_made_once_for_callers_of_the_same_tenants(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         await plane.put_quota("acme", 5, wait="")
         await plane.put_quota("other", 5, wait="")

@@ -79,7 +79,7 @@ async def all_blocks(plane: Plane, **query: str) -> list[dict[str, Any]]:
             return items
 
 
-async def test_a_lookup_says_the_tokens_that_an_engine_would_be_served(
+async def test_a_lookup_returns_the_tokens_that_an_engine_would_be_served(
     governed: Plane, engine: Client
 ) -> None:
     store(engine, KEYS[:6])
@@ -111,7 +111,7 @@ async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, node: Da
         assert [space["hits"] for space in found["items"][0]["spaces"]] == [{"l1": 7}, {"l1": 3}]
 
 
-async def test_locate_names_the_node_and_its_socket_and_leaves_out_who_holds_nothing(
+async def test_locate_names_the_node_and_its_socket_and_leaves_out_nodes_without_blocks(
     governed: Plane, node: DataPlane, engine: Client
 ) -> None:
     assert (await post(governed, "locate", **WHERE, tokens=TOKENS))["items"] == []
@@ -174,7 +174,7 @@ async def test_blocks_are_listed_page_by_page_with_filters(governed: Plane, engi
     assert [item["key"] for item in await all_blocks(governed, key=KEYS[3].hex())] == [KEYS[3].hex()]
 
 
-async def test_one_block_is_told_with_all_its_copies(
+async def test_one_block_is_shown_with_all_its_copies(
     governed: Plane, engine: Client, node: DataPlane
 ) -> None:
     with attach(node.socket, [make.space(dtype="fp8")], timeout_s=60) as other:
@@ -202,7 +202,7 @@ WRONG_LISTINGS: list[tuple[dict[str, str], int, str | None]] = [
 ]
 
 
-async def test_a_listing_that_cannot_be_is_refused_by_field(governed: Plane) -> None:
+async def test_an_invalid_listing_is_refused_by_field(governed: Plane) -> None:
     for query, status, path in WRONG_LISTINGS:
         response = await governed.http.get("/api/v1/blocks", params=query)
         assert response.status_code == status, response.text
@@ -210,7 +210,7 @@ async def test_a_listing_that_cannot_be_is_refused_by_field(governed: Plane) -> 
             assert [error["path"] for error in response.json()["errors"]] == [path]
 
 
-async def test_a_verification_finds_and_drops_what_is_corrupt(
+async def test_a_verification_finds_and_drops_corrupt_blocks(
     governed: Plane, engine: Client, node: DataPlane
 ) -> None:
     store(engine, KEYS)
@@ -240,7 +240,7 @@ def segment_file(node: DataPlane, segment: int) -> Any:
     raise AssertionError(f"segment {segment} has no memory")
 
 
-async def test_clear_needs_a_yes_and_leaves_what_permanent_pins_hold(governed: Plane, engine: Client) -> None:
+async def test_clear_needs_a_yes_and_leaves_blocks_of_permanent_pins(governed: Plane, engine: Client) -> None:
     store(engine, KEYS)
     store(engine, make.keys(5), tenant="")
     await governed.put_pin(
@@ -298,7 +298,7 @@ WRONG_LOOKUPS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_a_lookup_that_cannot_be_is_refused_by_field(governed: Plane) -> None:
+async def test_an_invalid_lookup_is_refused_by_field(governed: Plane) -> None:
     for body, paths in WRONG_LOOKUPS:
         for action in ("lookup", "locate"):
             refused = await post(governed, action, 422, **body)

@@ -90,7 +90,7 @@ async def stored_events(plane: Plane, name: str, count: int = 1) -> list[dict[st
         (CacheStart(), PoolStats(), False),
     ],
 )
-def test_a_cache_is_cold_until_half_of_what_it_lost_by_accident_is_there_again(
+def test_a_cache_is_cold_until_half_of_its_lost_bytes_are_cached_again(
     start: CacheStart, pool: PoolStats, cold: bool
 ) -> None:
     stats = msgspec.structs.replace(FakeNode(Path()).stats, start=start, pool=pool)
@@ -135,7 +135,7 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     ) == (4, 4096)
 
 
-async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_again(
+async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(node.stats, start=COLD)
@@ -160,7 +160,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_
 # ---- pins that hold nothing
 
 
-async def test_a_pin_that_holds_nothing_has_no_effect_and_says_what_to_expect(
+async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(
     plane: Plane, node: FakeNode
 ) -> None:
     await plane.put_pin("p")
@@ -205,7 +205,7 @@ async def test_only_a_pin_that_should_hold_something_holds_nothing(
     assert answer["holds_nothing"] is (stats.resident == 0 and stats.strength != "soft" and not stats.expired)
 
 
-async def test_a_pin_whose_blocks_are_on_another_node_lacks_nothing(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     parts = plane.app.parts
     other = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
@@ -291,7 +291,7 @@ async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, n
     assert (len(found), found["p49"], found["other"], "p50" in found) == (51, 1, 11, False)
 
 
-async def test_an_answer_to_a_new_pin_counts_what_is_already_cached(plane: Plane, node: FakeNode) -> None:
+async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: FakeNode) -> None:
     """The node acknowledges at once and tells of its blocks a moment later."""
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 4)])
     answer = await plane.put_pin("p")
@@ -427,7 +427,9 @@ async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, 
         assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
 
 
-async def test_status_says_how_caches_began_and_which_pins_hold_nothing(plane: Plane, node: FakeNode) -> None:
+async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(
+    plane: Plane, node: FakeNode
+) -> None:
     now = time.time()
     await tell(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
     code, out, _ = await larder(plane, "status")
@@ -483,7 +485,7 @@ def overview(**stats: Any) -> dict[str, Any]:
         ({"kind": "cold", "lost_blocks": 4}, 9, ""),
     ],
 )
-def test_a_line_about_a_cache_says_what_is_not_ordinary(
+def test_a_line_about_a_cache_shows_exceptions(
     monkeypatch: pytest.MonkeyPatch, start: dict[str, Any], blocks: int, line: str
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
@@ -495,7 +497,7 @@ def test_a_line_about_a_cache_says_what_is_not_ordinary(
     time.tzset()
 
 
-def test_a_line_about_an_empty_cache_says_what_tiers_hold() -> None:
+def test_a_line_about_an_empty_cache_shows_the_contents_of_tiers() -> None:
     tier = {"name": "disk", "serves": True, "blocks": 3, "stored_bytes": 3 << 20}
     start = {"kind": "cold", "reason": "the machine was restarted", "lost_blocks": 5}
     seen = overview(cold=True, start=start, tiers=[tier, {**tier, "name": "s3", "blocks": 1}])
@@ -522,7 +524,7 @@ def test_pins_that_fill_their_budget_are_trouble() -> None:
     assert caches.trouble({"nodes": pinned[:1], "pins": []}) == ""
 
 
-async def test_setting_a_pin_whose_blocks_nobody_stored_is_no_error_and_says_what_to_expect(
+async def test_setting_a_pin_without_stored_blocks_is_no_error_and_shows_what_to_expect(
     plane: Plane, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0, resolved=2)])
@@ -605,7 +607,7 @@ async def test_doctor_names_tiers_that_are_out_of_service(
     assert "dataplane.tier_directory_blocks" in tiers["fix"]
 
 
-def test_doctor_asks_a_silent_server_for_a_few_seconds(
+def test_doctor_waits_a_few_seconds_for_a_silent_server(
     here: Callable[[Plane], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_command, "ASK_S", 0.5)
@@ -616,7 +618,7 @@ def test_doctor_asks_a_silent_server_for_a_few_seconds(
     assert (code, cache["state"], "did not answer within 0.5 s" in cache["message"]) == (0, "ok", True)
 
 
-async def test_doctor_says_in_a_line_why_it_could_not_ask(
+async def test_doctor_reports_in_a_line_why_a_request_failed(
     here: Callable[[Plane], None], socket_dir: Path, node: FakeNode
 ) -> None:
     code, found = await examined()
@@ -635,7 +637,7 @@ async def test_doctor_says_in_a_line_why_it_could_not_ask(
         assert cache["message"].startswith("cache of node-a holds 0 blocks")
 
 
-async def test_doctor_asks_nobody_when_no_larder_runs_here(
+async def test_doctor_sends_no_request_when_no_larder_runs(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -652,7 +654,7 @@ async def test_doctor_asks_nobody_when_no_larder_runs_here(
         ("failed", "the last load failed; it is tried again", "3 only in tiers: load failed"),
     ],
 )
-def test_a_pin_whose_blocks_only_tiers_hold_is_said_not_to_be_whole(
+def test_a_pin_with_blocks_only_in_tiers_is_shown_as_incomplete(
     not_loaded: str, says: str, state: str
 ) -> None:
     whole: dict[str, Any] = {

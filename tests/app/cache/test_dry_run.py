@@ -36,7 +36,7 @@ async def dry_run(plane: Plane, status: int = 200, **body: Any) -> Any:
     return response.json()
 
 
-async def test_records_that_nodes_take_are_accepted_and_nothing_is_kept(
+async def test_records_that_nodes_accept_pass_a_dry_run_and_nothing_is_stored(
     governed: Plane, node: DataPlane
 ) -> None:
     await governed.put_quota("acme", 1 << 20)
@@ -69,7 +69,7 @@ async def test_records_that_nodes_take_are_accepted_and_nothing_is_kept(
     assert (await governed.get("/api/v1/pins"))["total"] == 1
 
 
-async def test_what_the_node_alone_can_know_is_told_by_the_node(governed: Plane) -> None:
+async def test_faults_that_only_a_node_can_find_are_reported_by_the_node(governed: Plane) -> None:
     tokens = list(range(4096))
     pins = {
         f"p{number}": {"model": "m", "tenant": f"t{number}", "tokens": tokens, "chunk_tokens": 1}
@@ -81,7 +81,7 @@ async def test_what_the_node_alone_can_know_is_told_by_the_node(governed: Plane)
     assert [(fault["path"], fault["code"]) for fault in item["faults"]] == [("pins", "too_many")]
 
 
-async def test_what_a_put_would_refuse_is_refused_below_its_record(governed: Plane) -> None:
+async def test_a_patch_is_refused_by_the_rules_of_a_put(governed: Plane) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "quotas"),
         ({"quotas": {}}, "quotas"),

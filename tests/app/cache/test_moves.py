@@ -33,7 +33,7 @@ async def move(plane: Plane, wait: str = WAIT, **body: Any) -> Any:
     return response.json()
 
 
-async def test_nodes_are_asked_and_say_how_far_they_are(plane: Plane, node: FakeNode) -> None:
+async def test_nodes_report_their_progress(plane: Plane, node: FakeNode) -> None:
     begun = await move(plane, "0s", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4, tier="disk")
     (item,) = begun["items"]
     assert (item["node"], item["error"], item["move"]["ended_at"]) == ("node-a", None, None)
@@ -80,7 +80,7 @@ async def test_blocks_of_a_tier_are_encoded_again_on_request(plane: Plane, node:
     assert (code, "--yes" in err) == (2, True)
 
 
-async def test_what_cannot_be_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+async def test_invalid_values_are_refused_by_field(plane: Plane, node: FakeNode) -> None:
     cases: list[tuple[Any, str]] = [
         ({"tier": "disk"}, "tenant"),
         ({"tenant": "acme"}, "tier"),
@@ -144,7 +144,7 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
         assert [state.cancelled for state in node.moves.values()] == [True, False, False]
 
 
-async def test_what_a_node_claims_of_a_move_is_answered(plane: Plane, node: FakeNode) -> None:
+async def test_claims_of_a_node_about_a_move_are_answered(plane: Plane, node: FakeNode) -> None:
     """A sum of counters may exceed what JSON can represent."""
     most = (1 << 64) - 1
     node.claimed_move = MoveState(
@@ -161,7 +161,7 @@ async def test_what_a_node_claims_of_a_move_is_answered(plane: Plane, node: Fake
     assert not any(character in out for character in "\x1b\0"), "texts of nodes do not control the terminal"
 
 
-async def test_the_command_moves_waits_and_asks_before(plane: Plane, node: FakeNode) -> None:
+async def test_the_command_moves_waits_and_confirms(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme", "--dry-run")
     assert (code, err, out) == (0, "", "node-a: 3 blocks (12 KiB)\n")
     code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme")

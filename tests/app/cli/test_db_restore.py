@@ -57,7 +57,7 @@ def test_a_backup_is_restored_with_its_key_on_an_empty_machine(state: Path, tmp_
     assert "as they should be" in run("check")
 
 
-def test_nothing_is_replaced_without_force_and_what_is_replaced_is_kept(state: Path) -> None:
+def test_nothing_is_replaced_without_force_and_replaced_files_are_kept(state: Path) -> None:
     run("backup", "b.tar")
     execute(state / "larder.db", "UPDATE store SET created_at = 7")
     (state / "manager.key").unlink()
@@ -91,7 +91,7 @@ def test_a_restore_is_audited_and_an_event(state: Path, monkeypatch: pytest.Monk
     assert "as they should be" in run("check"), "the chain of the audit log holds"
 
 
-def test_generations_go_on_above_those_that_nodes_have_applied(state: Path) -> None:
+def test_generations_continue_above_those_that_nodes_have_applied(state: Path) -> None:
     run("backup", "b.tar")
     execute(state / "larder.db", "UPDATE generations SET generation = 40 WHERE type = 'quotas'")
     newest = execute(state / "larder.db", "SELECT max(generation) FROM generations")[0][0]
@@ -135,7 +135,7 @@ def test_a_backup_that_cannot_be_used_changes_nothing(state: Path, statement: st
 
 
 @pytest.mark.parametrize("member", ["manager.key", "manager.key.next"])
-def test_a_backup_with_a_key_that_is_none_changes_nothing(state: Path, member: str) -> None:
+def test_a_backup_with_an_invalid_key_changes_nothing(state: Path, member: str) -> None:
     with tarfile.open("b.tar", "w") as tar:
         tar.add(state / "larder.db", "larder.db")
         garbage = tarfile.TarInfo(member)
@@ -179,7 +179,7 @@ def test_an_older_backup_is_migrated(state: Path, tmp_path: Path) -> None:
     assert "as they should be" in run("check")
 
 
-def test_a_postgres_database_is_told_what_to_run(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_postgres_database_gets_the_command_to_run(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("backup", "b.tar")
     monkeypatch.setenv("LARDER_DATABASE_URL", "postgresql://user:sesame@127.0.0.1:1/larder")
     output = run("restore", "b.tar", code=1)

@@ -17,7 +17,7 @@ from tests.app.plane import serving, settings_in
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_setup_token_that_is_not_taken_is_told_as_one(socket_dir: Path) -> None:
+async def test_a_refused_setup_token_is_reported_as_one(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         for wrong in ("WRONG", f"larder_setup_{'0' * 64}"):
             code, out, err = await larder(plane, "login", "--setup", wrong)
@@ -61,7 +61,7 @@ async def test_a_setup_token_need_not_be_an_argument(
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-async def test_the_token_of_a_context_is_kept_with_it(
+async def test_the_token_of_a_context_is_stored_with_it(
     socket_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, chosen: bool
 ) -> None:
     """Also of the current one, whose token would win over a stored one."""
@@ -87,7 +87,7 @@ async def test_the_token_of_a_context_is_kept_with_it(
         assert "larder login" in await output("whoami")
 
 
-async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) -> None:
+async def test_a_caller_without_a_token_is_shown_how_the_first_is_made(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir, auth="required")) as plane:
         code, _, err = await larder(plane, "quotas", "list")
         assert code == 5
@@ -95,7 +95,7 @@ async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) ->
         assert "auth.setup_token" in err
 
 
-async def test_a_journal_that_is_not_there_is_not_intact(settings: Settings, tmp_path: Path) -> None:
+async def test_a_missing_journal_is_not_intact(settings: Settings, tmp_path: Path) -> None:
     async with serving(settings) as plane:
         code, out, err = await larder(plane, "audit", "verify", "--file", "-")
         assert (code, out, err) == (1, "", "Error: standard input: expected entries, got none\n")

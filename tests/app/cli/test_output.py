@@ -158,7 +158,7 @@ def test_colour_is_for_terminals_without_no_color(
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_watched_list_appends_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_list_appends_new_items(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = iter([["a"], ["a"], ["b", "a"]])
 
     @click.command()
@@ -178,7 +178,7 @@ def test_a_watched_list_appends_what_is_new(monkeypatch: pytest.MonkeyPatch) -> 
     assert shown.stdout == "items:\n- a\nitems:\n- b\n"
 
 
-def test_contexts_are_kept_with_their_tokens_and_a_flag_beats_the_environment(
+def test_contexts_are_stored_with_their_tokens_and_a_flag_beats_the_environment(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[tuple[str, str]] = []

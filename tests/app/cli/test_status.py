@@ -33,7 +33,7 @@ async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, 
         assert (code, "rival" in out, "your tenants" in out) == (0, True, False)
 
 
-async def test_the_status_says_why_it_is_not_ready(settings: Settings) -> None:
+async def test_the_status_shows_why_it_is_not_ready(settings: Settings) -> None:
     async with serving(settings) as plane:
         code, out, _ = await larder(plane, "status")
         why = (await plane.http.get("/healthz/fleet")).json()["detail"]

@@ -155,7 +155,7 @@ async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(
     assert out.splitlines()[0].startswith("node-a: not selected")
 
 
-async def test_a_tier_that_selects_no_node_says_so(plane: Plane, node: FakeNode) -> None:
+async def test_a_tier_that_selects_no_node_is_reported(plane: Plane, node: FakeNode) -> None:
     nowhere = "  nvme: no node matches the selector rack=7,zone=b\n"
     code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--selector", "rack=7")
     assert (code, out) == (
@@ -171,7 +171,7 @@ async def test_a_tier_that_selects_no_node_says_so(plane: Plane, node: FakeNode)
     assert node.tiers == []
 
 
-async def test_what_cannot_be_is_told_by_option_or_field(plane: Plane) -> None:
+async def test_invalid_values_are_refused_by_option_or_field(plane: Plane) -> None:
     assert (await larder(plane, "tiers", "set", "nvme"))[0] == 2
     for text in ("[1]", "a: b: c", "word", "a: 1\n---\nb: 2"):
         code, _, err = await larder(plane, *SET[:-1], text)

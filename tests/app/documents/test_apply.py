@@ -147,7 +147,7 @@ async def test_all_types_are_applied_in_one_transaction_and_again_change_nothing
     assert len(entries) == 7
 
 
-async def test_what_changed_is_told_before_and_after(store: Store) -> None:
+async def test_changes_are_audited_before_and_after(store: Store) -> None:
     await store.apply(FULL)
     changed = FULL.replace("limit_bytes: 4GiB", "limit_bytes: 5GiB").replace(
         "tokens: [1, 2, 3, 4], chunk_tokens: 2, ttl_s: 60", "tokens: [1, 2, 9, 9], chunk_tokens: 2, ttl_s: 60"
@@ -198,7 +198,7 @@ async def test_a_pin_of_text_is_made_of_its_tokens_and_exported_with_its_keys(pl
 # ---- whose records
 
 
-async def test_prune_deletes_what_is_gone_from_the_file_and_nothing_of_others(store: Store) -> None:
+async def test_prune_deletes_records_that_left_the_file_and_nothing_of_others(store: Store) -> None:
     await store.apply(FULL)
     await store.apply({"apiVersion": "larder/v1", "managed_by": "team-b", "quotas": {"b": {"weight": 2}}})
     await store.apply({"apiVersion": "larder/v1", "quotas": {"nobody": {"weight": 2}}})
@@ -215,7 +215,7 @@ async def test_prune_deletes_what_is_gone_from_the_file_and_nothing_of_others(st
         await store.apply({"apiVersion": "larder/v1", "quotas": {}}, prune=True)
 
 
-async def test_records_of_others_are_conflicts_that_are_told_together(plane: Plane) -> None:
+async def test_records_of_other_owners_are_conflicts_reported_together(plane: Plane) -> None:
     mine = {"apiVersion": "larder/v1", "managed_by": "team-a", "quotas": {"a": {"weight": 2}}}
     assert (await plane.http.post("/api/v1/apply", json={"document": mine})).status_code == 200
     await plane.put_quota("free")
@@ -292,7 +292,7 @@ WRONG: list[tuple[str, list[str]]] = [
 ]  # fmt: skip
 
 
-async def test_who_may_change_little_cannot_keep_others_waiting_with_much(store: Store) -> None:
+async def test_a_caller_with_few_rights_cannot_delay_others_with_large_requests(store: Store) -> None:
     limited = Principal(actor="t", role="operator", salts=frozenset({"acme"}))
     for document in ("#" * (1 << 20) + "#", ["#" * (1 << 20), "#"], {"apiVersion": "x" * (1 << 20)}):
         with pytest.raises(
@@ -355,7 +355,7 @@ async def test_floors_are_checked_for_the_whole_outcome(plane: Plane) -> None:
     assert (await plane.http.get("/api/v1/quotas/c")).status_code == 404
 
 
-async def test_what_changed_since_the_diff_is_not_overwritten(plane: Plane) -> None:
+async def test_changes_since_the_diff_are_not_overwritten(plane: Plane) -> None:
     document = {"apiVersion": "larder/v1", "quotas": {"a": {"weight": 2}}}
     seen = (await plane.http.post("/api/v1/apply", json={"document": document, "dry_run": True})).json()
     await plane.put_quota("b")
@@ -452,7 +452,7 @@ WRITTEN = st.dictionaries(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(WRITTEN)
-def test_what_is_written_is_read_again(document: dict[str, Any]) -> None:
+def test_written_values_are_read_again(document: dict[str, Any]) -> None:
     assert read(write(document, ["a comment"])) == [document]
 
 
@@ -558,7 +558,7 @@ def test_an_export_that_is_applied_to_an_empty_database_is_exported_again(
         runner.run(store.database.close())
 
 
-async def test_an_export_holds_what_was_asked_for(store: Store) -> None:
+async def test_an_export_has_the_requested_records(store: Store) -> None:
     await store.apply(FULL)
     await store.apply({"apiVersion": "larder/v1", "quotas": {"b": {"limit_bytes": 1000}}})
     answer = await store.exports.export(["quotas"], "team-a", BY)
@@ -591,7 +591,7 @@ async def boot(store: Store, file: Path) -> StartupDocument:
     return StartupDocument(str(file), True, 1 << 20, store.apply_service, store.database, store.bus)
 
 
-async def test_the_file_of_a_start_is_applied_and_a_bad_one_keeps_what_was(
+async def test_the_file_of_a_start_is_applied_and_a_bad_one_changes_nothing(
     store: Store, tmp_path: Path
 ) -> None:
     file = tmp_path / "larder.yaml"

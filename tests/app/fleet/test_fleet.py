@@ -113,7 +113,7 @@ async def two_nodes(
 # ---- joining
 
 
-async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
+async def test_a_node_joins_by_a_token_and_applies_its_records(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with serving(settings) as plane:
@@ -140,7 +140,7 @@ async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
         assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
 
 
-async def test_a_token_is_shown_once_and_nothing_that_is_kept_holds_its_secret(settings: Settings) -> None:
+async def test_a_token_is_shown_once_and_nothing_stored_has_its_secret(settings: Settings) -> None:
     async with serving(settings) as plane:
         secret = parse_token(await token_of(plane)).secret
         for path in ("/api/v1/join-tokens", "/api/v1/audit"):
@@ -156,7 +156,7 @@ async def test_a_token_is_shown_once_and_nothing_that_is_kept_holds_its_secret(s
 
 
 @pytest.mark.parametrize("why", ["unknown", "wrong", "expired", "used", "revoked"])
-async def test_a_token_that_is_not_good_lets_nobody_in_and_is_audited(
+async def test_an_invalid_token_is_refused_and_audited(
     settings: Settings, make_node: Callable[..., DataPlane], why: str
 ) -> None:
     async with serving(settings) as plane:
@@ -220,7 +220,7 @@ async def test_a_node_that_comes_back_elsewhere_is_followed(
         assert status["applied"]
 
 
-async def test_a_management_plane_that_restarts_knows_its_nodes_and_pushes_what_was_committed(
+async def test_a_restarted_management_plane_knows_its_nodes_and_pushes_committed_changes(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with serving(settings) as plane:
@@ -466,7 +466,7 @@ async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_forc
 # ---- conditions
 
 
-async def test_a_quota_takes_effect_when_the_leases_of_what_is_too_much_end(
+async def test_a_quota_takes_effect_when_the_leases_of_the_excess_end(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with serving(settings) as plane:
@@ -520,7 +520,7 @@ async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settin
     assert not (alone / "manager.key").exists(), "who needs no key makes none"
 
 
-async def test_floors_are_held_against_the_nodes_that_they_are_for(
+async def test_floors_are_checked_against_their_nodes(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, _, _b):
@@ -538,7 +538,7 @@ async def test_floors_are_held_against_the_nodes_that_they_are_for(
         assert await put("x", floor_bytes=pool - 1, selector={"zone": "x"}) == 200
 
 
-async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stays_short(
+async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(
     settings: Settings,
 ) -> None:
     async with serving(settings) as plane:
@@ -562,7 +562,7 @@ async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stay
         ("release", "1\0"),
     ],
 )
-async def test_what_is_no_text_is_refused_and_written_down_harmless(
+async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(
     settings: Settings, field: str, value: str
 ) -> None:
     async with serving(settings) as plane:
@@ -578,7 +578,7 @@ async def test_what_is_no_text_is_refused_and_written_down_harmless(
         assert all(entry["name"].isascii() and entry["name"].isprintable() for entry in entries)
 
 
-def test_who_may_not_know_of_others_is_told_no_number_of_a_pool() -> None:
+def test_a_limited_caller_is_shown_no_size_of_a_pool() -> None:
     node = FleetNode("a", "ipc://a", capacity_bytes=10)
     floors: dict[str, Floor] = {"theirs": (None, 8)}
     more = {**floors, "mine": (None, 4)}

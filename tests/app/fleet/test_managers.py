@@ -115,7 +115,7 @@ async def _knows_both(manager: Manager, first: Manager) -> bool:
     )
 
 
-async def test_a_follower_shows_what_a_node_refused(two: tuple[Manager, Manager], node: FakeNode) -> None:
+async def test_a_follower_shows_refusals_of_nodes(two: tuple[Manager, Manager], node: FakeNode) -> None:
     first, second = two
     await until(lambda: len(first.events("push.ended")) >= PUSHES)
     node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "too odd")]
@@ -139,7 +139,7 @@ async def _node(manager: Manager) -> dict:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "ended"])
-async def test_another_manager_pushes_when_the_first_is_gone(
+async def test_another_manager_pushes_when_the_first_has_ended(
     two: tuple[Manager, Manager], node: FakeNode, how: str
 ) -> None:
     first, second = two
@@ -193,7 +193,7 @@ async def _follows(first: Manager, second: Manager) -> bool:
     return answer.is_success and await pushing(first) == [str(second.http.base_url)]
 
 
-async def test_streams_of_every_manager_tell_what_each_commits(two: tuple[Manager, Manager]) -> None:
+async def test_streams_of_every_manager_have_the_commits_of_each(two: tuple[Manager, Manager]) -> None:
     streams = [manager.stream() for manager in two]
     for stream in streams:
         await anext(stream)

@@ -62,7 +62,7 @@ async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None:
+async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
     assert await samples(plane) == {}
     node.stats.tier_load_seconds = {"disk": Histogram([0.1, 1.0], [1, 0, 2], 4.5)}
     await report(

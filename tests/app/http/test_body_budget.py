@@ -16,7 +16,7 @@ BUDGET = 8 << 20
 PART = BUDGET // SHARE
 
 
-def test_a_single_body_may_use_the_whole_budget_and_gives_it_back() -> None:
+def test_a_single_body_may_use_the_whole_budget_and_releases_it() -> None:
     budget = BodyBudget(BUDGET)
     with budget.body("a") as body:
         body.received(BUDGET)
@@ -90,7 +90,7 @@ class Unfinished:
 
 
 @pytest.mark.anyio
-async def test_a_crowd_of_unfinished_bodies_stays_within_the_budget_and_gives_it_back(
+async def test_unfinished_bodies_stay_within_the_budget_and_release_it(
     socket_dir: Path,
 ) -> None:
     path = "/api/v1/actions/lookup"
@@ -113,7 +113,7 @@ async def test_a_crowd_of_unfinished_bodies_stays_within_the_budget_and_gives_it
 
 
 @pytest.mark.anyio
-async def test_the_body_of_a_stranger_is_not_read(socket_dir: Path) -> None:
+async def test_the_body_of_an_unknown_caller_is_not_read(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         login = await Unfinished(plane, "/api/v1/session", 16 << 20).begin()
         assert await login.status() == 413

@@ -87,7 +87,7 @@ async def asking(socket_dir: Path, node: FakeNode) -> AsyncIterator[Asking]:
         yield Asking(plane, tokens)
 
 
-async def test_who_may_not_is_told_so_as_declared(asking: Asking) -> None:
+async def test_a_caller_without_the_role_is_refused_as_declared(asking: Asking) -> None:
     for name, (_, _, operation) in OPERATIONS.items():
         if operation["security"] and {} not in operation["security"]:
             wrong = await asking.ask(name, headers={"authorization": "Bearer larder_no_no"})
@@ -104,7 +104,7 @@ async def test_who_may_not_is_told_so_as_declared(asking: Asking) -> None:
         assert foreign.status_code == 403, name
 
 
-async def test_what_cannot_be_read_or_answered_is_told_as_declared(asking: Asking) -> None:
+async def test_unreadable_requests_and_unacceptable_types_are_refused_as_declared(asking: Asking) -> None:
     for name, (_, path, operation) in OPERATIONS.items():
         declared = operation["responses"]
         assert (await asking.ask(name, "?a=%00")).status_code == 400, name
@@ -123,7 +123,7 @@ async def test_what_cannot_be_read_or_answered_is_told_as_declared(asking: Askin
             assert answer.status_code == 415, name
 
 
-async def test_who_has_it_already_and_who_has_something_older_is_told_so_as_declared(asking: Asking) -> None:
+async def test_current_and_outdated_states_are_answered_as_declared(asking: Asking) -> None:
     for name, (method, _, operation) in OPERATIONS.items():
         if method == "GET":
             first = await asking.ask(name)

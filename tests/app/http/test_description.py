@@ -31,7 +31,7 @@ def operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]
     ]
 
 
-def test_it_is_what_the_specification_says(described: dict[str, Any]) -> None:
+def test_it_conforms_to_the_specification(described: dict[str, Any]) -> None:
     faults = [
         f"{fault.instance_path}: {fault.message}" for fault in OPENAPI_31_VALIDATOR.iter_errors(described)
     ]
@@ -46,7 +46,7 @@ def test_it_is_what_the_specification_says(described: dict[str, Any]) -> None:
             assert set(need) <= set(described["components"]["securitySchemes"]), (method, path)
 
 
-def test_every_route_has_a_name_a_summary_one_tag_and_says_who_may_call_it(described: dict[str, Any]) -> None:
+def test_every_route_has_a_name_a_summary_one_tag_and_its_callers(described: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, _, operation in operations(described)]
     assert len(set(names)) == len(names)
     reads: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
@@ -144,7 +144,7 @@ def test_every_reference_leads_somewhere(described: dict[str, Any]) -> None:
     walk(described)
 
 
-async def test_what_is_served_is_what_is_printed(plane: Plane) -> None:
+async def test_a_page_is_served_as_printed(plane: Plane) -> None:
     served = await plane.http.get("/api/openapi.json")
     assert served.headers["content-type"] == "application/vnd.oai.openapi+json"
     assert msgspec.json.decode(served.content) == description()

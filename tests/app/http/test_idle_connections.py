@@ -47,7 +47,7 @@ async def served(plane: Plane) -> bool:
         return False
 
 
-async def test_a_connection_ends_whose_request_does_not_come(
+async def test_a_connection_ends_if_its_request_does_not_arrive(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_protocol, "HEAD_S", 0.2)
@@ -108,7 +108,7 @@ async def test_an_answer_that_takes_long_is_left_alone(
             await reader.readuntil(b"acme")
 
 
-async def test_one_connection_too_many_is_told_so_and_the_next_after_it_is_served(
+async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_served(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:

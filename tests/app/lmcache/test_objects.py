@@ -90,7 +90,7 @@ async def shared_serving() -> AsyncIterator[Serving]:
             yield running
 
 
-async def test_what_clients_stored_is_listed_page_by_page(serving: Serving) -> None:
+async def test_objects_of_clients_are_listed_page_by_page(serving: Serving) -> None:
     serving.worker.store(prompt(5))
     serving.worker.store(prompt(2, 9), cache_salt="acme")
     expected = [*serving.names(prompt(5)), *serving.names(prompt(2, 9), "acme")]
@@ -136,7 +136,7 @@ async def test_deleted_objects_are_misses_and_are_counted_once(serving: Serving)
     assert (entry["action"], entry["kind"]) == ("invalidate", "blocks")
 
 
-async def test_what_is_held_is_deleted_by_force_alone(serving: Serving) -> None:
+async def test_leased_objects_are_deleted_by_force_alone(serving: Serving) -> None:
     serving.worker.store(prompt(2))
     assert serving.worker.lookup(prompt(2), "reader") == 2
     body = {"keys": serving.names(prompt(2)), "tier": "all"}
@@ -155,7 +155,7 @@ async def test_what_is_held_is_deleted_by_force_alone(serving: Serving) -> None:
     assert serving.worker.lookup(prompt(2), "third") == 0
 
 
-async def test_clear_leaves_what_is_held_unless_forced(serving: Serving) -> None:
+async def test_clear_leaves_leased_blocks_unless_forced(serving: Serving) -> None:
     serving.worker.store(prompt(2))
     serving.worker.store(prompt(2, 5))
     assert serving.worker.lookup(prompt(2), "reader") == 2
@@ -172,7 +172,7 @@ async def test_clear_leaves_what_is_held_unless_forced(serving: Serving) -> None
     ]
 
 
-async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
+async def test_a_prefetch_reports_its_result_once(serving: Serving) -> None:
     serving.worker.store(prompt(3))
     request = {"model_name": "llama", "world_size": 1, "token_ids": prompt(3) + prompt(2, 4)}
     begun = await serving.ask("POST", "/cache/prefetches", 202, json=request)
@@ -197,7 +197,7 @@ async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
         ({"source_tier": "l1"}, 400, "unsupported prefetch direction 'l1'->'l1'"),
     ],
 )
-async def test_a_prefetch_that_cannot_be_is_refused(
+async def test_an_invalid_prefetch_is_refused(
     shared_serving: Serving, change: dict[str, Any], status: int, detail: str
 ) -> None:
     request = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
@@ -205,7 +205,7 @@ async def test_a_prefetch_that_cannot_be_is_refused(
     assert answer["detail"].startswith(detail)
 
 
-async def test_status_has_what_lmcaches_describe_reads(serving: Serving) -> None:
+async def test_status_has_the_fields_that_lmcaches_describe_reads(serving: Serving) -> None:
     serving.worker.store(prompt(4))
     serving.worker.lookup(prompt(4), "open")
     fleet = serving.plane.app.parts.fleet
@@ -228,7 +228,7 @@ async def test_status_has_what_lmcaches_describe_reads(serving: Serving) -> None
     )
 
 
-async def test_usage_of_a_salt_is_what_its_clients_keep(serving: Serving) -> None:
+async def test_usage_of_a_salt_is_the_stored_bytes_of_its_clients(serving: Serving) -> None:
     serving.worker.store(prompt(4), cache_salt="acme")
     await serving.ask("PUT", "/quota/acme", json={"limit_gb": 1})
     fleet = serving.plane.app.parts.fleet
@@ -298,7 +298,7 @@ async def test_checksums_are_of_the_engines_own_memory(serving: Serving) -> None
         ({"instance_id": "x"}, 422, "instance_id"),
     ],
 )
-async def test_checksums_that_cannot_be_are_refused(
+async def test_invalid_checksums_are_refused(
     shared_serving: Serving, body: dict[str, Any], status: int, detail: str
 ) -> None:
     answer = await shared_serving.ask("POST", "/cache/checksums", status, json=body)
@@ -361,7 +361,7 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     assert answer.json()["stats"] is None
 
 
-async def test_health_says_when_new_workers_cannot_map_the_memory_and_when_they_can_again(
+async def test_health_shows_when_new_workers_cannot_map_the_memory_and_when_they_can_again(
     serving: Serving,
 ) -> None:
     """Another program's file has the name: every health check reports it until the file is gone."""

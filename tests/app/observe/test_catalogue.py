@@ -80,7 +80,7 @@ def test_common_fields_are_fields_of_events() -> None:
     assert set(COMMON_FIELDS) - fields == set()
 
 
-def test_what_changed_or_was_refused_is_stored() -> None:
+def test_changes_and_refusals_are_stored() -> None:
     assert "blocks.refused" not in NOT_STORED
     assert not [
         name

@@ -224,7 +224,7 @@ def test_a_store_is_one_trace_from_the_engine_to_the_data_plane(
     assert len(found) < 40, "no span is per block"
 
 
-def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_what_caused_them(
+def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_their_causes(
     socket_dir: Path, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 1 << 20

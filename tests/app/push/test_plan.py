@@ -11,16 +11,16 @@ HELD = Observed(5, "d5", "store")
 OLD = Observed(4, "d4", "store")
 
 
-def test_what_is_held_is_left_alone() -> None:
+def test_a_node_in_sync_is_left_alone() -> None:
     assert plan(W, HELD, PushMemory(), 0) == Wait()
 
 
 @pytest.mark.parametrize("observed", [None, OLD, Observed(5, "d5", "another"), Observed(9, "x", "another")])
-def test_what_is_not_held_is_pushed(observed: Observed | None) -> None:
+def test_a_node_out_of_sync_is_pushed_to(observed: Observed | None) -> None:
     assert isinstance(plan(W, observed, PushMemory(), 0), Push)
 
 
-def test_the_reason_says_why() -> None:
+def test_the_reason_is_shown() -> None:
     assert plan(W, None, PushMemory(), 0) == Push("joined")
     assert plan(W, OLD, PushMemory(acked=OLD, pushed=True), 0) == Push("change")
     assert plan(W, OLD, PushMemory(acked=HELD, pushed=True), 0) == Push("drift")
@@ -49,7 +49,7 @@ def test_a_nack_waits_for_another_generation_or_a_long_time() -> None:
     assert plan(DesiredSnapshot("store", 5, "for others"), OLD, memory, 1) == Push("change")
 
 
-def test_generation_0_wipes_nobody_but_arms_an_empty_node() -> None:
+def test_generation_0_wipes_no_node_but_arms_an_empty_one() -> None:
     empty = DesiredSnapshot("store", 0, "d0")
     assert plan(empty, Observed(7, "x", "another"), PushMemory(), 0) == Wait()
     assert plan(empty, None, PushMemory(), 0) == Push("joined")

@@ -30,7 +30,7 @@ from tests.app.plane import IMPATIENT, TOKENS, WAIT_S, Plane, serving, settings_
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_put_quota_is_applied_and_says_so(plane: Plane, node: FakeNode) -> None:
+async def test_a_put_quota_is_applied_and_reported_as_such(plane: Plane, node: FakeNode) -> None:
     answer = await plane.put_quota("acme", "4GiB")
     assert answer["limit_bytes"] == 4 << 30
     status = answer["status"]
@@ -140,7 +140,7 @@ async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNod
 
 
 @IMPATIENT
-async def test_a_node_that_asks_twice_for_bodies_is_refused_and_still_served(
+async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(
     plane: Plane, node: FakeNode
 ) -> None:
     node.asks_twice = True
@@ -182,7 +182,7 @@ async def test_a_restarted_node_that_remembers_is_left_alone(plane: Plane, node:
     assert len(node.received) == before
 
 
-async def test_drift_is_told_and_repaired(plane: Plane, node: FakeNode) -> None:
+async def test_drift_is_reported_and_repaired(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 7)
     good = node.observed["quotas"]
     node.drift("quotas")
@@ -191,7 +191,7 @@ async def test_drift_is_told_and_repaired(plane: Plane, node: FakeNode) -> None:
     await node.until(lambda: node.observed["quotas"] == good)
 
 
-async def test_a_restarted_plane_adopts_what_the_node_has(settings: Settings, node: FakeNode) -> None:
+async def test_a_restarted_plane_adopts_the_state_of_the_node(settings: Settings, node: FakeNode) -> None:
     async with serving(settings) as plane:
         await plane.put_quota("acme", 1)
         await plane.put_pin("p")
@@ -203,7 +203,7 @@ async def test_a_restarted_plane_adopts_what_the_node_has(settings: Settings, no
     assert len(node.received) == before
 
 
-async def test_what_was_committed_before_a_crash_is_pushed_after_it(
+async def test_changes_committed_before_a_crash_are_pushed_after_it(
     settings: Settings, node: FakeNode
 ) -> None:
     """The commit happens in a process that has no push worker and then is gone, as by a kill in between."""
@@ -229,7 +229,7 @@ async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: Fa
         assert [q.tenant for q in node.quotas] == ["acme"]
 
 
-async def test_a_database_that_was_set_back_overtakes_what_the_node_saw(
+async def test_a_database_that_was_set_back_overtakes_the_nodes_generation(
     settings: Settings, node: FakeNode
 ) -> None:
     async with serving(settings) as plane:

@@ -51,7 +51,7 @@ async def test_without_a_ceiling_a_tenants_operator_may_not_change_its_quota(soc
         assert (await put(plane, token, "/api/v1/pins/p", **PIN, tenant="acme")).status_code == 201
 
 
-async def test_whom_a_ceiling_binds_may_read_it_and_no_other_and_change_none(socket_dir: Path) -> None:
+async def test_a_bound_caller_may_read_its_ceiling_and_no_other_and_change_none(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         none = await send(plane, token, "GET", C)
@@ -72,7 +72,7 @@ async def test_whom_a_ceiling_binds_may_read_it_and_no_other_and_change_none(soc
         assert (await send(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
 
 
-async def test_a_ceiling_bounds_each_field_and_what_means_unbounded_is_above_it(socket_dir: Path) -> None:
+async def test_a_ceiling_bounds_each_field_and_unbounded_values_exceed_it(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         assert (await plane.http.put(C, json=CEILING)).status_code == 201
@@ -102,7 +102,7 @@ LEFT_OUT: tuple[tuple[str, Any, Any, Any], ...] = (
 """Field, what it is, something lower, and something higher."""
 
 
-async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_dir: Path) -> None:
+async def test_fields_that_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         named = (await plane.http.put(C, json={"note": "nothing is theirs to raise"})).json()
@@ -125,7 +125,7 @@ async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_di
             await plane.http.put(Q, json=whole, headers=ANY)
 
 
-async def test_no_bound_at_all_has_to_be_said_and_is_shown(socket_dir: Path) -> None:
+async def test_no_bound_at_all_must_be_explicit_and_is_shown(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         both = await plane.http.put(C, json={"max_weight": 2, "no_bound": ["max_weight"]})
@@ -143,7 +143,9 @@ async def test_no_bound_at_all_has_to_be_said_and_is_shown(socket_dir: Path) -> 
         assert (closed["max_limit_bytes"], closed["no_bound"]) == (None, [])
 
 
-async def test_the_command_line_says_what_has_no_bound_and_what_may_not_be_raised(plane: Plane) -> None:
+async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_not_be_raised(
+    plane: Plane,
+) -> None:
     code, out, err = await larder(plane, "ceilings", "set", "acme", "--limit", "8GiB", "--weight", "none")
     assert (code, err) == (0, "")
     assert (
@@ -188,7 +190,7 @@ async def test_ceilings_of_before_mean_the_same_after_the_upgrade(
         )
 
 
-async def test_what_an_admin_gave_above_the_ceiling_stays_when_something_else_changes(
+async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(
     socket_dir: Path,
 ) -> None:
     async with guarding(socket_dir) as plane:
@@ -252,7 +254,7 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
             assert (await send(plane, token, "GET", path)).status_code == 403
 
 
-async def test_a_stream_of_a_limited_caller_tells_of_its_tenants_alone(socket_dir: Path) -> None:
+async def test_a_stream_of_a_limited_caller_has_its_tenants_alone(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await made(plane, "other", tenants=["other"])
         async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:

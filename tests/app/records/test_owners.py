@@ -22,7 +22,7 @@ async def operator(plane: Plane) -> str:
     return await made(plane, "op", "operator", tenants=["acme"])
 
 
-async def test_a_limited_caller_neither_sets_nor_changes_whose_a_record_is(socket_dir: Path) -> None:
+async def test_a_limited_caller_neither_sets_nor_changes_owners(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await operator(plane)
         pin = {**PIN, "tenant": "acme"}
@@ -68,7 +68,7 @@ async def test_a_limited_caller_applies_its_own_documents_and_takes_nothing_over
         assert (await apply(document("us"), prune=True)).json()["deleted"] == 1
 
 
-async def test_nobody_makes_a_record_the_start_files_own_over_the_api(plane: Plane) -> None:
+async def test_no_caller_makes_a_record_the_start_files_own_over_the_api(plane: Plane) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "quotas/a": {"limit_bytes": 1}, "pins/a": PIN, "policies/default": {"algorithm": "arc"},
     }  # fmt: skip
@@ -98,7 +98,7 @@ async def test_the_start_file_keeps_its_own_and_an_admin_may_take_them_from_it(s
         assert taken.status_code == 200
 
 
-async def test_labels_of_nodes_are_not_asked_for_by_a_limited_callers_pins(socket_dir: Path) -> None:
+async def test_pins_of_a_limited_caller_do_not_read_labels_of_nodes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await operator(plane)
         pin, at = {**PIN, "tenant": "acme"}, "/api/v1/pins/mine"
@@ -118,7 +118,7 @@ async def test_labels_of_nodes_are_not_asked_for_by_a_limited_callers_pins(socke
         assert (response.status_code, response.json()["selector"]) == (200, {"zone": "eu"})
 
 
-async def test_generations_of_the_fleet_are_not_told_to_limited_callers(socket_dir: Path) -> None:
+async def test_generations_of_the_fleet_are_hidden_from_limited_callers(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await operator(plane)
         await plane.http.put("/api/v1/quotas/other", json={"limit_bytes": 5})

@@ -64,7 +64,7 @@ async def patched(plane: Plane, name: str, **fields: Any) -> Any:
     return await plane.http.patch(f"/api/v1/pins/{name}?wait=30s", json=fields, headers={"If-Match": "*"})
 
 
-async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_is_pushed(
+async def test_a_pin_is_in_the_pool_alone_unless_its_tier_is_gpu_and_a_change_is_pushed(
     plane: Plane, node: FakeNode
 ) -> None:
     first = await plane.put_pin("p")
@@ -90,7 +90,7 @@ async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_
     assert shown == {"p": "gpu", "ends": "gpu"}
 
 
-async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane: Plane) -> None:
+async def test_an_unknown_tier_is_refused_by_field_with_the_known_ones(plane: Plane) -> None:
     errors = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
     put = await plane.http.put("/api/v1/pins/p", json={**PIN, "tier": "disk"})
     assert (put.status_code, put.json()["errors"]) == (422, errors)
@@ -136,7 +136,7 @@ async def test_a_document_sets_the_tier_shows_a_change_of_it_and_is_exported_aga
     assert (await plane.get("/api/v1/pins/a"))["tier"] == "host"
 
 
-async def test_a_dry_run_asks_nodes_about_the_tier_too(plane: Plane, node: FakeNode) -> None:
+async def test_a_dry_run_includes_the_tier_on_nodes(plane: Plane, node: FakeNode) -> None:
     await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "gpu"}}})
     tried = node.received[-1]
     assert tried.dry_run
@@ -144,9 +144,7 @@ async def test_a_dry_run_asks_nodes_about_the_tier_too(plane: Plane, node: FakeN
     assert [(spec.name, spec.tier) for spec in specs] == [("q", "gpu")]
 
 
-async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is_said(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
     await tell(plane, node, [gpu_pin("p", 0, resident=0)], [])
     pin = await plane.get("/api/v1/pins/p")
@@ -186,7 +184,7 @@ async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
 
 
-async def test_why_no_gpu_of_a_node_keeps_gpu_copies_is_said(plane: Plane, node: FakeNode) -> None:
+async def test_reasons_why_a_gpu_has_no_gpu_copies_are_shown(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
     refused = pool(problem="the driver is too old", gpu_copies=0, used_bytes=0)
     for pools, size, why in (
@@ -231,7 +229,7 @@ async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copi
         assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
 
-async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limited_to_tenants(
+async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alone(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
@@ -251,9 +249,7 @@ async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limi
         assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
 
 
-async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Plane, node: FakeNode) -> None:
     pins = [gpu_pin(f"p{number:02}", number, resident=60) for number in range(60)]
     pins += [gpu_pin("other", 7, resident=1), gpu_pin("plain", 0, tier="host")]
     counters = {
@@ -311,7 +307,7 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert [pin.tier for pin in node.pins] == ["host"]
 
 
-async def test_a_release_that_knows_no_tiers_goes_on_with_its_database_and_back(
+async def test_a_release_without_tiers_continues_with_the_database_and_back(
     socket_dir: Path, database_url: str, node: FakeNode
 ) -> None:
     settings = settings_in(socket_dir, database_url)

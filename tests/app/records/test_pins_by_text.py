@@ -49,9 +49,7 @@ async def put(plane: Plane, status: int = 201, **fields: Any) -> Any:
     return response.json()
 
 
-async def test_a_text_is_pinned_by_the_keys_that_engines_give_its_tokens(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_text_is_pinned_by_the_keys_of_its_tokens_in_engines(plane: Plane, node: FakeNode) -> None:
     digest = await register(plane)
     answer = await put(plane, text=text(PROMPT))
     assert (answer["key_count"], answer["tenant"], answer["model"]) == (10, "acme", "m")
@@ -77,7 +75,7 @@ async def test_messages_are_pinned_as_the_chat_template_writes_them(plane: Plane
     assert node.bodies[pin.keys_digest] == b"".join(chain(tokens, "acme", chunk_tokens=CHUNK))
 
 
-async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+async def test_texts_that_cannot_be_tokenized_are_refused_by_field(plane: Plane, node: FakeNode) -> None:
     refused = await put(plane, 422, text=text(PROMPT))
     assert refused["errors"][0]["path"] == "text"
     assert "'m' (no tokenizer is registered)" in refused["detail"]
@@ -106,7 +104,7 @@ async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node
     assert node.pins == []
 
 
-async def test_the_answer_says_how_much_is_there_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
+async def test_the_answer_has_the_amount_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
     assert (await plane.put_pin("p"))["summary"] == "resolved 2 chunks, 0 resident, 0 B"
     stats = PinStats("p", resolved=2, resident=1, bytes=96 << 20, guaranteed=1)
     node.stats = msgspec.structs.replace(node.stats, pins=[stats])
@@ -127,7 +125,7 @@ async def send(plane: Plane, method: str, path: str = P, body: Any = None, **hea
     return await plane.http.request(method, path, json=body, headers=named, auth=lambda request: request)
 
 
-async def test_a_pin_is_changed_by_who_names_its_state(plane: Plane) -> None:
+async def test_a_pin_is_changed_only_with_its_state(plane: Plane) -> None:
     made = await send(plane, "PUT", body=PIN)
     assert (made.status_code, made.headers["etag"]) == (201, made.json()["etag"])
     for method, body in (("PUT", PIN), ("PATCH", {"note": "x"}), ("DELETE", None)):
@@ -139,7 +137,7 @@ async def test_a_pin_is_changed_by_who_names_its_state(plane: Plane) -> None:
     assert (await send(plane, "PATCH", body={"note": "x"}, if_match="*")).status_code == 404
 
 
-async def test_a_patch_changes_what_it_names_and_never_what_is_pinned(plane: Plane, node: FakeNode) -> None:
+async def test_a_patch_changes_the_named_fields_and_never_the_prefix(plane: Plane, node: FakeNode) -> None:
     before = time.time()
     made = await plane.put_pin("p", ttl_s=60, refresh_on_hit=True, note="trial")
 

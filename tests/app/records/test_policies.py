@@ -37,7 +37,7 @@ async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(
     ]
 
 
-async def test_a_policy_that_cannot_be_is_refused_by_field(plane: Plane) -> None:
+async def test_an_invalid_policy_is_refused_by_field(plane: Plane) -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({"algorithm": "belady"}, "algorithm"),
         ({"admission": "yes"}, "admission"),
@@ -59,7 +59,7 @@ async def test_a_policy_that_cannot_be_is_refused_by_field(plane: Plane) -> None
         assert field in [error["path"] for error in response.json()["errors"]], fields
 
 
-async def test_a_put_that_says_nothing_keeps_the_record(plane: Plane) -> None:
+async def test_an_empty_put_keeps_the_record(plane: Plane) -> None:
     await plane.http.put(P, json=WHOLE)
     assert (await plane.http.put(P, json={})).status_code == 422
     assert (await plane.get(P))["algorithm"] == "s3fifo"
@@ -67,14 +67,14 @@ async def test_a_put_that_says_nothing_keeps_the_record(plane: Plane) -> None:
     assert (await plane.get(P))["algorithm"] == "lru", "a put is the whole intent"
 
 
-async def test_a_name_that_cannot_be_is_told(plane: Plane) -> None:
+async def test_an_invalid_name_is_reported(plane: Plane) -> None:
     for method in ("GET", "PUT", "PATCH", "DELETE"):
         body: dict[str, Any] | None = {"algorithm": "lru"} if method in ("PUT", "PATCH") else None
         response = await plane.http.request(method, "/api/v1/policies/a b", json=body)
         assert (response.status_code, response.json()["errors"][0]["path"]) == (422, "name")
 
 
-async def test_every_policy_but_the_default_says_for_which_nodes_it_is(plane: Plane, node: FakeNode) -> None:
+async def test_every_policy_but_the_default_shows_its_nodes(plane: Plane, node: FakeNode) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("night", {"algorithm": "lru"}, "selector"),
         ("night", {"algorithm": "lru", "selector": {}}, "selector"),
@@ -97,7 +97,7 @@ async def test_every_policy_but_the_default_says_for_which_nodes_it_is(plane: Pl
     assert (await plane.http.put(f"{P}?wait=30s", json={"algorithm": "lru"})).json()["status"]["applied"]
 
 
-async def test_a_policy_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
+async def test_a_policy_is_changed_only_with_its_state(plane: Plane) -> None:
     async def send(method: str, body: Any = None, **headers: str) -> Any:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await plane.http.request(method, P, json=body, headers=named, auth=lambda request: request)
@@ -139,7 +139,7 @@ async def test_policies_are_listed_by_page_sort_and_filter(plane: Plane) -> None
     assert await names(f"limit=2&cursor={first['next_cursor']}") == ["p2"]
 
 
-async def test_what_nodes_have_in_force_is_shown_with_and_without_a_record(
+async def test_the_records_in_force_on_nodes_are_shown_with_and_without_a_record(
     plane: Plane, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(

@@ -111,9 +111,7 @@ async def test_a_node_that_does_not_know_the_question_is_named(plane: Plane, nod
 
 
 @IMPATIENT
-async def test_a_node_that_answers_something_else_or_nothing_harms_nobody(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_node_that_answers_wrongly_or_not_at_all_harms_no_other(plane: Plane, node: FakeNode) -> None:
     node.answers = lambda message: Resized(getattr(message, "nonce", ""), 1)
     (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
     assert "answered with Resized, expected Prefixes" in failed_nodes["error"]
@@ -165,7 +163,7 @@ async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(
     assert (await plane.get("/api/v1/pins"))["total"] == 0
 
 
-async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
+async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.prefixes = [

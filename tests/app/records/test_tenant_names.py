@@ -37,7 +37,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-async def test_no_record_is_made_for_a_name_that_cannot_be_seen(shared_guarded: Plane, name: str) -> None:
+async def test_no_record_is_made_for_an_invisible_name(shared_guarded: Plane, name: str) -> None:
     at = quote(name, safe="")
     document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
     requests: list[tuple[str, str, Any, str]] = [
@@ -57,7 +57,7 @@ async def test_no_record_is_made_for_a_name_that_cannot_be_seen(shared_guarded: 
         assert (await shared_guarded.get(f"/api/v1/{kind}"))["total"] == 0
 
 
-async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
+async def test_clients_of_such_a_salt_are_shown_and_can_be_invalidated(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(node.stats, tenants=[TenantStats("a\u202eb", bytes=7)])
@@ -85,7 +85,7 @@ async def test_no_record_is_made_for_a_name_that_no_url_has(shared_guarded: Plan
         assert (answer.status_code, "cannot be used in a URL" in answer.json()["detail"]) == (422, True)
 
 
-def test_what_nobody_sees_is_shown_as_an_escape() -> None:
+def test_invisible_characters_are_shown_as_escapes() -> None:
     assert plain("acme\ufe0f") == "acme\\ufe0f"
     assert plain("\u3164\u2800") == "\\u3164\\u2800"
     assert (cell(" acme"), cell("acme\u115f "), cell("acme")) == ("' acme'", "'acme\\u115f '", "acme")

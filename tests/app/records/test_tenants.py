@@ -109,7 +109,7 @@ async def adopt(plane: Plane, tenant: str, **body: Any) -> Any:
     return await plane.http.post(f"{T}/{tenant}/adopt?wait=30s", json=body)
 
 
-async def test_who_has_no_quota_gets_one_that_takes_nothing_away(
+async def test_a_tenant_without_a_quota_gets_one_without_limits(
     reporting_plane: Plane, node: FakeNode
 ) -> None:
     made = await adopt(reporting_plane, "wild", floor_bytes="1KiB", note="found")
@@ -138,7 +138,7 @@ async def test_who_has_no_quota_gets_one_that_takes_nothing_away(
     assert (await reporting_plane.get(f"{T}/_default"))["managed"] is True
 
 
-async def test_who_is_limited_to_tenants_sees_theirs(reporting_plane: Plane) -> None:
+async def test_callers_of_some_tenants_see_theirs(reporting_plane: Plane) -> None:
     tenants = reporting_plane.app.parts.tenants
     mine = Principal(salts=frozenset({"acme", ""}))
     page = await tenants.page(PageRequest(10), None, mine)
@@ -149,7 +149,7 @@ async def test_who_is_limited_to_tenants_sees_theirs(reporting_plane: Plane) -> 
             await tenants.get(tenant, mine)
 
 
-async def test_a_dry_run_tells_what_lower_limits_would_evict_at_once(
+async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(
     reporting_plane: Plane, node: FakeNode
 ) -> None:
     tier = TierStats("disk", "disk", 1000, serves=True, tenants=[TierTenantStats("acme", 2, 200)])

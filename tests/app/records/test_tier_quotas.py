@@ -124,7 +124,7 @@ async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNod
     assert (code, "tiers.disk.floor_bytes" in err) == (1, True), err
 
 
-async def test_a_pin_shows_what_tiers_hold_of_it(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_shows_its_blocks_in_tiers(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     in_tier = PinInTier(12, 96 << 20, 10)
     stats = PinStats("p", resolved=12, resident=0, bytes=0, guaranteed=0, tiers={"disk": in_tier})
@@ -141,7 +141,7 @@ async def test_a_pin_shows_what_tiers_hold_of_it(plane: Plane, node: FakeNode) -
     assert json.loads(out)["tiers"]["disk"]["guaranteed"] == 10
 
 
-async def test_a_scrape_tells_of_quotas_in_tiers(plane: Plane, node: FakeNode) -> None:
+async def test_a_scrape_has_quotas_in_tiers(plane: Plane, node: FakeNode) -> None:
     tenants = [TierTenantStats("acme", 2, 200, 100, 90, 300), TierTenantStats("rival", 1, 50)]
     tier = TierStats("disk", "disk", 1000, serves=True, blocks=3, stored_bytes=250, tenants=tenants)
     node.stats = msgspec.structs.replace(node.stats, tiers=[tier])

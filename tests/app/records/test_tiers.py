@@ -29,7 +29,7 @@ NVME = TierSpec("nvme", "disk", 2 << 30, {"directories": ["/mnt/nvme0/larder"]},
 SECRET = "hunter2-very-secret"
 
 
-async def test_a_tier_reaches_the_node_and_a_deleted_one_leaves_none(plane: Plane, node: FakeNode) -> None:
+async def test_a_tier_reaches_the_node_and_a_deleted_one_is_removed(plane: Plane, node: FakeNode) -> None:
     response = await plane.http.put(f"{T}?wait=30s", json=DISK)
     assert response.status_code == 201, response.text
     assert response.json()["status"]["applied"] is True
@@ -78,7 +78,7 @@ async def test_a_tier_that_drains_is_deleted_when_other_tiers_hold_its_blocks(
     assert (await plane.http.delete(T)).status_code == 200, "the drain was cancelled"
 
 
-async def test_a_node_is_sent_no_tiers_before_there_is_a_record(plane: Plane, node: FakeNode) -> None:
+async def test_a_node_is_sent_no_tiers_before_a_record_exists(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme")
     await plane.until_state("in_sync")
     assert "tiers" not in {snapshot.type for snapshot in node.received}
@@ -123,7 +123,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_a_field_that_cannot_be_is_refused_by_its_path(plane: Plane) -> None:
+async def test_an_invalid_field_is_refused_by_its_path(plane: Plane) -> None:
     for fields, path in BAD:
         response = await plane.http.put(T, json={**DISK, **fields})
         assert response.status_code == 422, (fields, response.text)
@@ -177,7 +177,7 @@ async def test_a_secret_in_place_of_a_reference_is_refused_and_shown_nowhere(
     assert SECRET not in output.out + output.err + caplog.text
 
 
-async def test_references_are_kept_as_they_are(plane: Plane, node: FakeNode) -> None:
+async def test_references_stay_as_they_are(plane: Plane, node: FakeNode) -> None:
     made = await plane.http.put("/api/v1/tiers/shared?wait=30s", json=REDIS)
     assert made.status_code == 201, made.text
     assert made.json()["parameters"] == REDIS["parameters"] == node.tiers[0].parameters
@@ -205,7 +205,7 @@ async def test_a_tier_of_a_type_with_codecs_compresses(plane: Plane, node: FakeN
         ]
 
 
-async def test_a_tier_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
+async def test_a_tier_is_changed_only_with_its_state(plane: Plane) -> None:
     async def changed(method: str, body: Any = None, **headers: str) -> Any:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await plane.http.request(method, T, json=body, headers=named, auth=lambda request: request)
@@ -262,7 +262,7 @@ async def test_a_refusal_is_shown_by_node_with_the_name_of_the_tier(plane: Plane
     assert (mended["faults"], mended["status"]["applied"]) == ({}, True)
 
 
-async def test_nodes_say_in_a_dry_run_what_they_would_refuse(plane: Plane, node: FakeNode) -> None:
+async def test_nodes_report_in_a_dry_run_what_they_would_refuse(plane: Plane, node: FakeNode) -> None:
     assert (await plane.http.put("/api/v1/tiers/a?wait=30s", json=DISK)).is_success
     node.faults = [Fault("tiers[1].parameters.directories", "bad_field", "read-only file system")]
     tried = await plane.http.post("/api/v1/actions/dry-run", json={"tiers": {"nvme": DISK}})
@@ -285,7 +285,7 @@ async def test_a_tier_is_for_the_nodes_that_it_selects(plane: Plane, node: FakeN
     assert [spec.name for spec in node.tiers] == ["every"]
 
 
-async def test_what_tiers_hold_and_whether_they_serve_is_shown_by_node(plane: Plane, node: FakeNode) -> None:
+async def test_contents_and_states_of_tiers_are_shown_by_node(plane: Plane, node: FakeNode) -> None:
     await plane.http.put(f"{T}?wait=30s", json=DISK)
     away = TierStats(
         "nvme",

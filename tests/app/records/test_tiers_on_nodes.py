@@ -103,7 +103,7 @@ async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(
     await until_tier(governed, lambda tier: tier is not None and tier.serves)
 
 
-async def test_what_a_node_cannot_take_is_refused_by_it_and_keeps_the_tiers_in_force(
+async def test_an_unusable_tier_is_refused_by_its_node_and_leaves_the_tiers_in_force(
     governed: Plane, tmp_path: Path
 ) -> None:
     assert (await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))).is_success

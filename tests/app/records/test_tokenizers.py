@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 SYSTEM = [{"role": "system", "content": "w1 w2"}, {"role": "user", "content": " w3 "}]
 
 
-async def test_a_tokenizer_is_kept_with_its_digest_and_listed_without_its_file(plane: Plane) -> None:
+async def test_a_tokenizer_is_stored_with_its_digest_and_listed_without_its_file(plane: Plane) -> None:
     made = await put(
         plane, chat_template=TEMPLATE, special_tokens={"bos_token": "<bos>"}, note="as vLLM has it"
     )
@@ -43,7 +43,7 @@ async def test_a_tokenizer_is_kept_with_its_digest_and_listed_without_its_file(p
     assert "version" not in json.dumps(entries[1]["after"]), "the audit keeps a digest of the file"
 
 
-async def test_it_is_changed_by_who_names_its_state_and_the_same_again_changes_nothing(plane: Plane) -> None:
+async def test_a_record_is_changed_with_its_state_and_the_same_again_changes_nothing(plane: Plane) -> None:
     made = await put(plane)
     assert (await put(plane))["revision"] == made["revision"]
 
@@ -92,7 +92,7 @@ async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
         ({"colour": 1}, "colour"),
     ],
 )
-async def test_what_is_no_tokenizer_is_refused_by_field(
+async def test_an_invalid_tokenizer_is_refused_by_field(
     shared_plane: Plane, fields: dict[str, Any], path: str
 ) -> None:
     response = await shared_plane.http.put(T, json={**PUT, **fields})
@@ -116,7 +116,7 @@ async def encoded(plane: Plane, **options: Any) -> list[int]:
     return list(found.tokens)
 
 
-async def test_a_text_gets_the_special_tokens_of_the_tokenizer_unless_told_otherwise(plane: Plane) -> None:
+async def test_a_text_gets_the_special_tokens_of_the_tokenizer_by_default(plane: Plane) -> None:
     await put(plane, tokenizer=words(bos=True))
     assert await encoded(plane, text="w7 w8 what") == [BOS, 7, 8, UNKNOWN]
     assert await encoded(plane, text="") == [BOS]
@@ -124,14 +124,14 @@ async def test_a_text_gets_the_special_tokens_of_the_tokenizer_unless_told_other
     assert await encoded(plane, text="w7 w8") == [7, 8]
 
 
-async def test_messages_become_what_the_template_says_and_nothing_more(plane: Plane) -> None:
+async def test_messages_are_rendered_by_the_template_alone(plane: Plane) -> None:
     await put(plane, tokenizer=words(bos=True), chat_template=TEMPLATE, special_tokens={"bos_token": "<bos>"})
     tokens = await encoded(plane, messages=SYSTEM)
     assert tokens == [BOS, 1, 2, END, USER, 3, END]
     assert await encoded(plane, messages=SYSTEM, add_generation_prompt=True) == [*tokens, USER]
 
 
-async def test_no_text_is_cut_whatever_the_file_says(plane: Plane) -> None:
+async def test_a_tokenizer_file_cannot_truncate_a_text(plane: Plane) -> None:
     await put(plane, tokenizer=words(cut=4))
     assert await encoded(plane, text=text(list(range(1000)))) == list(range(1000))
 

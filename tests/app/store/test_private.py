@@ -78,7 +78,7 @@ def test_a_running_larder_leaves_nothing_that_others_can_read(socket_dir: Path, 
 
 
 @pytest.mark.anyio
-async def test_files_that_others_can_read_are_told_at_the_start_and_stay_as_they_are(
+async def test_files_that_others_can_read_are_reported_at_the_start_and_stay_as_they_are(
     socket_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(settings_in(socket_dir)):

@@ -33,7 +33,7 @@ async def insert(database: Database, number: int) -> None:
         await session.execute(sa.text("INSERT INTO t VALUES (:n)"), {"n": number})
 
 
-async def test_a_read_sees_one_moment_and_the_next_one_sees_what_came_meanwhile(database: Database) -> None:
+async def test_a_read_sees_one_moment_and_the_next_one_sees_later_commits(database: Database) -> None:
     async with database.read() as session:
         assert await session.scalar(COUNT) == 1
         await insert(database, 2)
@@ -79,7 +79,7 @@ async def test_reads_leave_no_transaction_behind(database: Database) -> None:
     assert busy == 0, "a reader still looks at an old moment"
 
 
-async def test_what_a_statement_gave_is_all_there(database: Database) -> None:
+async def test_the_result_of_a_statement_is_complete(database: Database) -> None:
     async with database.write() as session:
         given = [{"n": number} for number in range(2, 5)]
         result: Any = await session.execute(sa.text("INSERT INTO t VALUES (:n)"), given)

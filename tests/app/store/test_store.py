@@ -61,11 +61,11 @@ def services(database: Database) -> tuple[Quotas, Pins]:
     )
 
 
-async def test_migrations_make_what_the_models_say(database: Database) -> None:
+async def test_migrations_create_the_tables_of_the_models(database: Database) -> None:
     await migrate.check(database)
 
 
-async def test_migrations_go_down_to_nothing_and_up_again(database: Database) -> None:
+async def test_migrations_run_down_to_nothing_and_up_again(database: Database) -> None:
     async with database.read() as session:
         first = await identity.store_id(session)
     await migrate.downgrade(database, "base")
@@ -137,7 +137,7 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     assert (rows[1].after["limit_bytes"], rows[1].after["mode"]) == (1024, "enforce")
 
 
-async def test_nothing_of_a_change_is_there_when_its_commit_fails(
+async def test_nothing_of_a_change_is_stored_when_its_commit_fails(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quota_service, _ = services(database)
@@ -156,7 +156,7 @@ async def test_nothing_of_a_change_is_there_when_its_commit_fails(
         assert [row.tenant for row in await quotas.shares(session)] == ["acme"]
 
 
-async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> None:
+async def test_a_put_of_the_same_record_changes_nothing(database: Database) -> None:
     quota_service, _ = services(database)
     first, created = await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
     second, again = await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
@@ -236,7 +236,7 @@ async def test_a_change_is_not_committed_to_a_file_that_was_removed(tmp_path: Pa
     await database.close()
 
 
-async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
+async def test_a_snapshot_shows_one_commit(database: Database) -> None:
     quota_service, _ = services(database)
     desired = DesiredState(database)
     await quota_service.put("b", QuotaPut(limit_bytes=1), BY)
@@ -247,7 +247,7 @@ async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
     assert built.desired.digest == digest_of(built.body)
 
 
-async def test_a_body_is_kept_as_long_as_a_pin_names_it(database: Database) -> None:
+async def test_a_body_is_stored_while_a_pin_refers_to_it(database: Database) -> None:
     _, pin_service = services(database)
     one, other = (
         PinPut(model="m", tokens=[1, 2], chunk_tokens=2),
@@ -263,7 +263,7 @@ async def test_a_body_is_kept_as_long_as_a_pin_names_it(database: Database) -> N
         assert await pins.bodies(session, [digest]) == {}
 
 
-async def test_sqlite_keeps_what_it_acknowledged(database: Database) -> None:
+async def test_sqlite_keeps_acknowledged_commits(database: Database) -> None:
     if database.engine.dialect.name != "sqlite":
         pytest.skip("pragmas are SQLite's")
     async with database.engine.connect() as connection:

@@ -51,7 +51,7 @@ def test_a_restart_that_hangs_replaces_the_process_with_its_lock_and_its_socket(
     assert '"larder.cut_off"' in ran.stderr
 
 
-def test_a_stop_that_hangs_ends_with_its_children_and_says_so() -> None:
+def test_a_stop_that_hangs_ends_with_its_children_and_reports_it() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
     )

@@ -124,7 +124,7 @@ async def _counts(url: str) -> dict[str, int]:
     return counts
 
 
-async def test_each_row_is_still_there_after_the_migration(old_url: str) -> None:
+async def test_each_row_exists_after_the_migration(old_url: str) -> None:
     before = await _counts(old_url)
     assert all(before.values()), "the fixture has rows in all tables"
     database = Database(old_url)
@@ -158,7 +158,7 @@ def _renamed(event: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "fields": fields}
 
 
-async def test_the_api_shows_what_it_showed_before(upgraded: Plane, before: Any) -> None:
+async def test_the_api_shows_the_same_as_before(upgraded: Plane, before: Any) -> None:
     for name, without in FROM_NODES.items():
         shown = before[name]
         if name == "events":
@@ -170,7 +170,7 @@ async def test_the_api_shows_what_it_showed_before(upgraded: Plane, before: Any)
     assert (await upgraded.get("/api/v1/pushes"))["total"] >= before["pushes"]
 
 
-async def test_the_audit_goes_on_from_the_entries_of_before(upgraded: Plane, before: Any) -> None:
+async def test_the_audit_continues_from_earlier_entries(upgraded: Plane, before: Any) -> None:
     then = before["audit/verify"]
     await upgraded.put_quota("new", 1, wait="0s")
     verified = await upgraded.get("/api/v1/audit/verify")

@@ -111,7 +111,7 @@ async def test_prefill_that_was_saved_is_estimated_with_the_rates_that_are_set(p
     assert (await report(plane))["totals"]["saved_prefill_s"] == 2
 
 
-async def test_memory_serves_what_no_tier_served(plane: Plane) -> None:
+async def test_memory_serves_the_tokens_that_no_tier_served(plane: Plane) -> None:
     await used(plane, 0, held_kib_s=3600, served_tokens=100, served_bytes=1000)
     await used(plane, 0, node="old", served_tokens=7)
     await used_in_tier(plane, 0, "disk", held_kib_s=7200, served_tokens=30, served_bytes=300)
@@ -159,7 +159,7 @@ async def test_the_command_shows_tiers(plane: Plane) -> None:
     assert (code, err, "disk" in out) == (0, "", False)
 
 
-async def test_a_report_is_csv_when_asked_for_by_name_or_by_header(plane: Plane) -> None:
+async def test_a_report_is_csv_on_request_by_name_or_by_header(plane: Plane) -> None:
     await used(plane, 1, "acme, inc", held_kib_s=1, served_tokens=3)
     query = f"/api/v1/usage?from={START}&to={START + DAY}"
     by_name = await plane.http.get(f"{query}&format=csv")
@@ -217,7 +217,7 @@ async def test_without_times_a_report_ends_now(plane: Plane) -> None:
         ("tenant=", "tenant"),
     ],
 )
-async def test_what_cannot_be_asked_is_refused_by_name(plane: Plane, query: str, path: str) -> None:
+async def test_an_invalid_request_is_refused_by_name(plane: Plane, query: str, path: str) -> None:
     response = await plane.http.get(f"/api/v1/usage?{query}")
     assert response.status_code == 422, response.text
     assert [error["path"] for error in response.json()["errors"]] == [path]
@@ -248,7 +248,7 @@ async def test_a_caller_of_one_tenant_sees_that_one_alone(plane: Plane) -> None:
         await plane.app.parts.usage.report("tenant", "1h", "", "", OTHERS, mine)
 
 
-async def test_one_tenant_can_be_asked_for_also_those_without_an_account(plane: Plane) -> None:
+async def test_one_tenant_can_be_read_even_without_an_account(plane: Plane) -> None:
     for tenant in ("a", "b", "", OTHERS):
         await used(plane, 0, tenant, served_tokens=1)
     for name in ("a", "_default", OTHERS):
@@ -256,13 +256,13 @@ async def test_one_tenant_can_be_asked_for_also_those_without_an_account(plane: 
         assert [item["group"] for item in answer["items"]] == [name]
 
 
-async def test_sums_beyond_63_bits_are_told(plane: Plane) -> None:
+async def test_sums_beyond_63_bits_are_refused(plane: Plane) -> None:
     for node in ("n1", "n2", "n3"):
         await used(plane, 0, node=node, held_kib_s=2**62)
     assert (await report(plane))["totals"]["byte_hours"] == pytest.approx(3 * 2**72 / 3600)
 
 
-async def test_old_usage_goes_batch_by_batch_and_marks_stay(plane: Plane) -> None:
+async def test_old_usage_is_deleted_in_batches_and_marks_stay(plane: Plane) -> None:
     for hour in range(5):
         await used(plane, hour, served_tokens=1)
     for hour in (0, 4):
@@ -301,7 +301,7 @@ async def test_a_rate_is_put_shown_changed_and_deleted(plane: Plane) -> None:
     assert of_rate == ["delete", "update", "create"]
 
 
-async def test_a_rate_is_not_changed_by_who_does_not_know_it(plane: Plane) -> None:
+async def test_a_rate_is_changed_only_with_its_state(plane: Plane) -> None:
     path, body = "/api/v1/rates/llama", {"model": "llama", "prefill_tokens_per_s": 1}
     etag = (await plane.http.put(path, json=body)).headers["etag"]
     bare: dict[str, Any] = {"auth": lambda request: request}
@@ -333,7 +333,7 @@ async def test_one_model_or_space_has_one_rate(plane: Plane) -> None:
         ({"model": "m", "prefill_tokens_per_s": 1, "more": 1}, ["more"]),
     ],
 )
-async def test_a_rate_that_cannot_be_is_refused_by_field(
+async def test_an_invalid_rate_is_refused_by_field(
     plane: Plane, body: dict[str, Any], paths: list[str]
 ) -> None:
     response = await plane.http.put("/api/v1/rates/x", json=body)

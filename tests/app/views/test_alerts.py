@@ -123,7 +123,7 @@ async def test_the_command_line_lists_firing_alerts_and_the_change_before(
     assert (await larder(plane, "alerts", "--node", "none"))[1].startswith("Alerts (0)")
 
 
-async def test_an_alert_whose_start_was_moved_back_is_the_same(plane: Plane) -> None:
+async def test_an_alert_with_an_earlier_start_is_the_same(plane: Plane) -> None:
     """Alertmanager merges alerts of one fingerprint, and takes the earlier start."""
     began = time.time() - 60
     fired = alert(startsAt=rfc(began))
@@ -250,7 +250,7 @@ async def test_texts_are_truncated_and_invisible_characters_escaped(plane: Plane
     assert seen["tenant"] == "a\\x00\\u200bb"
 
 
-async def test_a_webhook_of_long_texts_that_cannot_be_seen_delays_no_other_request(plane: Plane) -> None:
+async def test_a_webhook_of_long_invisible_texts_delays_no_other_request(plane: Plane) -> None:
     long: dict[str, Any] = {"annotations": {"description": "\u200b" * 4096}}
     sent = asyncio.create_task(post(plane, *(alert(f"a{number}", **long) for number in range(1000))))
     answered = 0

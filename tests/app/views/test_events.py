@@ -92,7 +92,7 @@ async def test_an_invalid_filter_names_the_field(plane: Plane) -> None:
         assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (422, field)
 
 
-async def test_the_history_is_there_after_a_restart(socket_dir: Path) -> None:
+async def test_the_history_survives_a_restart(socket_dir: Path) -> None:
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.put_quota("acme", 5, wait="")

@@ -158,7 +158,7 @@ async def test_most_series_have_a_metric() -> None:
 @pytest.mark.parametrize(
     "url", ["prometheus:9090", "ftp://p", "http://", "http://u:secret@p", "http://p?x=1"]
 )
-def test_a_url_that_cannot_be_prometheus_is_refused(tmp_path: Path, url: str) -> None:
+def test_a_url_that_is_not_of_a_prometheus_is_refused(tmp_path: Path, url: str) -> None:
     environ = {"LARDER_STATE_DIR": str(tmp_path), "LARDER_APP__PROMETHEUS_URL": url}
     with pytest.raises(SettingsError, match="prometheus_url: expected a URL such as") as refused:
         load(None, environ)

@@ -125,7 +125,7 @@ async def test_a_process_that_replaces_another_is_counted_from_zero(away: Databa
     assert await manager.values("requested_blocks_per_s", range_s=40, tenants=("t",)) == [None, 10, 3, 0]
 
 
-async def test_a_time_without_reports_is_null_and_what_happened_meanwhile_is_no_peak(away: Database) -> None:
+async def test_a_time_without_reports_is_null_and_its_counts_are_no_peak(away: Database) -> None:
     manager = Manager(away)
     manager.sample(report(requested_blocks=100))
     manager.sample(report(requested_blocks=200))
@@ -254,7 +254,7 @@ async def test_a_new_process_adds_to_what_the_old_one_wrote_and_the_time_between
     assert (await second.values("used_bytes", range_s=150))[5:13] == [6, *[None] * 6, 20]
 
 
-async def test_a_successor_writes_what_the_leader_had_not_written(database: Database) -> None:
+async def test_a_successor_writes_the_leaders_unwritten_points(database: Database) -> None:
     leader, follower = Manager(database), Manager(database)
     follower.leads = False
     for number in range(1, 19):
@@ -298,7 +298,7 @@ def refusing(database: Database) -> Iterator[None]:
         database.write = original  # type: ignore[method-assign]
 
 
-async def test_points_wait_for_a_database_that_takes_none_and_answers_say_so(database: Database) -> None:
+async def test_points_wait_for_an_unavailable_database_and_answers_report_it(database: Database) -> None:
     manager = Manager(database)
     manager.sample(busy(1))
     await manager.writer.step()
@@ -336,7 +336,7 @@ async def test_the_newest_points_are_shown_while_the_database_is_away(away: Data
     assert answer.problem.startswith("stored points are missing: ")
 
 
-async def test_the_oldest_points_go_when_there_are_too_many_bytes(database: Database) -> None:
+async def test_the_oldest_points_are_deleted_when_there_are_too_many_bytes(database: Database) -> None:
     manager = Manager(database)
     await fill(manager, MIDNIGHT - 3 * HOUR_S, 3 * HOUR_S // STEP_S)
     async with database.read() as session:
@@ -415,7 +415,7 @@ async def test_a_rate_is_for_the_measured_part_of_a_step(database: Database) -> 
         ("", "name"),
     ],
 )
-async def test_a_wrong_query_is_refused_with_what_was_expected(
+async def test_a_wrong_query_is_refused_with_the_expected_values(
     shared_plane: Plane, query: str, detail: str
 ) -> None:
     answer = await shared_plane.http.get(f"/api/v1/series?{query}")

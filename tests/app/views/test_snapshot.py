@@ -26,7 +26,7 @@ async def settled(plane: Plane) -> dict[str, Any]:
         answer = later
 
 
-async def test_a_snapshot_has_all_records_and_what_nodes_applied(plane: Plane, node: FakeNode) -> None:
+async def test_a_snapshot_has_all_records_and_the_applied_generations(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 5)
     await plane.put_pin("p", tenant="acme")
     assert (await plane.http.put("/api/v1/policies/default?wait=30s", json={"algorithm": "arc"})).is_success

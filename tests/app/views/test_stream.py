@@ -114,7 +114,7 @@ async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: Fake
     await plane.until_state("in_sync")
 
 
-async def test_a_gap_in_the_events_makes_the_plane_ask(plane: Plane, node: FakeNode) -> None:
+async def test_a_gap_in_the_events_causes_a_read(plane: Plane, node: FakeNode) -> None:
     await plane.events_flow()
     described = node.described
     node.skip_events(3)
@@ -160,7 +160,7 @@ async def ids(plane: Plane, last_id: str, count: int) -> list[tuple[str, str]]:
     raise AssertionError("the stream ended")
 
 
-async def test_a_reader_that_comes_back_gets_what_it_missed(plane: Plane) -> None:
+async def test_a_returning_reader_gets_the_events_that_it_missed(plane: Plane) -> None:
     bus = plane.app.parts.bus
     for event in (DatabaseLost("gone"), DatabaseRecovered(1.0), NodeLost()):
         bus.publish(event)
