@@ -202,9 +202,9 @@ class Fleet:
         node.offsets.append(stats.at - at)
         just_armed = now - node.acked.get("quotas", -1e9) < ACK_SETTLES_S
         node.since = {
-            what: node.since.get(what, at)
-            for what in _in_the_way(stats)
-            if not (just_armed and what == _UNARMED)
+            condition: node.since.get(condition, at)
+            for condition in _in_the_way(stats)
+            if not (just_armed and condition == _UNARMED)
         }
         if stats.epoch != node.epoch:
             changed |= node.welcomed
@@ -273,12 +273,12 @@ class Fleet:
 
     def sweep(self, now: float, lost_after_s: float) -> list[FleetNode]:
         """Mark nodes that were silent for too long as lost. Return those that were not lost before."""
-        gone = [n for n in self.nodes.values() if not n.lost and now - n.seen > lost_after_s]
-        for node in gone:
+        lost = [n for n in self.nodes.values() if not n.lost and now - n.seen > lost_after_s]
+        for node in lost:
             node.lost, node.welcomed = True, False
-        if gone:
+        if lost:
             self.change_signal.notify()
-        return gone
+        return lost
 
 
 def keeps_gpu_copies(pools: Sequence[GpuCopyPoolStats]) -> bool:

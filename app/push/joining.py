@@ -48,9 +48,9 @@ def check_url(url: str) -> None:
 
 def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
     """Return the error for a join socket that cannot be bound."""
-    why = zmq.strerror(error.errno or 0)
+    reason = zmq.strerror(error.errno or 0)
     return SettingsError(
-        f"app.join_url: {url} cannot be bound: {why}; set LARDER_APP__JOIN_URL to an address of this "
+        f"app.join_url: {url} cannot be bound: {reason}; set LARDER_APP__JOIN_URL to an address of this "
         "machine and a free port, such as tcp://0.0.0.0:8471"
     )
 

@@ -35,7 +35,7 @@ class DesiredSnapshot:
 
 @dataclass
 class PushMemory:
-    """State of the worker for one type since the node joined."""
+    """State of the pushes of one type since the node joined."""
 
     acked: Observed | None = None
     pushed: bool = False

@@ -214,8 +214,10 @@ def _advance(part: Path, target: Path) -> None:
         try:
             uri = f"file:{target.absolute().as_posix()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
-                where = _IS_NUMBER.format("generation")
-                replaced = dict(connection.execute(f"SELECT type, generation FROM generations WHERE {where}"))
+                condition = _IS_NUMBER.format("generation")
+                replaced = dict(
+                    connection.execute(f"SELECT type, generation FROM generations WHERE {condition}")
+                )
         except sqlite3.Error:  # damaged, as other values are: perhaps the reason for the restore
             replaced = {}
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:

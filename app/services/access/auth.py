@@ -186,9 +186,9 @@ class Auth:
         used, self._used = self._used, {}
         return used
 
-    async def refused(self, by: Principal, method: str, path: str, why: str) -> None:
+    async def refused(self, by: Principal, method: str, path: str, reason: str) -> None:
         """Audit the refusal of a request of an authenticated caller."""
-        await self._keep(403, by, method, "request", path, why)
+        await self._keep(403, by, method, "request", path, reason)
 
     async def check(self, presented: str, attempt: Credentials) -> Principal:
         """Return the caller of a token that was not sent in the Authorization header. Raises what `identify` raises."""
@@ -257,12 +257,12 @@ class Auth:
             f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s
         )
 
-    async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, why: str) -> None:
+    async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, reason: str) -> None:
         refusals = self._refusals[status]
-        refused = _Refused(by, action, kind, name, why)
+        refused = _Refused(by, action, kind, name, reason)
         source = address_block(by.source)
-        who = by.token_id if status == 403 and by.token_id else source
-        if not refusals.take(who, (source, by.token_id, action, name, why), refused, time.time()):
+        caller = by.token_id if status == 403 and by.token_id else source
+        if not refusals.take(caller, (source, by.token_id, action, name, reason), refused, time.time()):
             return
         suppressed, refusals.suppressed = refusals.suppressed, 0
         await self._write_down(refused, {"left_out_before": suppressed} if suppressed else None)
@@ -276,7 +276,7 @@ class Auth:
     async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
         try:
             await self._changes.denied(
-                refused.action, refused.kind, refused.name, more, refused.by, refused.why
+                refused.action, refused.kind, refused.name, more, refused.by, refused.reason
             )
         except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
             self._log.warning("audit.failed", reason=str(error))
@@ -302,7 +302,7 @@ class _Refused:
     action: str
     kind: str
     name: str
-    why: str
+    reason: str
 
 
 class _Wrong(Exception):

@@ -137,7 +137,7 @@ class DryRuns:
             known = await self._desired.bodies(digests)
             return known | {digest: bodies[digest] for digest in digests if digest in bodies}
 
-        return await self._targets.operations.try_out(node, snapshot, fetch)
+        return await self._targets.node_requests.try_out(node, snapshot, fetch)
 
     def _verdict(
         self, kind: SnapshotType, records: Candidates, reply: NodeAnswers[Ack | Nack]

@@ -356,7 +356,7 @@ async def _write(change: Change, kind: PushedType[Any], result: ApplyPlan) -> No
     """Write the rows and the audit entries of one type."""
     steps, work = await asyncio.to_thread(_prepared, change, kind, result)
     await bulk.put_bodies(change.session, work.bodies, change.now)
-    await bulk.delete(change.session, kind.row, kind.key, work.gone)
+    await bulk.delete(change.session, kind.row, kind.key, work.deleted)
     await bulk.insert(change.session, kind.row, work.made)
     await bulk.update(change.session, kind.row, work.changed)
     await bulk.drop_unused_bodies(change.session, work.old_digests)
@@ -372,7 +372,7 @@ class _Work:
 
     made: list[Values] = field(default_factory=list)
     changed: list[Values] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     bodies: dict[str, bytes] = field(default_factory=dict)
     old_digests: list[str] = field(default_factory=list)
 
@@ -383,7 +383,7 @@ def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple
     version = {"generation": change.generations[kind.name], "updated_at": change.now}
     for step in with_pauses(steps, 1000):
         if step.after is None:
-            work.gone.append(step.key)
+            work.deleted.append(step.key)
         elif step.before is None:
             work.made.append({**step.after, **_made(kind, change), **version})
         else:

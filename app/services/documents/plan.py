@@ -133,9 +133,11 @@ def _check_owner(
     owner, requested = row["managed_by"], record.checked.values["managed_by"]
     if owner == requested or take_over:
         return
-    whose = f"is managed by {owner!r}" if owner else "has no owner"
-    what = f"the {kind.noun} {kind.shown(row[kind.key])!r} {whose}"
-    conflicts.append(FieldError(record.path, f"{what}, not by {requested!r}" if requested else what))
+    ownership = f"is managed by {owner!r}" if owner else "has no owner"
+    record_name = f"the {kind.noun} {kind.shown(row[kind.key])!r} {ownership}"
+    conflicts.append(
+        FieldError(record.path, f"{record_name}, not by {requested!r}" if requested else record_name)
+    )
 
 
 def _check_tenant(kind: PushedType[Any], path: str, row: Mapping[str, Any], by: Principal) -> None:

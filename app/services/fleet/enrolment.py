@@ -24,7 +24,7 @@ from app.ingest.fleet import Fleet
 from app.observe.catalogue.access import JoinTokenCreated, JoinTokenDeleted
 from app.observe.catalogue.fleet import NodeEnrolled, NodeMoved
 from app.push.keys import ManagerKeyPair
-from app.push.ledger import apply_row, stored_node
+from app.push.node_journal import apply_row, stored_node
 from app.schemas.fleet.enrolment import JoinTokenAnswer, JoinTokenList, JoinTokenPost, NewJoinToken
 from app.services.base import checks
 from app.services.base.changes import Change, Changes

@@ -197,15 +197,15 @@ def _above(
         return None
     if current is not None and value == current.get(field):
         return None
-    why = "the tenant's ceiling"
+    bound = "the tenant's ceiling"
     if ceiling is None:
         ceiling = (_UNASKED if current is None else current).get(field)
-        why = "the current value: the tenant's ceiling sets no bound for it, so it can only be lowered"
+        bound = "the current value: the tenant's ceiling sets no bound for it, so it can only be lowered"
     if value == ceiling or (value is not None and (ceiling is None or value <= ceiling)):
         return None
     say = format_size if field.endswith("_bytes") else "{:g}".format
     got = "no bound" if value is None else say(value)
-    return FieldError(field, f"expected at most {say(ceiling)} ({why}), got {got}")
+    return FieldError(field, f"expected at most {say(ceiling)} ({bound}), got {got}")
 
 
 def _checked(request: CeilingPut) -> dict[str, Any]:

@@ -172,8 +172,8 @@ class Pins:
         async with self._changes.begin(by, "pins") as change:
             row = await self._own(change, name)
             if row.expires_at is None:
-                what = "is permanent" if row.strength == "permanent" else "has no end"
-                raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
+                reason = "is permanent" if row.strength == "permanent" else "has no end"
+                raise Conflict(f"the pin {name!r} {reason}: there is nothing to extend")
             values = columns(row, PINS.written)
             values["expires_at"] = max(row.expires_at, change.now + request.ttl_s)
             await _check(change, row.tenant, row, values)
@@ -275,7 +275,7 @@ class Pins:
 def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     """Summarize a pin in one line. A chunk has one block for each space and node that holds it."""
     resolved, resident = sum(pin.resolved for pin in seen), sum(pin.resident for pin in seen)
-    there = (
+    cached = (
         f"{resident} resident"
         if resolved in (0, row.key_count)
         else f"{resident} of {resolved} blocks resident"
@@ -283,7 +283,7 @@ def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
     on_gpus = f", {sum(pin.gpu_copies for pin in seen)} GPU copies" if row.tier == "gpu" else ""
     in_tiers = "".join(f", {stats.blocks} in {name}" for name, stats in _in_tiers(seen).items())
-    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}{in_tiers}"
+    return f"resolved {chunks}, {cached}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}{in_tiers}"
 
 
 def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:

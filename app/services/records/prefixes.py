@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.errors import FieldError, Invalid
-from app.push.operations import NodeReply, NodeRequests
+from app.push.node_requests import NodeReply, NodeRequests
 from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services.base import checks
 from app.services.base.principals import Principal
@@ -28,8 +28,8 @@ class FoundPrefix:
 
 
 class PrefixService:
-    def __init__(self, operations: NodeRequests) -> None:
-        self._operations = operations
+    def __init__(self, node_requests: NodeRequests) -> None:
+        self._node_requests = node_requests
 
     async def page(self, by: By, tenant: str | None, limit: int, asks: Principal) -> PrefixList:
         """Return the hottest prefixes first; limited callers get only those of their tenants. Raises Invalid,
@@ -48,7 +48,7 @@ class PrefixService:
 
     async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
-        return await self._operations.ask_all(
+        return await self._node_requests.ask_all(
             lambda nonce: ListPrefixes(nonce, by=by, tenant=salt, limit=limit), PrefixesListed
         )
 
@@ -59,14 +59,16 @@ class PrefixService:
             raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._own(label, _one_of(by, tenant))
-        replies = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        replies = await self._node_requests.ask_all(
+            lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed
+        )
         known = [p for p in _all(replies) if p.label == label]
         if known:
             return _best(label, known)
         failed_nodes = [one for one in replies if one.answer is None]
-        why = f" ({'; '.join(one.error for one in failed_nodes[:3])})" if failed_nodes else ""
+        failures = f" ({'; '.join(one.error for one in failed_nodes[:3])})" if failed_nodes else ""
         raise _unknown(
-            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{why}"
+            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{failures}"
         )
 
     async def _own(self, label: str, salt: str) -> FoundPrefix:
@@ -78,7 +80,9 @@ class PrefixService:
         listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
-        replies = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        replies = await self._node_requests.ask_all(
+            lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed
+        )
         known = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
         if not known:
             raise unknown

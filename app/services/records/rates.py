@@ -75,8 +75,8 @@ class PrefillRates:
             RATES.check_state(expected, name, row)
             other = await rates.same(change.session, model, request.space, besides=name)
             if other is not None:
-                what = f"space {request.space}" if request.space else "all spaces"
-                message = f"{other.name!r} is already the rate of {what} of {model!r}; change it instead"
+                scope = f"space {request.space}" if request.space else "all spaces"
+                message = f"{other.name!r} is already the rate of {scope} of {model!r}; change it instead"
                 raise Conflict(message, [FieldError("model", message)])
             created = row is None
             if row is None and await rates.count(change.session) >= rates.MAX:

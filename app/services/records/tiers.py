@@ -173,8 +173,8 @@ def _deletion(name: str, generation: int, stats: dict[str, TierStats]) -> TierDe
     blocks = sum(tier.blocks for tier in stats.values())
     stored_bytes = sum(tier.stored_bytes for tier in stats.values())
     if blocks:
-        what = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
-        message = f"{what}, and stay where they are: nothing is deleted from disks or servers"
+        loss = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
+        message = f"{loss}, and stay where they are: nothing is deleted from disks or servers"
     else:
         message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
     return TierDeletion(name, generation, blocks, stored_bytes, sorted(stats), message)

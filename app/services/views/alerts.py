@@ -123,9 +123,9 @@ class Alerts:
         async with self._database.write() as session:
             rows = await alerts.locked(session, newest)
             for fingerprint, each in newest.items():
-                what = _merge(rows[fingerprint], each, now)
-                counts[what] += 1
-                if what != "repeated" and not (what == "resolved" and not rows[fingerprint].received_at):
+                event = _merge(rows[fingerprint], each, now)
+                counts[event] += 1
+                if event != "repeated" and not (event == "resolved" and not rows[fingerprint].received_at):
                     events.append(_event(rows[fingerprint]))
                 rows[fingerprint].received_at = now
             await session.flush()

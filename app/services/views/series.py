@@ -157,7 +157,7 @@ class SeriesService:
             points = list(self._sampler.points)
             found = await asyncio.to_thread(_series, grid, declarations, subjects, stored, points)
             problem = stored.problem or self._writer.problem
-        at = [grid.first + place * grid.step_s for place in range(grid.points)]
+        at = [grid.first + index * grid.step_s for index in range(grid.points)]
         marks = await self._marks.between(grid.start, end, query.nodes, query.tenants, by)
         return SeriesAnswer(grid.step_s, at, found, marks, problem)
 
@@ -243,8 +243,8 @@ def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Gri
         fits = [step for step in STEPS_S if step % stored_step_s == 0 and query.range_s <= step * MAX_POINTS]
         step_s = fits[0] if fits else STEPS_S[-1]
     elif step_s % stored_step_s:
-        what = "" if stored_step_s == STEP_S else " for times more than a day ago"
-        raise _invalid("step_s", f"expected a multiple of {stored_step_s}{what}, got {step_s}")
+        note = "" if stored_step_s == STEP_S else " for times more than a day ago"
+        raise _invalid("step_s", f"expected a multiple of {stored_step_s}{note}, got {step_s}")
     count = max(1, math.ceil(query.range_s / step_s))
     if count * series_count > MAX_VALUES:
         raise _invalid(
@@ -382,18 +382,18 @@ def _values(
 ) -> list[float | None]:
     """Return the values of a series, over all of its scopes."""
     parts = [[sums.get((scope, name)) for name in each.columns] for scope in scopes]
-    return [_value(each, parts, place) for place in range(count)]
+    return [_value(each, parts, index) for index in range(count)]
 
 
-def _value(each: SeriesDeclaration, parts: Sequence[Sequence[_Sums | None]], place: int) -> float | None:
+def _value(each: SeriesDeclaration, parts: Sequence[Sequence[_Sums | None]], index: int) -> float | None:
     if each.form == "ratio":
-        part = sum(one[0].total[place] for one in parts if one[0] is not None)
-        whole = sum(one[1].total[place] for one in parts if one[1] is not None)
+        part = sum(one[0].total[index] for one in parts if one[0] is not None)
+        whole = sum(one[1].total[index] for one in parts if one[1] is not None)
         return _rounded(part / whole * each.factor) if whole else None
     known = [
-        one[0].total[place] / one[0].seconds[place]
+        one[0].total[index] / one[0].seconds[index]
         for one in parts
-        if one[0] is not None and one[0].seconds[place]
+        if one[0] is not None and one[0].seconds[index]
     ]
     return _rounded(sum(known) * each.factor) if known else None
 

@@ -28,8 +28,8 @@ async def save(session: AsyncSession, changed: Mapping[tuple[str, str], str | No
         if digest is not None:
             await session.merge(HeldPinRow(node=node, pin=pin, keys_digest=digest))
             continue
-        gone = (HeldPinRow.node == node, HeldPinRow.pin == pin)
-        await session.execute(sa.delete(HeldPinRow).where(*gone))
+        where = (HeldPinRow.node == node, HeldPinRow.pin == pin)
+        await session.execute(sa.delete(HeldPinRow).where(*where))
 
 
 async def forget(session: AsyncSession, node: str) -> None:

@@ -74,8 +74,8 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
         NodeRow.public_key == row.public_key,
         NodeRow.name != row.name,
     )
-    gone = list((await session.scalars(replaced)).all())
-    for old in gone:
+    replaced_names = list((await session.scalars(replaced)).all())
+    for old in replaced_names:
         await session.delete(old)
     known = await session.get(NodeRow, row.name)
     if known is not None:
@@ -86,7 +86,7 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
             row.control_url, row.events_url = known.control_url, known.events_url
             row.joined_by = known.joined_by
     await session.merge(row)
-    return [old.name for old in gone]
+    return [old.name for old in replaced_names]
 
 
 async def by_key(session: AsyncSession, public_key: str) -> NodeRow | None:

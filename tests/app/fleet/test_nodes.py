@@ -131,7 +131,7 @@ async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node:
     node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line(1), 5)
     with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
         await plane.http.get(f"{N}/trace")
-    (logged,) = [entry for entry in lines if entry["event"] == "request.broke_off"]
+    (logged,) = [entry for entry in lines if entry["event"] == "request.interrupted"]
     assert "repeats itself" in logged["reason"]
     node.answers = None
     assert (await plane.http.get("/healthz")).status_code == 200

@@ -206,7 +206,7 @@ async def test_a_restarted_plane_adopts_the_state_of_the_node(settings: Settings
 async def test_changes_committed_before_a_crash_are_pushed_after_it(
     settings: Settings, node: FakeNode
 ) -> None:
-    """The commit happens in a process that has no push worker and then is gone, as by a kill in between."""
+    """The commit happens in a process that pushes nothing and then ends, as by a kill."""
     database = Database(settings.common.database_url)
     await migrate.upgrade(database)
     fleet, bus = Fleet(), EventBus()

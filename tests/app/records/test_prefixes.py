@@ -87,7 +87,7 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
 async def test_the_same_prefix_of_two_nodes_is_one() -> None:
     class Two:
         async def ask_all(self, *_: object) -> list[Any]:
-            from app.push.operations import NodeReply
+            from app.push.node_requests import NodeReply
 
             one, other = prefix("p", hits=1, resident=2), prefix("p", hits=2, depth=4, last_used=7.0)
             return [

@@ -277,23 +277,23 @@ async def test_waiting_answers_beyond_the_bound_are_dropped_oldest_first(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.ingest.fleet import Fleet, FleetNode
-    from app.push.ledger import Ledger
+    from app.push.node_journal import NodeJournal
     from app.store.base.notify import Notification
     from app.store.fleet import pushes
     from app.store.fleet.pushes import PushRow
 
-    monkeypatch.setattr("app.push.ledger.MAX_WAITING", 5)
+    monkeypatch.setattr("app.push.node_journal.MAX_WAITING", 5)
     database = Database(f"sqlite:///{socket_dir / 'larder.db'}")
     await migrate.upgrade(database)
-    ledger, node = Ledger(database), FleetNode("n", "ipc://n")
+    journal, node = NodeJournal(database), FleetNode("n", "ipc://n")
     for number in range(8):
         row = PushRow(
             type="quotas", node="n", generation=number, digest="", state="acked", reason="change", attempt=1,
             size_bytes=0, bodies=0, sent_at=float(number), answered_at=None, applied_s=None, faults=[],
         )  # fmt: skip
-        ledger.record_push(node, "quotas", row, Notification("push.acked", 0.0, {}))
-    await ledger.flush()
-    await ledger.load(Fleet(), 0.0)
+        journal.record_push(node, "quotas", row, Notification("push.acked", 0.0, {}))
+    await journal.flush()
+    await journal.load(Fleet(), 0.0)
     async with database.read() as session:
         rows, total = await pushes.newest(session, kind=None, node=None, state=None, limit=10)
     assert ([row.generation for row in rows], total) == ([7, 6, 5, 4, 3], 5)

@@ -83,12 +83,12 @@ async def test_files_that_others_can_read_are_reported_at_the_start_and_stay_as_
 ) -> None:
     async with serving(settings_in(socket_dir)):
         pass
-    assert "files.open_to_others" not in capsys.readouterr().out
+    assert "files.readable_by_others" not in capsys.readouterr().out
     file = socket_dir / "larder.db"
     file.chmod(0o644)
     async with serving(settings_in(socket_dir)) as plane:
         await plane.put_quota("acme", 1, wait="")
-    (line, *_) = [line for line in capsys.readouterr().out.splitlines() if "files.open_to_others" in line]
+    (line, *_) = [line for line in capsys.readouterr().out.splitlines() if "files.readable_by_others" in line]
     assert f"path={file}" in line
     assert f"fix='chmod 600 {file}'" in line
     assert stat.S_IMODE(file.stat().st_mode) == 0o644

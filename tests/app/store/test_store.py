@@ -13,7 +13,7 @@ from app.errors import NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.push.desired import DesiredState
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.schemas.access.audit import AuditFilters
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut

@@ -244,7 +244,7 @@ async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database:
 
 def book_of(plane: Plane, **options: object) -> UsageLedger:
     parts = plane.app.parts
-    return UsageLedger(parts.operations, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
+    return UsageLedger(parts.node_requests, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
 
 
 async def tier_rows_of(database: Database) -> dict[tuple[str, str], tuple[int, ...]]:
@@ -366,7 +366,7 @@ async def test_numbers_wait_while_the_database_is_away(
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
         patch.setattr(ledger, "add", away)
         await book.write()
-    assert "usage.waits" in [line["event"] for line in logs]
+    assert "usage.postponed" in [line["event"] for line in logs]
     node.used = [counters(served=120)]
     await book.read()
     assert node.noted[-1] == 0

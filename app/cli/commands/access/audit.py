@@ -206,8 +206,8 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
                 try:
                     walk.take([msgspec.convert(json.loads(line), AuditEntry)])
                 except (ValueError, RecursionError) as error:
-                    why = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
-                    walk.fault = f"line {number} is not an audit entry{why}"
+                    reason = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
+                    walk.fault = f"line {number} is not an audit entry{reason}"
                     if not walk.entries and not any(map(_is_entry, lines)):
                         raise click.ClickException(
                             f"{_named(file)} is not an export of the audit log"

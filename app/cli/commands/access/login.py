@@ -56,14 +56,14 @@ def login(setup: str | None, setup_file: str | None, name: str | None, url: str 
         say(token)
     else:
         token = _prompted(base, "Token")
-    who = call(url, "GET", "/api/v1/whoami", headers=as_token(token))
+    identity = call(url, "GET", "/api/v1/whoami", headers=as_token(token))
     named = _context_of(base)
     if named:  # its token would win over a stored one
         _keep(named, Context(base, token))
         file = contexts.path()
     else:
         file = stored_tokens.put(base, token)
-    say(f"logged in at {base} as {_described(who)}; kept in {file}")
+    say(f"logged in at {base} as {_described(identity)}; kept in {file}")
 
 
 @click.command()
@@ -84,9 +84,9 @@ def logout(url: str | None) -> None:
 @output_option
 def whoami(url: str | None, output: Output) -> None:
     """Show the current identity."""
-    who = call(url, "GET", "/api/v1/whoami")
-    if not output.data(who, who["actor"]):
-        say(_described(who))
+    identity = call(url, "GET", "/api/v1/whoami")
+    if not output.data(identity, identity["actor"]):
+        say(_described(identity))
 
 
 def _context_of(base: str) -> str:
@@ -141,9 +141,9 @@ def _first(url: str | None, base: str, setup: str, body: dict[str, Any]) -> str:
     return token
 
 
-def _described(who: dict[str, Any]) -> str:
-    tenants = "" if who["tenants"] is None else f" of the tenants {', '.join(who['tenants'])}"
-    return f"{who['actor']} ({who['role']}{tenants})"
+def _described(identity: dict[str, Any]) -> str:
+    tenants = "" if identity["tenants"] is None else f" of the tenants {', '.join(identity['tenants'])}"
+    return f"{identity['actor']} ({identity['role']}{tenants})"
 
 
 def _prompted(base: str, what: str) -> str:

@@ -130,8 +130,8 @@ def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, o
     """Drop all cached blocks. Permanent pins keep their blocks unless --permanent is given."""
     body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
     if not yes:
-        what = "everything, including blocks under permanent pins," if permanent else "everything"
-        _ask(f"drop {what} on {_where(nodes)}{_about(url, 'clear', body)}?")
+        scope = "everything, including blocks under permanent pins," if permanent else "everything"
+        _ask(f"drop {scope} on {_where(nodes)}{_about(url, 'clear', body)}?")
     _print_result("clear", call(url, "POST", "/api/v1/actions/clear", body), output)
 
 
@@ -269,8 +269,8 @@ def compress(
     body = {**_scope(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}
     if not yes and not dry_run:
         scope = _about_scope(body)
-        what = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
-        _ask(f"encode {what} again on {_where(nodes)}{_about(url, 'compress', body)}?")
+        blocks = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
+        _ask(f"encode {blocks} again on {_where(nodes)}{_about(url, 'compress', body)}?")
     _run_move("compress", "encoded", url, {**body, "dry_run": dry_run}, output)
 
 

@@ -115,9 +115,9 @@ def expel(
     pids = [pid for pid in answer["waits_for_pids"] if not (answer["killed"] and pid == answer["pid"])]
     if pids and (answer["quarantined_bytes"] or not answer["dropped"]):
         size = show.size(answer["quarantined_bytes"])
-        what = (
+        effect = (
             f"{size} that it was writing"
             if answer["dropped"]
             else f"its leases and {size} that it was writing"
         )
-        say(f"{what} wait until these processes are gone: {', '.join(map(str, pids))}")
+        say(f"{effect} wait until these processes are gone: {', '.join(map(str, pids))}")

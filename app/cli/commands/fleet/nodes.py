@@ -275,8 +275,8 @@ def _until_drained(url: str | None, node: str, path: str, within_s: float) -> No
     while True:
         answer = call(url, "GET", path)
         if answer["state"] == "lost" or answer["stats"] is None:
-            why = "it is lost" if answer["state"] == "lost" else "it has not reported them to this token"
-            raise click.ClickException(f"the engines of {node} are not known: {why}")
+            reason = "it is lost" if answer["state"] == "lost" else "it has not reported them to this token"
+            raise click.ClickException(f"the engines of {node} are not known: {reason}")
         left = sum(engine["connected"] for engine in answer["stats"]["engines"])
         if left != shown:
             shown = left

@@ -114,10 +114,10 @@ def _running_node(settings: Settings) -> dict[str, Any] | None:
         return None
     try:
         nodes: list[dict[str, Any]] = call(default_url(), "GET", "/api/v1/nodes", timeout_s=ASK_S)["items"]
-        here = [
+        local = [
             node for node in nodes if node["stats"] and not node["public_key"] and node["state"] != "lost"
         ]
-        return here[0] if here and here[0]["stats"]["pool"]["capacity_bytes"] else None
+        return local[0] if local and local[0]["stats"]["pool"]["capacity_bytes"] else None
     except (click.ClickException, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -58,8 +58,8 @@ def down(config: str | None, output: Output) -> None:
     if not stopped and amount is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
     else:
-        what = "no blocks were cached" if amount is None else f"released {_amount(*amount)}"
-        say(f"{'stopped; ' if stopped else ''}{what}")
+        released = "no blocks were cached" if amount is None else f"released {_amount(*amount)}"
+        say(f"{'stopped; ' if stopped else ''}{released}")
     if left:
         say(
             f"removed what dead data planes left: {format_size(sum(left.values()))}, {', '.join(map(str, left))}"
@@ -151,13 +151,15 @@ def _recorded(state_dir: Path) -> tuple[int, int]:
     return (blocks, nbytes) if isinstance(blocks, int) and isinstance(nbytes, int) else (0, 0)
 
 
-def _signal(pidfd: int, number: signal.Signals, what: str) -> None:
+def _signal(pidfd: int, number: signal.Signals, process: str) -> None:
     try:
         signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
         return
     except PermissionError:
-        raise click.ClickException(f"{what} belongs to another user; run this command as that user") from None
+        raise click.ClickException(
+            f"{process} belongs to another user; run this command as that user"
+        ) from None
 
 
 def _ends(pidfd: int, within_s: float) -> bool:

@@ -406,7 +406,7 @@ async def _run(
     import structlog
     import uvicorn
 
-    from app.cli.support.machine.exit_watchdog import cut_off_after
+    from app.cli.support.machine.exit_watchdog import exit_after
     from app.cli.support.machine.serving import announce
     from app.http.middleware.connections import raise_descriptors
     from app.http.middleware.server_protocol import protocol_of
@@ -443,7 +443,7 @@ async def _run(
         if handed_on.listener is not None and name != "restart":
             handed_on.signal = signal.Signals[name]  # the new process handles it
         if not server.should_exit:
-            cut_off_after(settings.app.shutdown_grace_s, _last_act(app.parts, handed_on))
+            exit_after(settings.app.shutdown_grace_s, _last_act(app.parts, handed_on))
         server.should_exit = True
         structlog.get_logger().info("larder.stopping", signal=name)
         app.parts.bus.close()  # end open streams now instead of after the grace time

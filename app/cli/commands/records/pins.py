@@ -190,9 +190,9 @@ def _unchanged(
     current: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values of the existing pin for fields that the options do not set."""
-    whose = () if "prefix" in source else ("model", "tenant")
+    identity = () if "prefix" in source else ("model", "tenant")
     unchanged = {
-        field: current[field] for field in (*whose, *STORED) if field in current
+        field: current[field] for field in (*identity, *STORED) if field in current
     }  # an older server lacks new fields
     if unchanged.get("tier") == "host":
         del unchanged["tier"]
@@ -242,8 +242,8 @@ def _say(name: str, answer: dict[str, Any], output: Output, unchanged: str) -> N
         say(f"note: {caches.only_in_tiers(answer)}")
     elif answer.get("unlisted_tiers"):
         say(f"note: {caches.unlisted(answer)}")
-    if answer.get("tier") == "gpu" and not _is_reported(answer) and (why := show.ineffective(answer)):
-        say(why)
+    if answer.get("tier") == "gpu" and not _is_reported(answer) and (reason := show.ineffective(answer)):
+        say(reason)
 
 
 def _is_reported(answer: Mapping[str, Any]) -> bool:

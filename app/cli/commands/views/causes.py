@@ -235,8 +235,8 @@ def _before(e: Evidence, node: str, when: float, tier: str = "") -> str:
 
 def _node_lost(e: Evidence) -> str:
     """The node itself is lost: what happened to its tenants before is not the cause."""
-    gone = e.kind == "node" and any(node["state"] == "lost" for node in e.nodes)
-    return " ".join(filter(None, (_crashed(e), _lost(e)))) if gone else ""
+    lost = e.kind == "node" and any(node["state"] == "lost" for node in e.nodes)
+    return " ".join(filter(None, (_crashed(e), _lost(e)))) if lost else ""
 
 
 def _lost(e: Evidence) -> str:
@@ -339,11 +339,11 @@ def _flooded(e: Evidence) -> str:
         if budget:
             pin_note += f", with a budget of {show.size(budget)}"
     entries = [each["audit_id"] for each in mine if each["audit_id"] is not None]
-    where = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
+    entries_note = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
     return (
         f"{actor or 'An unknown actor'} created or changed {count} pins for {tenants} from {at(mine[-1]['at'])} to "
         f"{at(mine[0]['at'])}"
-        f"{where}{pin_note}."
+        f"{entries_note}{pin_note}."
     )
 
 

@@ -197,10 +197,10 @@ def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Seque
     from rich.text import Text
 
     made = Table(box=None, expand=True, pad_edge=False, title=Text(title, style="bold"), title_justify="left")
-    for place, (name, right) in enumerate(columns):
+    for index, (name, right) in enumerate(columns):
         made.add_column(
             name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis",
-            ratio=None if right else (3 if place == 0 else 2), header_style="dim",
+            ratio=None if right else (3 if index == 0 else 2), header_style="dim",
         )  # fmt: skip
     for row in rows:
         made.add_row(*(Text(text) for text in row))

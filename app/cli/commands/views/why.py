@@ -164,11 +164,11 @@ def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mappi
         known += [str(each["tenant"]) for each in every(url, "/api/v1/tenants", None, MAX_ALERTS)["items"]]
     close = difflib.get_close_matches(name, known, 3, 0.5)
     named = close or sorted(set(known))[:5]
-    what = f"there is no {kind or 'tenant or node'} {name!r}"
+    message = f"there is no {kind or 'tenant or node'} {name!r}"
     names = ", ".join(map(repr, named))
     if close:
-        return f"{what}; did you mean {names}?"
-    return f"{what}; there are {names}" if named else what
+        return f"{message}; did you mean {names}?"
+    return f"{message}; there are {names}" if named else message
 
 
 def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Output) -> None:

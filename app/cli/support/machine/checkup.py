@@ -199,10 +199,10 @@ def _shared_memory(gateway_bytes: int = 0, *, configured: bool = False) -> Check
     """Check the size of /dev/shm. The LMCache gateway needs `gateway_bytes` of it; less is a failure only if that size
     was configured (`configured`)."""
     try:
-        place = os.statvfs("/dev/shm")
+        filesystem = os.statvfs("/dev/shm")
     except OSError as error:
         return CheckResult("/dev/shm", "warning", f"cannot be read: {error.strerror}", "mount a tmpfs there")
-    size = place.f_blocks * place.f_frsize
+    size = filesystem.f_blocks * filesystem.f_frsize
     message = f"{format_size(size)}; it does not contain Larder's pool, but buffers of engines"
     if gateway_bytes:
         message = (
@@ -235,7 +235,7 @@ def _gateway_memory(settings: Settings, name: str, *, runs: bool) -> Iterator[Ch
         yield CheckResult(
             what,
             "failure",
-            f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})",
+            f"{path} {state}: new workers cannot map the memory (its second name is {second_name})",
             fix,
         )
     elif runs and files[0] is None and settings.common.lmcache_port is not None:
@@ -328,19 +328,21 @@ def _port(settings: Settings, *, runs: bool) -> CheckResult:
 
 def _state_directory(folder: Path) -> CheckResult:
     name = "state directory"
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return CheckResult(name, "failure", f"{there} is not a folder", "LARDER_STATE_DIR")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return CheckResult(name, "failure", f"{existing} is not a folder", "LARDER_STATE_DIR")
+    if not os.access(existing, os.W_OK | os.X_OK):
         return CheckResult(
-            name, "failure", f"{there} cannot be written to", "LARDER_STATE_DIR, or its owner and mode"
+            name, "failure", f"{existing} cannot be written to", "LARDER_STATE_DIR, or its owner and mode"
         )
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     if free < MIN_DISK_BYTES:
-        return CheckResult(name, "warning", f"{format_size(free)} free on the disk of {there}", "make room")
-    if there != folder:
+        return CheckResult(
+            name, "warning", f"{format_size(free)} free on the disk of {existing}", "make room"
+        )
+    if existing != folder:
         return CheckResult(name, "ok", f"{folder} will be made")
     status = folder.stat()
     if status.st_uid != os.geteuid():

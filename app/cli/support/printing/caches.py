@@ -175,12 +175,12 @@ def pin_state(pin: Mapping[str, Any]) -> str:
     if pin.get("holds_nothing"):
         return "holds nothing"
     if count := pin.get("only_in_tiers"):
-        why = {
+        reason = {
             "budget": "no room in the pin budget",
             "failed": "load failed",
             "detached": "no engine attached",
         }
-        return f"{count:,} only in tiers: {why.get(pin['not_loaded'], 'loading')}"
+        return f"{count:,} only in tiers: {reason.get(pin['not_loaded'], 'loading')}"
     if tiers := pin.get("unlisted_tiers"):
         return f"unknown until {' and '.join(tiers)} {'is' if len(tiers) == 1 else 'are'} listed"
     state = show.applied(dict(pin))

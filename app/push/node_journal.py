@@ -39,7 +39,7 @@ class _Entry:
     event: Notification | None = None
 
 
-class Ledger:
+class NodeJournal:
     """Database records of nodes, their observations, and pushes."""
 
     def __init__(self, database: Database) -> None:
@@ -114,7 +114,7 @@ class Ledger:
         self._waiting.append(entry)
         if len(self._waiting) > MAX_WAITING:
             lost = self._waiting.popleft()
-            self._log.warning("push.forgotten", node=lost.node.name, waiting=MAX_WAITING)
+            self._log.warning("push.not_recorded", node=lost.node.name, waiting=MAX_WAITING)
         self._wake.set()
 
     async def flush(self) -> None:

@@ -1,7 +1,7 @@
 """Keeps one node in sync: greets it, pushes snapshots, handles its answers, and starts over when its process changes.
 
-Pending work follows from the database and from the node's reports, never from memory alone: a worker that starts after
-a crash finds the same work. While another manager is the leader, the worker tracks the node but sends it nothing.
+Pending work follows from the database and from the node's reports, never from memory alone: a task that starts after
+a crash finds the same work. While another manager is the leader, the task tracks the node but sends it nothing.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from app.observe.events import EventBus, fields_of
 from app.observe.trace import span
 from app.push.desired import BuiltSnapshot, DesiredState
 from app.push.leader_election import CHECK_S, LeaderElection
-from app.push.ledger import Ledger
 from app.push.link import NoAnswer, NodeLink, NotUnderstood, new_nonce
+from app.push.node_journal import NodeJournal
 from app.push.plan import DesiredSnapshot, Push, PushMemory, Reason, Supersede, plan
 from app.push.states import PushEvent, PushState, advance
 from app.store.base.notify import Notification
@@ -52,15 +52,15 @@ MIN_MOVE_S = 300.0
 """Pin ends that hits have moved are saved every KEEP_ENDS_S seconds if they moved at least MIN_MOVE_S seconds."""
 
 
-class Worker:
-    """Worker for one control URL."""
+class NodeSync:
+    """Keeps the node at one control URL in sync."""
 
     def __init__(
         self,
         link: NodeLink,
         fleet: Fleet,
         desired: DesiredState,
-        ledger: Ledger,
+        journal: NodeJournal,
         bus: EventBus,
         timeout_s: float,
         lead: LeaderElection,
@@ -68,12 +68,12 @@ class Worker:
         self._link = link
         self._fleet = fleet
         self._desired = desired
-        self._ledger = ledger
+        self._journal = journal
         self._bus = bus
         self._timeout_s = timeout_s
         self._lead = lead
         self._term = 0
-        """Term of leadership in which this worker took the node over; 0 if it has not."""
+        """Term of leadership in which this task took the node over; 0 if it has not."""
         self._memory: dict[SnapshotType, PushMemory] = {}
         self._ends_saved_at = self._reported_at = time.monotonic()
         self._drain_at = 0.0
@@ -115,14 +115,14 @@ class Worker:
     async def _follow(self, node: FleetNode, signal_count: int) -> None:
         """Track the wanted state and the node's refusals, then wait. For a manager that is not the leader."""
         await self._desired.refresh()
-        await self._ledger.learn_refusals(self._fleet, node)
+        await self._journal.learn_refusals(self._fleet, node)
         await self._fleet.change_signal.wait(CHECK_S if self._lead.holds else POLL_S, since=signal_count)
 
     async def _take_over(self, node: FleetNode) -> None:
         """Start to push to a node that has joined."""
         term = self._lead.term
         self._memory = {kind: PushMemory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
-        self._ledger.record_join(node)
+        self._journal.record_join(node)
         await self._grow(node)
         self._term = term
 
@@ -191,13 +191,13 @@ class Worker:
 
         Done periodically, and before snapshots are sent to a new process, which does not know the moved ends.
         """
-        moved = await self._ledger.move_ends(ends, reported_at, least_s) if ends else []
+        moved = await self._journal.move_ends(ends, reported_at, least_s) if ends else []
         if moved:
             self._log.info("pins.moved", pins=moved[:10], count=len(moved))
 
     async def _grow(self, node: FleetNode) -> None:
         """Ask a node whose pool is smaller than its wanted size to grow. Continue if it refuses."""
-        desired_bytes = await self._ledger.desired_capacity(node.name)
+        desired_bytes = await self._journal.desired_capacity(node.name)
         if desired_bytes is None or node.capacity_bytes >= desired_bytes:
             return
         try:
@@ -242,7 +242,7 @@ class Worker:
             return None
         if isinstance(step, Supersede):
             self._log.warning("generation.overtaken", type=kind, node=node.name, generation=step.generation)
-            await self._ledger.overtake(kind, step.generation)
+            await self._journal.overtake(kind, step.generation)
             return None
         return POLL_S if step.until is None else max(step.until - now, 0.0)
 
@@ -300,7 +300,7 @@ class Worker:
         event = _ended(state, row)
         notification = Notification(name_of(event), time.time(), fields_of(event), node.name)
         self._bus.publish(event, node=node.name, at=notification.at)
-        self._ledger.record_push(node, kind, row, notification)
+        self._journal.record_push(node, kind, row, notification)
 
     def _causes(
         self, node: FleetNode, kind: SnapshotType, desired: DesiredSnapshot, memory: PushMemory
@@ -357,18 +357,18 @@ class Worker:
     async def _unless_gone(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
         """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone."""
         talking = asyncio.ensure_future(push)
-        gone = asyncio.ensure_future(
+        abandoned = asyncio.ensure_future(
             self._fleet.change_signal.until(lambda: not node.welcomed, self._timeout_s * 4)
         )
         try:
-            await asyncio.wait({talking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({talking, abandoned}, return_when=asyncio.FIRST_COMPLETED)
             if talking.done():
                 return talking.result()
             raise NoAnswer("the node went away")
         finally:
-            for task in (talking, gone):
+            for task in (talking, abandoned):
                 task.cancel()
-            await asyncio.wait({talking, gone})
+            await asyncio.wait({talking, abandoned})
 
     def _failed(
         self, event: PushEvent, state: PushState, message: str, memory: PushMemory, row: PushRow
