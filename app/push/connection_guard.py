@@ -116,9 +116,7 @@ class ConnectionGuard:
         self._ended += 1
         if now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
-            log.warning(
-                "join.connection_ended", reason=reason, sent_away=self._ended, connected=len(self._since)
-            )
+            log.warning("join.connection_ended", reason=reason, ended=self._ended, connected=len(self._since))
 
     def close(self) -> None:
         self._events.close()

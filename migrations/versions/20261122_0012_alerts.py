@@ -1,13 +1,13 @@
 """Alerts that Alertmanager and Grafana send, and audit entries by time.
 
-Revision: 0012; after: 0011.
+Revision: 0012; after: 0010.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0012"
-down_revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

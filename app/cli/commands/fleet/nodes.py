@@ -128,7 +128,7 @@ _TOKEN_COLUMNS = (
 )
 
 
-@click.group(cls=Noun, renamed={"forget": "nodes delete"})
+@click.group(cls=Noun)
 def nodes() -> None:
     """Manage nodes: data planes, one on each machine."""
 

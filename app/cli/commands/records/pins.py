@@ -53,7 +53,7 @@ _COLUMNS = (
 _PINS = Resource("/api/v1/pins", "pin", _COLUMNS, editable=[*_OPTIONS, "ttl_s", "expires_at"])
 
 
-@click.group(cls=Noun, renamed={"put": "pins set --replace"})
+@click.group(cls=Noun)
 def pins() -> None:
     """Manage pins: prefixes that are kept in the cache."""
 

@@ -73,7 +73,7 @@ _IN_FORCE = (
 _POLICIES = Resource("/api/v1/policies", "policy", _COLUMNS, default=POLICY_IN_FORCE, editable=_FIELDS)
 
 
-@click.group(cls=Noun, renamed={"unset": "policies delete"})
+@click.group(cls=Noun)
 def policies() -> None:
     """Manage eviction policies. `default` applies to every node that no policy with a selector matches."""
 

@@ -36,7 +36,7 @@ _COLUMNS = (
 _TOKENIZERS = Resource("/api/v1/tokenizers", "tokenizer", _COLUMNS)
 
 
-@click.group(cls=Noun, renamed={"add": "tokenizers set"})
+@click.group(cls=Noun)
 def tokenizers() -> None:
     """Manage tokenizers of models, which allow pins and look-ups by text and messages."""
 

@@ -152,7 +152,7 @@ _RATE_COLUMNS = (
 _RATES = Resource("/api/v1/rates", "rate", _RATE_COLUMNS, editable=RatePut.__struct_fields__)
 
 
-@click.group(cls=Noun, renamed={"unset": "rates delete"})
+@click.group(cls=Noun)
 def rates() -> None:
     """Manage prefill rates of engines, from which the saved prefill time is estimated."""
 
