@@ -6,7 +6,6 @@ Deleting a record closes the tier on its nodes and deletes none of its blocks.
 from collections.abc import Sequence
 from typing import Any
 
-from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import (
     SettingsTier,
@@ -19,38 +18,21 @@ from app.schemas.records.tiers import (
     TierRefusal,
 )
 from app.services.base import checks
-from app.services.base.changes import Change, Changes
-from app.services.base.merge import patched
 from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
-from app.services.records import owners
-from app.services.records.progress import RecordProgress
-from app.services.records.record_types import Values, fields
+from app.services.records.named_records import NamedRecords
+from app.services.records.record_types import fields
 from app.services.records.tier_drains import check_drained
 from app.services.records.tier_intent import TIERS, resolve
-from app.store.base.database import Database
 from app.store.records import tiers
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.tiers import TierStats
 
 
-class Tiers:
-    """Get, put, patch, delete; a put of an identical record changes nothing."""
-
-    def __init__(self, database: Database, changes: Changes, progress: RecordProgress, fleet: Fleet) -> None:
-        self._database = database
-        self._changes = changes
-        self._progress = progress
-        self._fleet = fleet
-
-    async def get(self, name: str) -> TierAnswer:
-        """Return the tier. Raises Invalid, NotFound."""
-        checks.pin_name(name)
-        row = await self._database.row(TierRow, name)
-        if row is None:
-            raise TIERS.missing(name)
-        return self.answers([row])[0]
+class Tiers(NamedRecords[TierRow, TierPut, TierAnswer]):
+    _type = TIERS
+    _resolve = staticmethod(resolve)
 
     async def page(self, page_request: PageRequest, filters: TierFilters) -> TierList:
         """Return a page of tiers. Raises Invalid."""
@@ -67,42 +49,6 @@ class Tiers:
             if shown:
                 tiers.append(SettingsTier(name, **_sums(shown), stats=shown))
         return tiers
-
-    async def put(
-        self, name: str, intent: TierPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> tuple[TierAnswer, bool]:
-        """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
-        PreconditionRequired."""
-        checks.pin_name(name)
-        values = resolve(name, intent)
-        async with self._changes.begin(by, "tiers") as change:
-            row = await tiers.get(change.session, name)
-            TIERS.check_state(expected, name, row)
-            created = row is None
-            row = self._write(change, row, values)
-        await self._progress.wait("tiers", row.generation, wait_s)
-        return self.answers([row])[0], created
-
-    async def patch(
-        self,
-        name: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        wait_s: float = 0.0,
-    ) -> TierAnswer:
-        """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
-        checks.pin_name(name)
-        async with self._changes.begin(by, "tiers") as change:
-            row = await TIERS.existing(change, name, expected)
-            intent = patched(TierPut, TIERS.as_put(row), patch)
-            row = self._write(change, row, resolve(name, intent))
-        await self._progress.wait("tiers", row.generation, wait_s)
-        return self.answers([row])[0]
-
-    def _write(self, change: Change, row: TierRow | None, values: Values) -> TierRow:
-        owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
-        return TIERS.write(change, values["name"], row, values)
 
     async def delete(
         self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0

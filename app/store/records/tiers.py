@@ -35,10 +35,6 @@ class TierRow(Base):
     updated_at: Mapped[Seconds]
 
 
-async def get(session: AsyncSession, name: str) -> TierRow | None:
-    return await session.get(TierRow, name)
-
-
 _SORTABLE: dict[str, listing.Expression] = {
     "name": TierRow.name,
     "type": TierRow.type,

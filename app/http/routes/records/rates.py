@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
@@ -13,11 +12,10 @@ from app.http.parameters import Cursor, DryRun, Limit, Sort
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.rates import RateAnswer, RateList, RatePut
 from app.services.records.rates import PrefillRates
-
-_STATES = ("malformed", "invalid", "precondition-failed", "precondition-required")
 
 
 @get(
@@ -46,8 +44,7 @@ async def list_rates(
     responses=declared("not-found", "invalid"),
 )
 async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
-    answer = await rates.get(name)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await rates.get(name))
 
 
 @put(
@@ -55,10 +52,7 @@ async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) ->
     operation_id="putRate",
     summary="Set a prefill rate: the tokens per second that a model's engines compute",
     opt={"body": RatePut, "role": "operator"},
-    responses={
-        201: ResponseSpec(RateAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_STATES, "conflict", "unsupported-media-type", "too-large"),
-    },
+    responses=declared_put(RateAnswer),
 )
 async def put_rate(
     rates: NamedDependency[PrefillRates],
@@ -70,7 +64,7 @@ async def put_rate(
 ) -> Response[RateAnswer]:
     state = expected(if_match, if_none_match)
     answer, created = await rates.put(name, data, caller(), state, dry_run=dry_run)
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -78,7 +72,7 @@ async def put_rate(
     operation_id="patchRate",
     summary="Change some fields of a prefill rate (JSON merge patch: null resets a field to its default)",
     opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *_STATES, "conflict", "unsupported-media-type", "too-large"),
+    responses=declared("not-found", *WRITES),
 )
 async def patch_rate(
     rates: NamedDependency[PrefillRates],
@@ -88,7 +82,7 @@ async def patch_rate(
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
     answer = await rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -96,7 +90,7 @@ async def patch_rate(
     operation_id="deleteRate",
     summary="Delete a prefill rate",
     opt={"role": "operator"},
-    responses=declared("not-found", *_STATES),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_rate(
     rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
