@@ -194,9 +194,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="larder")
-@click.option(
-    "--context", metavar="NAME", help="Use this context instead of the current one (see 'larder context')."
-)
+@click.option("--context", metavar="NAME", help="Use this context instead of the current one.")
 @click.pass_context
 def larder(ctx: click.Context, context: str | None) -> None:
     """Larder: a control tower for LLM KV caches."""

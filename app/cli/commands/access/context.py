@@ -26,9 +26,8 @@ _COLUMNS = (
 def context() -> None:
     """Manage contexts: Larder servers by name, each with its URL and token.
 
-    A command uses the server that --url or --context names, else the one of LARDER_URL, else the current context, else
-    the one of the settings on this machine. A token is taken from the context that --context names, else from
-    LARDER_TOKEN, else from the current context, else from 'larder login'.
+    The server is that of --url or --context, else of LARDER_URL, the current context, or the settings on this machine.
+    The token is that of --context, else of LARDER_TOKEN, the current context, or 'larder login'.
     """
 
 

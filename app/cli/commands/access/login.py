@@ -30,7 +30,7 @@ ASK = "-"
     is_flag=False,
     flag_value=ASK,
     help="Create the first token, with the role admin, by the one-time setup token: from LARDER_SETUP_TOKEN, a prompt, "
-    "or standard input. Others on this machine can see an argument.",
+    "or standard input. Others on this machine see arguments.",
 )
 @click.option(
     "--setup-file",
@@ -41,8 +41,7 @@ ASK = "-"
 @click.option("--name", help="With --setup: the new token's name; default your user name.")
 @url_option
 def login(setup: str | None, setup_file: str | None, name: str | None, url: str | None) -> None:
-    """Store a token for a Larder server, for use by all commands. The command prompts for the token, or reads it from
-    standard input."""
+    """Store a token for a Larder server, for all commands. Prompts for it, or reads it from standard input."""
     base = base_url(url)
     if name is not None and setup is None and setup_file is None:
         raise click.UsageError("--name goes with --setup")

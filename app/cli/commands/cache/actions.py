@@ -17,7 +17,7 @@ VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
 
 node_option = click.option(
-    "--node", "nodes", metavar="NAME", multiple=True, help="Act on this node only; may be repeated."
+    "--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated."
 )
 
 
@@ -31,9 +31,9 @@ def _scope_options(command: F) -> F:
         url_option,
         node_option,
         _source_options,
-        click.option("--space", help="One space: its 32 hex digits, or the first 8 or more."),
-        click.option("--model", help="All spaces of a model."),
-        click.option("--tenant", help="Tenant as shown; `_default` for the empty salt."),
+        click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more."),
+        click.option("--model", help="Only this model."),
+        click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
     ):
         command = option(command)
     return command
@@ -107,8 +107,8 @@ def locate(**options: Any) -> None:
 @_scope_options
 @_yes_option
 def invalidate(**options: Any) -> None:
-    """Make the blocks that match all given options unreadable at once. A prefix (tokens or text with --tenant and
-    --model, or --keys-file) includes everything stored after it. Permanent pins keep their blocks."""
+    """Make the blocks that match all options unreadable at once. A prefix (tokens or text with --tenant and --model, or
+    --keys-file) includes all blocks after it. Permanent pins keep their blocks."""
     _act("invalidate", **options)
 
 
@@ -116,7 +116,7 @@ def invalidate(**options: Any) -> None:
 @_scope_options
 @_yes_option
 def demote(**options: Any) -> None:
-    """Make the blocks that match all given options the first eviction victims until they are used again."""
+    """Make the blocks that match all options the first eviction victims until they are used again."""
     _act("demote", **options)
 
 
@@ -138,8 +138,8 @@ def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, o
 @click.command()
 @_scope_options
 def verify(url: str | None, output: Output, **options: Any) -> None:
-    """Compare the blocks that match all given options with their checksums; all blocks without options. Corrupt blocks
-    become misses. The command waits for the end."""
+    """Compare the blocks that match all options, or all blocks, with their checksums. Corrupt blocks become misses. The
+    command waits for the end."""
     _whole_space(url, options)
     answer = call(url, "POST", "/api/v1/actions/verify", _scope(**options), {"wait": VERIFY_WAIT})
     items = [_ended(url, item, "verify", "verification", "checked") for item in answer["items"]]
@@ -163,14 +163,14 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
 
 @click.command()
 @_scope_options
-@click.option("--to", "tier", metavar="TIER", help="Name of a tier, or `memory`. Required without --cancel.")
+@click.option("--to", "tier", metavar="TIER", help="Tier, or `memory`. Required without --cancel.")
 @click.option(
     "--from",
     "source",
     default="memory",
     show_default=True,
     metavar="TIER",
-    help="Name of the tier to copy from, or `memory`.",
+    help="Tier to copy from, or `memory`.",
 )
 @click.option(
     "--release",
@@ -182,7 +182,7 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="Blocks that have not been moved after this time stay where they are.",
+    help="Time after which the rest stays where it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the blocks.")
 @click.option(
@@ -204,9 +204,9 @@ def move(
     output: Output,
     **options: Any,
 ) -> None:
-    """Copy the blocks that match all given options to a tier, from memory or from another tier (`--from`), or load them
-    from tiers into memory (`--to memory`). A prefix includes everything stored after it. The command waits until the
-    move has ended; meanwhile, it shows the number of the move, for `--cancel`."""
+    """Copy the blocks that match all options to a tier, from memory or another tier (`--from`), or load them into
+    memory (`--to memory`). A prefix includes all blocks after it. The command shows the number of the move, for
+    `--cancel`, and waits for the end."""
     if cancel is not None:
         _cancel_move(cancel, tier, url, options, output)
         return
@@ -255,15 +255,15 @@ def _cancel_move(
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="Blocks that have not been encoded after this time stay as they are.",
+    help="Time after which the rest stays as it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the blocks.")
 @_yes_option
 def compress(
     tier: str, deadline: str, dry_run: bool, yes: bool, url: str | None, output: Output, **options: Any
 ) -> None:
-    """Encode the blocks of TIER again, with the current `compress` of its record. If options select blocks,
-    only blocks that match all of them are encoded. The command waits until all nodes have ended."""
+    """Encode the blocks of TIER that match all options, or all of them, again with the `compress` of its record. The
+    command waits for the end."""
     _whole_space(url, options)
     nodes = options["nodes"]
     body = {**_scope(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}

@@ -53,13 +53,11 @@ def get_block(key: str, url: str | None, output: Output) -> None:
 
 
 @blocks.command("list")
-@click.option("--tenant", help="Show only this tenant.")
-@click.option("--model", help="Show only this model.")
-@click.option("--space", help="Show only this space: its 32 hex digits, or the first 8 or more.")
-@click.option(
-    "--prefix", metavar="LABEL", help="Show only this hot prefix, by its label in 'larder prefixes'."
-)
-@click.option("--node", help="Show only this node.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
+@click.option("--model", help="Only this model.")
+@click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more.")
+@click.option("--prefix", metavar="LABEL", help="Only this hot prefix, by its label in 'larder prefixes'.")
+@click.option("--node", metavar="NAME", help="Only this node.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )

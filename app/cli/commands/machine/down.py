@@ -31,8 +31,8 @@ _CREDENTIALS = "iII"
 )
 @output_option
 def down(config: str | None, output: Output) -> None:
-    """Stop the Larder of this state directory and release its cache, and the shared memory that data planes of this
-    user left when they were killed.
+    """Stop the Larder of this state directory, and release its cache and what killed data planes of this user left in
+    shared memory.
 
     Ctrl-C and SIGTERM keep the cache in memory for dataplane.keep_memory_s; this command does not.
     """

@@ -39,8 +39,7 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
     """Write systemd units for the management plane, the data plane and the holder of its memory, and show the next
     commands.
 
-    The services restart independently. Unit files that were changed are kept unless --force is given; the
-    environment file is never overwritten.
+    The services restart independently. Changed unit files stay unless --force is given, the environment file always.
     """
     larder = executable or str(Path(sys.executable).with_name("larder"))  # noqa: TID251 - where `larder` is installed
     _check(larder, system)

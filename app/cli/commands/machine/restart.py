@@ -25,8 +25,8 @@ BACK_S = 120.0
 def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None:
     """Replace the processes of a running Larder with the code and the settings that are on disk now.
 
-    The new data plane takes over the memory: engines keep reading, and every block stays cached. If the new release
-    cannot take it over, the command reports what would be lost and stops nothing.
+    Engines keep reading, and every block stays cached. If the new data plane cannot take over the memory, the command
+    reports what would be lost and stops nothing.
     """
     request = {"fresh": fresh, "dry_run": dry_run}
     answer = call(url, "POST", "/api/v1/actions/restart", request, timeout_s=ANSWERS_S)

@@ -90,7 +90,7 @@ add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
     "--strength", "strengths", multiple=True, type=click.Choice(["soft", "guaranteed", "permanent"]),
     help="Strength that pins may have; may be repeated.",
 )  # fmt: skip
-@click.option("--note", help="Free-form note.")
+@click.option("--note", help="Free-form note; at most 1,024 characters.")
 @url_option
 @output_option
 def set_ceiling(tenant: str, url: str | None, output: Output, **options: Any) -> None:

@@ -59,9 +59,9 @@ def pins() -> None:
 
 
 @pins.command("list")
-@click.option("--tenant", help="Show only this tenant.")
-@click.option("--model", help="Show only this model.")
-@click.option("--tier", type=click.Choice(TIERS), help="Show only this tier.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
+@click.option("--model", help="Only this model.")
+@click.option("--tier", type=click.Choice(TIERS), help="Only this tier.")
 @owner_option
 @paged
 @url_option
@@ -254,7 +254,7 @@ def _is_reported(answer: Mapping[str, Any]) -> bool:
 
 @pins.command("extend")
 @click.argument("name", shell_complete=names(("/api/v1/pins", "name")))
-@click.option("--ttl", required=True, help="Minimum time until the pin expires, such as 30m, 12h, 7d.")
+@click.option("--ttl", required=True, help="Minimum time until the pin expires.")
 @url_option
 @wait_option
 @output_option

@@ -68,7 +68,7 @@ def tiers() -> None:
 
 
 @tiers.command("list")
-@click.option("--type", "kind", metavar="TYPE", help="Show only tiers of this type.")
+@click.option("--type", "kind", metavar="TYPE", help="Only tiers of this type.")
 @owner_option
 @paged
 @url_option
@@ -234,8 +234,7 @@ add_edit(tiers, _TIERS, waits=True)
 def delete_tier(name: str, dry_run: bool, url: str | None, wait: str | None, output: Output) -> None:
     """Delete a tier. Its nodes close it and no longer load its blocks, which stay on disks and servers.
 
-    To keep the blocks in use, drain the tier before: `larder tiers set NAME --spill drain` copies the blocks that it
-    alone holds to another tier, and the record cannot be deleted before that is done."""
+    To keep the blocks in use, drain the tier before: `larder tiers set NAME --spill drain`."""
     if dry_run:
         tier = call(url, "GET", _TIERS.of(name))
         if not output.data(tier, name):

@@ -65,7 +65,7 @@ add_describe(tokenizers, _TOKENIZERS)
     help="A Jinja template, or a tokenizer_config.json, which also has the special tokens.",
 )
 @click.option("--no-special-tokens", is_flag=True, help="Add no special tokens around a text.")
-@click.option("--note", default="", help="Free-form note.")
+@click.option("--note", default="", help="Free-form note; at most 1,024 characters.")
 @url_option
 @output_option
 def set_tokenizer(

@@ -29,10 +29,10 @@ def events() -> None:
 
 
 @events.command("list")
-@click.option("--name", help="Show only events of this name, such as node.lost, or push.* for a prefix.")
-@click.option("--node", help="Show only this node.")
-@click.option("--actor", help="Show only this actor.")
-@click.option("--since", metavar="TIME", help="Show only the last 90s, 30m, 12h or 7d.")
+@click.option("--name", help="Only events of this name, such as node.lost, or push.* for a prefix.")
+@click.option("--node", metavar="NAME", help="Only this node.")
+@click.option("--actor", help="Only this actor.")
+@click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
