@@ -201,11 +201,7 @@ def routed(settings: AppSettings) -> Litestar:
         lifespan=[_lifespan],
         request_class=StrictRequest,
         request_max_body_size=settings.body_limit_bytes,
-        exception_handlers={
-            LarderError: on_larder_error,
-            HTTPException: on_http_error,
-            Exception: on_crash,
-        },
+        exception_handlers={LarderError: on_larder_error, HTTPException: on_http_error, Exception: on_crash},
         openapi_config=_openapi(),
         logging_config=None,
     )

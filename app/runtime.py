@@ -166,13 +166,7 @@ class BackgroundTasks:
         def make_sync(link: NodeLink) -> NodeSync:
             timeout_s = parts.settings.app.push_timeout_s
             return NodeSync(
-                link,
-                parts.fleet,
-                parts.desired,
-                self._journal,
-                parts.bus,
-                timeout_s,
-                parts.leader_election,
+                link, parts.fleet, parts.desired, self._journal, parts.bus, timeout_s, parts.leader_election
             )
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:

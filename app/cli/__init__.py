@@ -61,10 +61,7 @@ _COMMANDS = {
     "diff": ("app.cli.commands.documents.diff:diff", "Show what applying documents would change."),
     "apply": ("app.cli.commands.documents.apply:apply", "Apply documents."),
     "nodes": ("app.cli.commands.fleet.nodes:nodes", "Manage nodes: join tokens, labels, draining, size."),
-    "engines": (
-        "app.cli.commands.fleet.engines:engines",
-        "Manage processes that attached to nodes.",
-    ),
+    "engines": ("app.cli.commands.fleet.engines:engines", "Manage processes that attached to nodes."),
     "manager-key": (
         "app.cli.commands.fleet.manager_key:manager_key",
         "Manage the key that authenticates this management plane.",
@@ -79,19 +76,10 @@ _COMMANDS = {
     ),
     "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
     "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
-    "doctor": (
-        "app.cli.commands.machine.doctor:doctor",
-        "Check this machine and suggest fixes.",
-    ),
+    "doctor": ("app.cli.commands.machine.doctor:doctor", "Check this machine and suggest fixes."),
     "db": ("app.cli.commands.machine.db:db", "Manage the database: upgrade, check, back up, restore."),
-    "tiers": (
-        "app.cli.commands.records.tiers:tiers",
-        "Manage tiers; check directories of disk tiers.",
-    ),
-    "ipc": (
-        "app.cli.commands.machine.ipc:ipc",
-        "Show the queues and stores in shared memory of this user.",
-    ),
+    "tiers": ("app.cli.commands.records.tiers:tiers", "Manage tiers; check directories of disk tiers."),
+    "ipc": ("app.cli.commands.machine.ipc:ipc", "Show the queues and stores in shared memory of this user."),
     "size": ("app.cli.commands.machine.size:size", "Show how many bytes a token of a model takes."),
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
     "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),

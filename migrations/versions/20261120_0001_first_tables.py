@@ -139,8 +139,7 @@ def upgrade() -> None:
     op.bulk_insert(store, [{"id": uuid4().hex, "created_at": now}])
     generations = sa.table("generations", sa.column("type"), sa.column("generation"), sa.column("changed_at"))
     op.bulk_insert(
-        generations,
-        [{"type": kind, "generation": 0, "changed_at": now} for kind in ("quotas", "pins")],
+        generations, [{"type": kind, "generation": 0, "changed_at": now} for kind in ("quotas", "pins")]
     )
 
 

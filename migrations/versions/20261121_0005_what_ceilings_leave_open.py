@@ -13,13 +13,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-_MAXIMA = (
-    "max_limit_bytes",
-    "max_floor_bytes",
-    "max_pin_budget_bytes",
-    "max_store_rate_bytes",
-    "max_weight",
-)
+_MAXIMA = ("max_limit_bytes", "max_floor_bytes", "max_pin_budget_bytes", "max_store_rate_bytes", "max_weight")
 
 
 def upgrade() -> None:

@@ -99,10 +99,7 @@ def grew(name: str, labels: dict[str, str]) -> Case:
 def ratio(before: int, now: int, each: int = 1200) -> Series:
     """A tenant asks for `each` blocks in ten minutes; of a hundred, `before` are found for a day, and then `now`."""
     found = each * before // 100
-    return {
-        ASKED: f"0+{each}x180",
-        FOUND: f"0+{found}x144 {found * 144}+{each * now // 100}x30",
-    }
+    return {ASKED: f"0+{each}x180", FOUND: f"0+{found}x144 {found * 144}+{each * now // 100}x30"}
 
 
 CASES = {
@@ -214,9 +211,7 @@ CASES = {
 }
 FURTHER = {
     "LarderDataPlaneRestarts": Case(  # of a data plane that never joined
-        MANAGER,
-        {RESTARTS: "0x20 1x2 2x2 3x20"},
-        {RESTARTS: "0x20 1x2 2x20"},
+        MANAGER, {RESTARTS: "0x20 1x2 2x2 3x20"}, {RESTARTS: "0x20 1x2 2x20"}
     ),
     "LarderEventsDropped": Case(
         {"plane": "management", "event": "quota.changed"},

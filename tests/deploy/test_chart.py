@@ -159,10 +159,7 @@ def test_large_numbers_stay_whole(helm: Any) -> None:
         "env": {"LARDER_DATAPLANE__MAX_BLOCKS": 4000000, "LARDER_DATAPLANE__PIN_BUDGET_RATIO": 0.25},
     }
     env = {"LARDER_APP__MAX_KEPT_PUSHES": 5000000}
-    values = {
-        "dataplane": large,
-        "manager": {"env": env},
-    }
+    values = {"dataplane": large, "manager": {"env": env}}
     found = manifests(helm, values)
     assert not [name for name, each in found.items() if re.search(r"\de\+\d", json.dumps(each))]
     daemons = found["DaemonSet/larder-dataplane"]
@@ -374,10 +371,7 @@ def test_each_revision_replaces_the_join_token(helm: Any, socket_dir: Path, tmp_
     for name, text in {"token": "of-the-pod", "namespace": "inference", "admin": ADMIN}.items():
         (tmp_path / name).write_text(text)
     port = free_port()
-    settings = {
-        "LARDER_APP__ADMIN_TOKEN": ADMIN,
-        "LARDER_APP__JOIN_URL": f"tcp://127.0.0.1:{port}",
-    }
+    settings = {"LARDER_APP__ADMIN_TOKEN": ADMIN, "LARDER_APP__JOIN_URL": f"tcp://127.0.0.1:{port}"}
     with running(socket_dir, **settings) as larder, Cluster() as cluster:
         threading.Thread(target=cluster.serve_forever, daemon=True).start()
         environ = environment_of(job) | {

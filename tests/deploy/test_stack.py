@@ -246,8 +246,7 @@ def exercise(made: Stack) -> None:
 
         settled(found, "what was stored")
         settled(
-            lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'),
-            "its figures",
+            lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'), "its figures"
         )
         client.store([*range(2000, 3024)])
         client.lookup(TOKENS, "s")

@@ -50,9 +50,7 @@ def test_a_quota_is_acknowledged_and_binding_and_affects_no_other_tenant(larder:
         assert store(engine, keys("again", 20), "mine") == 20
 
 
-def test_a_pinned_prefix_survives_a_scan_of_three_pools_and_is_released_with_its_pin(
-    larder: Larder,
-) -> None:
+def test_a_pinned_prefix_survives_a_scan_of_three_pools_and_is_released_with_its_pin(larder: Larder) -> None:
     with larder.engine() as engine:
         prefix = keys("system prompt", 8)
         pin = larder.put("pins/prompt", model=MODEL, tenant="chat", keys=[key.hex() for key in prefix])

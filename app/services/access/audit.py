@@ -142,11 +142,7 @@ class ChainVerification:
     def _follows(self, entry: AuditEntry) -> bool:
         try:
             return link(self.last_hash, {name: getattr(entry, name) for name in HASHED}) == entry.hash
-        except (
-            ValueError,
-            TypeError,
-            RecursionError,
-        ):  # bytes, NaN, endless lists: JSON has none of them
+        except (ValueError, TypeError, RecursionError):  # bytes, NaN, endless lists: JSON has none of them
             return False
 
     def _misplaced(self, number: int) -> str:

@@ -112,10 +112,7 @@ class Actions:
         return VerifyAnswer(items, len(items), used)
 
     async def _ended(
-        self,
-        replies: list[NodeAnswers[P]],
-        progress: Callable[[FleetNode, int], Awaitable[P]],
-        wait_s: float,
+        self, replies: list[NodeAnswers[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
     ) -> list[NodeAnswers[P]]:
         """Wait for the end of the work that nodes have begun, for at most `wait_s` seconds, and return their
         answers."""

@@ -14,13 +14,7 @@ from typing import Any
 
 import msgspec
 
-from app.errors import (
-    FieldError,
-    FloorsExceedCapacity,
-    Forbidden,
-    Invalid,
-    PreconditionFailed,
-)
+from app.errors import FieldError, FloorsExceedCapacity, Forbidden, Invalid, PreconditionFailed
 from app.ingest.fleet import Fleet
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.records.pins import PinPut
@@ -174,11 +168,7 @@ class Apply:
         return TypeStatus(status.applied, behind)
 
     async def _outcome(
-        self,
-        change: Change,
-        request: ApplyPut,
-        declared: DeclaredRecords,
-        numbers: dict[SnapshotType, int],
+        self, change: Change, request: ApplyPut, declared: DeclaredRecords, numbers: dict[SnapshotType, int]
     ) -> ApplyPlan:
         by, now = change.by, change.now
         _check_expected(request, numbers, by)

@@ -388,9 +388,4 @@ def _answer(row: JoinTokenRow, joined: list[str]) -> JoinTokenAnswer:
 
 def _audited(row: JoinTokenRow) -> dict[str, object]:
     """Return the fields that an audit entry keeps: never the secret or its hash."""
-    return {
-        "name": row.name,
-        "labels": row.labels,
-        "uses_left": row.uses_left,
-        "expires_at": row.expires_at,
-    }
+    return {"name": row.name, "labels": row.labels, "uses_left": row.uses_left, "expires_at": row.expires_at}

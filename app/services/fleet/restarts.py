@@ -39,12 +39,7 @@ class Restarts:
     restarts."""
 
     def __init__(
-        self,
-        settings: Settings,
-        supervisor: Supervisor | None,
-        fleet: Fleet,
-        changes: Changes,
-        instance: str,
+        self, settings: Settings, supervisor: Supervisor | None, fleet: Fleet, changes: Changes, instance: str
     ) -> None:
         self._settings = settings
         self._supervisor = supervisor
@@ -155,9 +150,7 @@ class Restarts:
     async def _check_command(self, *module: str) -> None:
         """Check that the code on disk starts: a new release may be half installed. Raises Conflict."""
         process = await asyncio.create_subprocess_exec(
-            *module_command(*module),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            *module_command(*module), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         try:
             _, errors = await asyncio.wait_for(process.communicate(), CHECK_TIMEOUT_S)

@@ -9,14 +9,7 @@ from app.observe.metric_sources import GenerationLag
 from app.push.desired import DesiredState
 from app.push.states import NodeState, node_state
 from app.schemas.base.status import NodeProgress, RecordStatus
-from app.services.records.conditions import (
-    RecordState,
-    accepted,
-    applied_on,
-    effective_on,
-    no_node,
-    over_all,
-)
+from app.services.records.conditions import RecordState, accepted, applied_on, effective_on, no_node, over_all
 from dataplane.base.labels import matches
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
 

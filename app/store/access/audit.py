@@ -235,13 +235,7 @@ async def page(
     except (*_NO_VALUE, OperationalError) as error:
         _cause(error)
     found = await listing.page(
-        session,
-        AuditRow,
-        AuditRow.id,
-        by_number,
-        newest_first,
-        *where,
-        options=(load_only(AuditRow.id),),
+        session, AuditRow, AuditRow.id, by_number, newest_first, *where, options=(load_only(AuditRow.id),)
     )
     numbers = [row.id for row in found.rows]
     return ListPage([await _row(session, number) for number in numbers], found.total, found.next_cursor)

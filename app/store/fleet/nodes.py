@@ -70,9 +70,7 @@ async def observations(session: AsyncSession, node: str) -> Sequence[Observation
 async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     """Insert or update a node. Delete the nodes that it replaces at its control URL, and return their names."""
     replaced = sa.select(NodeRow).where(
-        NodeRow.control_url == row.control_url,
-        NodeRow.public_key == row.public_key,
-        NodeRow.name != row.name,
+        NodeRow.control_url == row.control_url, NodeRow.public_key == row.public_key, NodeRow.name != row.name
     )
     replaced_names = list((await session.scalars(replaced)).all())
     for old in replaced_names:

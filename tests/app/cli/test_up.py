@@ -367,10 +367,7 @@ def test_a_start_ends_with_a_line_with_all_locations(socket_dir: Path) -> None:
 
 def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> None:
     running = Up(
-        socket_dir,
-        subprocess.PIPE,
-        LARDER_APP__LOG_FORMAT="console",
-        LARDER_APP__EMBEDDED_DATA_PLANE="false",
+        socket_dir, subprocess.PIPE, LARDER_APP__LOG_FORMAT="console", LARDER_APP__EMBEDDED_DATA_PLANE="false"
     )
     try:
         assert running.process.stdout is not None

@@ -538,9 +538,7 @@ async def test_floors_are_checked_against_their_nodes(
         assert await put("x", floor_bytes=pool - 1, selector={"zone": "x"}) == 200
 
 
-async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(
-    settings: Settings,
-) -> None:
+async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(settings: Settings) -> None:
     async with serving(settings) as plane:
         enrolment = plane.app.parts.enrolment
         ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))

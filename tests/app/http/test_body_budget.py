@@ -90,9 +90,7 @@ class Unfinished:
 
 
 @pytest.mark.anyio
-async def test_unfinished_bodies_stay_within_the_budget_and_release_it(
-    socket_dir: Path,
-) -> None:
+async def test_unfinished_bodies_stay_within_the_budget_and_release_it(socket_dir: Path) -> None:
     path = "/api/v1/actions/lookup"
     async with serving(settings_in(socket_dir, body_budget_bytes=BUDGET)) as plane:
         budget = plane.app.parts.body_budget

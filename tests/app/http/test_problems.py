@@ -78,11 +78,7 @@ async def test_every_bad_field_is_named(shared_plane: Plane) -> None:
 
 async def test_all_faults_of_a_request_are_reported_at_once(shared_plane: Plane) -> None:
     response = await shared_plane.http.put(P, json=pin(model="", tenant="@", ttl_s=-1))
-    assert [error["path"] for error in is_problem(response, 422)["errors"]] == [
-        "model",
-        "tenant",
-        "ttl_s",
-    ]
+    assert [error["path"] for error in is_problem(response, 422)["errors"]] == ["model", "tenant", "ttl_s"]
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,7 @@ async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(
     assert "task.failed" not in {line["event"] for line in logged}
     (push, *_) = (await _settled(plane, "type=pins&state=refused"))["items"]
     assert push["faults"] == [
-        {
-            "path": "",
-            "code": "refuse",
-            "message": "the last body of a snapshot was answered with NeedBodies",
-        }
+        {"path": "", "code": "refuse", "message": "the last body of a snapshot was answered with NeedBodies"}
     ]
 
 

@@ -293,9 +293,7 @@ async def test_tiers_are_counted_with_their_account(database: Database) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"disk": (-1, 0, 0)}, {"disk": (2**63, 0, 0)}, {"a\0": (1, 0, 0)}, {"": (1, 0, 0)}]
 )
-def test_an_invalid_tier_is_left_out_and_its_account_is_not(
-    wrong: dict[str, tuple[int, int, int]],
-) -> None:
+def test_an_invalid_tier_is_left_out_and_its_account_is_not(wrong: dict[str, tuple[int, int, int]]) -> None:
     waiting = PendingUsage()
     assert waiting.take("node", "one", [with_tiers({**wrong, "good": (1, 0, 0)})], NOON) == 1
     assert [each.tier for _, each in waiting.take_all()] == ["", "good"]

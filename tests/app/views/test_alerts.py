@@ -399,10 +399,7 @@ async def test_changes_are_annotations(plane: Plane, node: FakeNode) -> None:
 
 async def test_managers_that_receive_the_same_alert_concurrently_store_it_once(socket_dir: Path) -> None:
     url = f"sqlite+aiosqlite:///{socket_dir}/larder.db"
-    async with (
-        serving(settings_in(socket_dir, url)) as one,
-        serving(settings_in(socket_dir, url)) as other,
-    ):
+    async with serving(settings_in(socket_dir, url)) as one, serving(settings_in(socket_dir, url)) as other:
         same = alert()
         answers: list[httpx.Response] = await asyncio.gather(
             *(plane.http.post(A, json=webhook(same)) for plane in (one, other) for _ in range(5))

@@ -98,8 +98,7 @@ def _pin_options(command: F) -> F:
         click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
         click.option("--tenant", help="Tenant; default `_default`. Implied by --prefix."),
         click.option(
-            "--model",
-            help="Model name; the pin applies to every space of it. Implied by --prefix.",
+            "--model", help="Model name; the pin applies to every space of it. Implied by --prefix."
         ),
         click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
         click.argument("name", shell_complete=names(("/api/v1/pins", "name"))),

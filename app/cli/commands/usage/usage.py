@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import (
-    ApiError,
-    call,
-    state_headers,
-    stream,
-    url_option,
-)
+from app.cli.support.api.client import ApiError, call, state_headers, stream, url_option
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import FINITE
 from app.cli.support.printing import show

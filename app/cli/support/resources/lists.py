@@ -20,12 +20,7 @@ sort_option = click.option(
 )
 owner_option = click.option("--managed-by", metavar="NAME", help="Only records of this owner.")
 
-unasked_option = click.option(
-    "--yes",
-    is_flag=True,
-    expose_value=False,
-    help="Do not ask for confirmation.",
-)
+unasked_option = click.option("--yes", is_flag=True, expose_value=False, help="Do not ask for confirmation.")
 
 
 def paged(command: F) -> F:

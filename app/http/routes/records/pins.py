@@ -124,10 +124,7 @@ async def patch_pin(
     ),
 )
 async def extend_pin(
-    pins: NamedDependency[Pins],
-    name: FromPath[str],
-    data: JSONBody[PinExtend],
-    wait: Wait = "",
+    pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinExtend], wait: Wait = ""
 ) -> Response[PinAnswer]:
     with span("pins.extend"):
         answer = await pins.extend(name.removesuffix(EXTEND), data, caller(), wait_seconds(wait))

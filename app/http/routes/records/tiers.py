@@ -105,7 +105,5 @@ async def delete_tier(
 
 
 router = Router(
-    "/tiers",
-    route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier],
-    tags=["tiers"],
+    "/tiers", route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier], tags=["tiers"]
 )
