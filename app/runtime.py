@@ -136,7 +136,7 @@ class BackgroundTasks:
         await writes.run("managers", parts.managers.leave())
         if parts.auth.started:
             await writes.run("tokens", parts.token_uses.write(time.monotonic(), all_of_them=True))
-            await writes.run("audit", parts.audit.tell())
+            await writes.run("audit", parts.audit.log_head())
         await writes.run("events", parts.events.flush())
 
     async def _end_data_plane(self) -> None:

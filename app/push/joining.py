@@ -62,7 +62,7 @@ class EnrolmentServer:
         """Bind the socket. Raise ZMQError when that fails."""
         self._decide = decide
         allow_descriptors()
-        # A separate libzmq thread, so that load from strangers does not affect the connections to nodes.
+        # A separate libzmq thread, so that load from unknown peers does not affect the connections to nodes.
         self._context = zmq.asyncio.Context()
         self._zap = self._context.socket(zmq.REP)
         self._zap.linger = 0

@@ -102,7 +102,7 @@ class Supervisor:
         self.restarts = 0
 
     def begin_with(self, child: NodeProcess) -> None:
-        """Supervise first a data plane that was told to begin before. Call it before `run`."""
+        """Supervise first a data plane that was sent `begin` before. Call it before `run`."""
         self._first = child
 
     async def run(self) -> None:

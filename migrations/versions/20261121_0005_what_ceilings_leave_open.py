@@ -1,6 +1,6 @@
 """Ceilings say which fields have no bound; a field that is left out may not be raised.
 
-What was left out before had no bound, and is now said to have none.
+Fields that were left out before had no bound, and are now listed as such.
 
 Revision: 0005; after: 0004.
 """

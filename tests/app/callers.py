@@ -30,7 +30,7 @@ async def guarding(folder: Path, database_url: str = "", **app: Any) -> AsyncIte
         yield plane
 
 
-async def made(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> str:
+async def create_token(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> str:
     """A new token."""
     answer = await plane.http.post("/api/v1/tokens", json={"name": name, "role": role, **fields})
     assert answer.status_code == 201, answer.text

@@ -72,10 +72,10 @@ class Audit:
     async def run(self) -> None:
         """Log the newest hash now and then: an attacker who can rewrite the database cannot rewrite the log."""
         while True:
-            await self.tell()
+            await self.log_head()
             await asyncio.sleep(HEAD_EVERY_S)
 
-    async def tell(self) -> None:
+    async def log_head(self) -> None:
         try:
             async with self._database.read() as session:
                 head = await audit.head(session)

@@ -17,7 +17,7 @@ from app.http.problems import TYPE_PREFIX
 from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.tables import metadata
-from tests.app.callers import ADMIN, guarding, made, send
+from tests.app.callers import ADMIN, create_token, guarding, send
 from tests.app.command import larder as say
 from tests.app.command import run
 from tests.app.plane import Plane
@@ -174,7 +174,7 @@ async def test_writers_at_once_make_one_chain_without_gaps(socket_dir: Path, dat
     other_dir = socket_dir / "other"
     other_dir.mkdir()
     async with guarding(socket_dir, database_url) as plane, guarding(other_dir, database_url) as other:
-        token = await made(plane, "viewer")
+        token = await create_token(plane, "viewer")
         jobs: list[Any] = []
         for number in range(12):
             jobs.append(plane.put_quota(f"a{number}", 1, wait=""))
@@ -245,7 +245,7 @@ async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(
     socket_dir: Path, database_url: str
 ) -> None:
     async with guarding(socket_dir, database_url) as plane:
-        token = await made(plane, "reader")
+        token = await create_token(plane, "reader")
         for statement in (
             "DELETE FROM audit_head",
             "INSERT INTO audit_head (id, last_id, hash) VALUES (1, 0, '')",  # its next number is taken
@@ -273,7 +273,7 @@ async def larder(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 async def test_entries_are_found_by_their_text(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "reader")
+        token = await create_token(plane, "reader")
         await filled(plane)
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"
         headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "req-1"}
@@ -328,7 +328,7 @@ async def test_entries_of_the_release_before_are_chained_by_the_upgrade(empty_da
 
 async def test_repeated_refusals_of_one_caller_hide_no_others(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        noisy, quiet = await made(plane, "noisy"), await made(plane, "quiet")
+        noisy, quiet = await create_token(plane, "noisy"), await create_token(plane, "quiet")
         for number in range(75):
             await send(plane, noisy, "PUT", f"/api/v1/quotas/x{number}", json={"limit_bytes": 1})
         for _ in range(3):

@@ -17,7 +17,7 @@ from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import bearer, guarding, made, send
+from tests.app.callers import bearer, create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
 from tests.app.tokenizer_files import TEMPLATE, words
@@ -55,7 +55,7 @@ async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(
         await plane.events_flow()
         await plane.http.patch("/api/v1/nodes/node-a", json={"labels": {"for": "other-tenant"}},
                                headers={"content-type": "application/merge-patch+json"})  # fmt: skip
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         store, _ = await identity(plane)
         inside = (store, node.epoch, node.control_url, node.events_url, str(socket_dir), "/nowhere", "other-tenant",
                   f'"pid":{os.getpid()}', '"tenant":"other"')  # fmt: skip
@@ -85,7 +85,7 @@ async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(
         await plane.until_state("in_sync")
         body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
         assert (await plane.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         whole = (await plane.http.get("/api/v1/overview")).json()["policy"]
         seen = (await send(plane, token, "GET", "/api/v1/overview")).json()["policy"]
         assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
@@ -106,7 +106,7 @@ async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         node.answers = answer
-        token = await made(plane, "acme-op", tenants=["acme"])
+        token = await create_token(plane, "acme-op", tenants=["acme"])
         body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
         (whole,) = (await plane.http.post("/api/v1/actions/locate", json=body)).json()["items"]
         assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
@@ -119,7 +119,7 @@ async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(
 ) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
         await plane.put_quota("acme", 1)
         await plane.put_pin("p", tenant="acme")
@@ -134,7 +134,7 @@ async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(
 
 async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_taken(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         await plane.put_pin("plain", wait="", tenant="rival")
         await plane.put_pin(
             "strong", wait="", tenant="third", strength="permanent", note="ours", model="secret"
@@ -172,7 +172,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
 
 async def test_no_output_contains_the_key_of_token_hashes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "ci")
+        token = await create_token(plane, "ci")
         store, secret = await identity(plane)
         assert len(bytes.fromhex(secret)) == 32
         database: Database = plane.app.parts.database
@@ -217,7 +217,7 @@ async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         node.answers = answer
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
         path = "/api/v1/actions/lookup"
         (whole,) = (await plane.http.post(path, json=body)).json()["items"]
@@ -227,8 +227,8 @@ async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(
         del spaces[:2]
         (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
         spaces.clear()
-        (nobody,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
-        assert seen == nobody, "a model of others and one of nobody are told apart"
+        (unknown,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
+        assert seen == unknown, "a model of others and one of nobody are told apart"
 
 
 async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Path) -> None:
@@ -239,7 +239,7 @@ async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Pat
         }  # fmt: skip
         put = await plane.http.put("/api/v1/tokenizers/t", json=body)
         assert put.status_code == 201, put.text
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         one = (await send(plane, token, "GET", "/api/v1/tokenizers/t")).json()
         (listed,) = (await send(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
         blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}

@@ -13,7 +13,7 @@ from app.services.base.principals import ROLES
 from app.settings import Settings
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import ADMIN, bearer, guarded, guarding, made, send
+from tests.app.callers import ADMIN, bearer, create_token, guarded, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -67,8 +67,8 @@ async def status(plane: Plane, method: str, path: str, token: str) -> int:
 
 async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        tokens = {role: await made(plane, f"{role}-token", role) for role in ROLES}
-        limited = await made(plane, "limited", "operator", tenants=["only-mine"])
+        tokens = {role: await create_token(plane, f"{role}-token", role) for role in ROLES}
+        limited = await create_token(plane, "limited", "operator", tenants=["only-mine"])
         wrong = []
         for method, path, opt in routes(plane.app):
             assert opt.get("role") in (*ROLES, "anyone"), (
@@ -100,7 +100,7 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
     async with serving(settings_in(socket_dir)) as plane:  # nobody needs a token before there is one
         await plane.until_state("in_sync")
         assert await status(plane, "GET", "/metrics", "") == 200
-        first = await made(plane, "first", "admin")
+        first = await create_token(plane, "first", "admin")
         assert await status(plane, "GET", "/metrics", "") == 401
         viewer = (
             await send(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
@@ -137,7 +137,7 @@ async def test_health_needs_no_token_and_shows_no_name_without_one(socket_dir: P
 
 async def test_metrics_and_health_are_guarded_by_settings(socket_dir: Path) -> None:
     async with guarding(socket_dir, anonymous_health=False) as plane:
-        viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
+        viewer, limited = await create_token(plane, "v"), await create_token(plane, "l", tenants=["a"])
         for path in ("/metrics", "/healthz", "/readyz", "/healthz/fleet"):
             assert await status(plane, "GET", path, "") == 401
             assert await status(plane, "GET", path, viewer) in (200, 503)
@@ -177,7 +177,7 @@ async def test_a_proxy_that_is_not_named_authenticates_no_caller_while_no_token_
             assert (await send(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
         assert (await plane.get("/api/v1/quotas"))["total"] == 0
         assert (await plane.get("/api/v1/audit?decision=denied"))["total"] >= 5, "the same once a minute"
-        token = await made(plane, "first", "admin")
+        token = await create_token(plane, "first", "admin")
         proxied = {"X-Forwarded-For": "203.0.113.9"}
         assert (await send(plane, token, "GET", "/api/v1/quotas", headers=proxied)).status_code == 200
         assert (await send(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401

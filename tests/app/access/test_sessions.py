@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app.services.access import sessions
 from app.store.access.tokens import SessionRow
-from tests.app.callers import ADMIN, bearer, guarding, made
+from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_
     socket_dir: Path,
 ) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
-        token = await made(plane, "ops", "operator")
+        token = await create_token(plane, "ops", "operator")
         login = await page.post(SESSION, json={"token": f" {token}\n"})
         assert login.status_code == 200, login.text
         cookie = login.headers["set-cookie"].lower()
@@ -57,7 +57,7 @@ async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_
 
 async def test_a_session_ends_with_logout_and_with_its_token(socket_dir: Path, database_url: str) -> None:
     async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
-        token = await made(plane, "ops", "operator")
+        token = await create_token(plane, "ops", "operator")
         csrf = (await page.post(SESSION, json={"token": token})).headers["x-csrf-token"]
         cookies = dict(page.cookies)
         assert (await page.delete(SESSION)).status_code == 403
@@ -113,7 +113,7 @@ async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
 ) -> None:
     monkeypatch.setattr(sessions, "MAX_OF_A_TOKEN", 3)
     async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
-        token, other = await made(plane, "ops", "operator"), await made(plane, "other")
+        token, other = await create_token(plane, "ops", "operator"), await create_token(plane, "other")
 
         async def opened(text: str) -> str:
             page.cookies.clear()

@@ -16,7 +16,7 @@ from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.throttle import Throttle
 from app.store.base import migrate
 from app.store.base.database import Database
-from tests.app.callers import ADMIN, bearer, guarding, made, send
+from tests.app.callers import ADMIN, bearer, create_token, guarding, send
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -91,7 +91,7 @@ async def test_an_invalid_token_is_reported_and_never_repeated(socket_dir: Path,
 
 async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "short", ttl_s=0.2)
+        token = await create_token(plane, "short", ttl_s=0.2)
         async with asyncio.timeout(60):
             while await status_of(plane, token) == 200:
                 await asyncio.sleep(0.02)
@@ -111,7 +111,7 @@ async def test_a_revoked_token_is_refused_at_once_and_soon_by_another_manager(
     other_dir.mkdir()
     shared = database_url
     async with guarding(socket_dir, shared) as plane, guarding(other_dir, shared) as other:
-        token = await made(plane, "both")
+        token = await create_token(plane, "both")
         assert (await status_of(plane, token), await status_of(other, token)) == (200, 200)
         assert (await plane.http.delete("/api/v1/tokens/both")).status_code == 204
         revoked = time.monotonic()
@@ -124,7 +124,7 @@ async def test_a_revoked_token_is_refused_at_once_and_soon_by_another_manager(
 
 async def test_a_stream_ends_with_the_token_that_opened_it(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "watcher")
+        token = await create_token(plane, "watcher")
         async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
             assert stream.status_code == 200
             parts = stream.aiter_bytes()
@@ -141,7 +141,7 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
 ) -> None:
     monkeypatch.setattr("app.http.middleware.stack.SURE_S", 0.0)  # short waits are checked again, too
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "watcher")
+        token = await create_token(plane, "watcher")
         index = (await plane.http.get("/api/v1/snapshot")).json()["index"]
         while True:
             now = (await plane.http.get(f"/api/v1/snapshot?index={index}&wait=1s")).json()["index"]
@@ -161,13 +161,13 @@ async def test_an_answer_that_was_waited_for_is_not_for_a_token_that_was_revoked
 
 async def test_tokens_are_rotated_without_a_gap_and_the_last_admin_stays(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
-        first = await made(plane, "first", "admin")
+        first = await create_token(plane, "first", "admin")
         plane.http.headers.update(bearer(first))
         refused = await plane.http.delete("/api/v1/tokens/first")
         assert (refused.status_code, "last valid one" in refused.json()["detail"]) == (409, True)
-        await made(plane, "brief", "admin", ttl_s=0.001)
+        await create_token(plane, "brief", "admin", ttl_s=0.001)
         assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 409
-        second = await made(plane, "second", "admin")
+        second = await create_token(plane, "second", "admin")
         assert (await plane.http.delete("/api/v1/tokens/first")).status_code == 204
         assert (await status_of(plane, first), await status_of(plane, second)) == (401, 200)
 
@@ -208,7 +208,7 @@ async def test_an_invalid_token_is_refused_with_the_reason(socket_dir: Path) -> 
             {"name": "a b"},
         ):
             await plane.http.delete("/api/v1/tokens/here")
-            await made(plane, "here")
+            await create_token(plane, "here")
             assert (await plane.http.patch("/api/v1/tokens/here", json=patch)).status_code == 422, patch
         again = await plane.http.post("/api/v1/tokens", json={"name": "here"})
         assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
@@ -219,7 +219,7 @@ async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) ->
         who = (await plane.http.get(WHO)).json()
         assert (who["actor"], who["role"]) == ("local", "admin")
         assert await status_of(plane, "larder_abc_" + "0" * 64) == 401  # what is shown must be right
-        token = await made(plane, "first", "admin")
+        token = await create_token(plane, "first", "admin")
         assert (await plane.http.get(WHO)).status_code == 401
         assert await status_of(plane, token) == 200
     async with serving(settings_in(socket_dir)) as again:
@@ -278,7 +278,7 @@ async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
 
 async def test_the_last_use_is_shown_and_written_after_the_request(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "used")
+        token = await create_token(plane, "used")
         assert (await plane.http.get("/api/v1/tokens/used")).json()["last_used_at"] is None
         before = time.time()
         assert await status_of(plane, token) == 200
@@ -293,7 +293,7 @@ async def test_the_last_use_is_shown_and_written_after_the_request(socket_dir: P
 
 async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "good")
+        token = await create_token(plane, "good")
         wrong = "larder_abc_" + "0" * 64
         # Together, so that a slow machine does not give back what they used up.
         seen = await asyncio.gather(*(send(plane, wrong, "GET", WHO) for _ in range(40)))
@@ -413,7 +413,7 @@ def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
 
 async def test_uses_may_be_written_twice_at_once(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "ci")
+        token = await create_token(plane, "ci")
         await status_of(plane, token)
         uses = plane.app.parts.token_uses
         await asyncio.gather(*(uses.write(0.0, all_of_them=True) for _ in range(4)))

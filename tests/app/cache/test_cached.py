@@ -96,8 +96,8 @@ async def test_a_lookup_returns_the_tokens_that_an_engine_would_be_served(
     assert by_keys["items"] == found["items"]
     other = await post(governed, "lookup", **{**WHERE, "tenant": "other"}, tokens=TOKENS)
     assert other["items"][0]["hit_tokens"] == {"l1": 0}
-    nobody = await post(governed, "lookup", **{**WHERE, "model": "nobody's"}, tokens=TOKENS)
-    assert nobody["items"][0]["hit_tokens"] == {}
+    unknown = await post(governed, "lookup", **{**WHERE, "model": "nobody's"}, tokens=TOKENS)
+    assert unknown["items"][0]["hit_tokens"] == {}
 
 
 async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, node: DataPlane) -> None:

@@ -25,7 +25,7 @@ from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.processes import CacheStart
 from dataplane.protocol.stats.tiers import TierStats
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder, run
 from tests.app.doctor import examined as examined_here
 from tests.app.fake_node import FakeNode
@@ -43,11 +43,11 @@ def pin(name: str, resident: int, resolved: int = 4, **more: Any) -> PinStats:
     )
 
 
-async def tell(plane: Plane, node: FakeNode, **stats: Any) -> None:
+async def report(plane: Plane, node: FakeNode, **stats: Any) -> None:
     """Publish these stats from the node, and wait until the plane has them from the process that runs now."""
     node.stats = msgspec.structs.replace(node.stats, **stats)
 
-    def heard() -> bool:
+    def arrived() -> bool:
         known = plane.app.parts.fleet.nodes.get("node-a")
         stats_now = None if known is None else known.stats
         return (
@@ -56,7 +56,7 @@ async def tell(plane: Plane, node: FakeNode, **stats: Any) -> None:
             and all(getattr(stats_now, name) == value for name, value in stats.items())
         )
 
-    await plane.until(heard)
+    await plane.until(arrived)
 
 
 def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
 async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, node: FakeNode) -> None:
     before = await plane.node()
     assert (before["stats"]["start"]["kind"], before["stats"]["cold"]) == ("unknown", False)
-    await tell(plane, node, start=COLD)
+    await report(plane, node, start=COLD)
     for path in ("/api/v1/nodes/node-a", "/api/v1/overview"):
         answer = await plane.get(path)
         stats = answer.get("nodes", [answer])[0]["stats"]
@@ -123,10 +123,10 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     kinds = {name[1]: value for name, value in found.items() if name[0] == "larder_cache_start"}
     assert kinds == {"unknown": 0, "first": 0, "warm": 0, "cold": 1, "released": 0}
     released = msgspec.structs.replace(COLD, released=True)
-    await tell(plane, node, start=released)
+    await report(plane, node, start=released)
     found = await samples(plane)
     assert (found["larder_cache_cold", "node-a"], found["larder_cache_start", "released", "node-a"]) == (0, 1)
-    await tell(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
+    await report(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
     found = await samples(plane)
     assert found["larder_cache_start", "warm", "node-a"] == 1
     assert (
@@ -152,7 +152,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(
         await second.until_state("in_sync")
         later = msgspec.structs.replace(COLD, at=COLD.at + 60, reason="lost again")
         await second.until(lambda: bool(second.app.parts.fleet.stats()))
-        await tell(second, node, start=later)
+        await report(second, node, start=later)
         events = await stored_events(second, "cache.started_cold", 2)
         assert [event["fields"]["reason"] for event in events] == ["lost again", REASON]
 
@@ -164,7 +164,7 @@ async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(
     plane: Plane, node: FakeNode
 ) -> None:
     await plane.put_pin("p")
-    await tell(plane, node, pins=[pin("p", 0)])
+    await report(plane, node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
     found = effective(answer)
     assert (found["status"], found["reason"], answer["holds_nothing"]) == ("False", "HoldsNothing", True)
@@ -173,11 +173,11 @@ async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(
     )
     assert answer["status"]["applied"] is True
     assert (await samples(plane))["larder_pin_holds_nothing", "p"] == 1
-    await tell(plane, node, pins=[pin("p", 1)])
+    await report(plane, node, pins=[pin("p", 1)])
     answer = await plane.get("/api/v1/pins/p")
     assert (effective(answer)["reason"], answer["holds_nothing"]) == ("Effective", False)
     assert ("larder_pin_holds_nothing", "p") not in await samples(plane)
-    await tell(plane, node, pins=[pin("p", 0, resolved=1)])
+    await report(plane, node, pins=[pin("p", 0, resolved=1)])
     again = effective(await plane.get("/api/v1/pins/p"))
     assert again["message"].endswith(
         "its only block is not cached on node-a; it is kept as soon as an engine stores it"
@@ -199,7 +199,7 @@ async def test_only_a_pin_that_should_hold_something_holds_nothing(
     plane: Plane, node: FakeNode, stats: PinStats, reason: str
 ) -> None:
     await plane.put_pin("p", tier=stats.tier, strength=stats.strength)
-    await tell(plane, node, pins=[stats])
+    await report(plane, node, pins=[stats])
     answer = await plane.get("/api/v1/pins/p")
     assert effective(answer)["reason"] == reason
     assert answer["holds_nothing"] is (stats.resident == 0 and stats.strength != "soft" and not stats.expired)
@@ -216,7 +216,7 @@ async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, nod
         parts.fleet.heartbeat("node-b", stats, 1e12, stats.at)
 
     other_holds(4)
-    await tell(plane, node, pins=[pin("p", 0)])
+    await report(plane, node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
     assert (effective(answer)["status"], effective(answer, "node-a")["status"]) == ("True", "True")
     assert (answer["holds_nothing"], parts.fleet.empty_pins()) == (False, [])
@@ -242,7 +242,7 @@ def s3(listed: int | None, fault: str = "", **more: Any) -> TierStats:
 async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     for tier in (s3(7), s3(None, state="opening")):
-        await tell(plane, node, pins=[pin("p", 0)], tiers=[tier])
+        await report(plane, node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, ["s3"])
         assert (effective(answer)["status"], plane.app.parts.fleet.empty_pins()) == ("True", [])
@@ -252,11 +252,11 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane
             assert (code, "unknown until s3 is listed" in out) == (0, True), out + err
         assert unknown in " ".join((await larder(plane, "status"))[1].split())
     for tier in (s3(None), s3(7, fault="the list is not in order")):
-        await tell(plane, node, pins=[pin("p", 0)], tiers=[tier])
+        await report(plane, node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (True, [])
     tiers = {"s3": PinInTier(4, 4096, 4)}
-    await tell(
+    await report(
         plane, node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
     )
     answer = await plane.get("/api/v1/pins/p")
@@ -273,20 +273,20 @@ async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks
         return watch._generations.get("node-a") == generation
 
     await plane.put_pin("p")
-    await tell(plane, node, pins=[pin("p", 4)])
+    await report(plane, node, pins=[pin("p", 4)])
     await plane.until(lambda: "p" in watch._digests.get("node-a", {}))
     for number, (held, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
-        await tell(plane, node, pins=[pin("p", 0, tiers=held)], tiers=[tier])
+        await report(plane, node, pins=[pin("p", 0, tiers=held)], tiers=[tier])
         generation = (await plane.put_pin(f"other-{number}"))["generation"]
         await plane.until(partial(applied, generation))
         assert "p" in watch._digests["node-a"]
-    await tell(plane, node, pins=[pin("p", 0)], tiers=[s3(None)])
+    await report(plane, node, pins=[pin("p", 0)], tiers=[s3(None)])
     await plane.until(lambda: "p" not in watch._digests["node-a"])
 
 
 async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, node: FakeNode) -> None:
     pins = [pin(f"p{number:02}", 0) for number in range(60)] + [pin("other", 0)]
-    await tell(plane, node, pins=pins)
+    await report(plane, node, pins=pins)
     found = {name[1]: value for name, value in (await samples(plane)).items() if "holds_nothing" in name[0]}
     assert (len(found), found["p49"], found["other"], "p50" in found) == (51, 1, 11, False)
 
@@ -301,9 +301,9 @@ async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: F
 # ---- pins that were emptied
 
 
-async def hold(plane: Plane, node: FakeNode, *names: str) -> None:
+async def cache_pins(plane: Plane, node: FakeNode, *names: str) -> None:
     """Let the node hold blocks of these pins and of no other, and wait until the plane has written that down."""
-    await tell(plane, node, pins=[pin(name, 4) for name in names])
+    await report(plane, node, pins=[pin(name, 4) for name in names])
     watch = plane.app.parts.cache_watch
     await plane.until(lambda: set(watch._digests.get("node-a", ())) == set(names) and not watch._unwritten)
 
@@ -311,28 +311,28 @@ async def hold(plane: Plane, node: FakeNode, *names: str) -> None:
 async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNode) -> None:
     for name in ("p", "q"):
         await plane.put_pin(name, tenant="acme")
-    await hold(plane, node, "p", "q")
-    await tell(plane, node, pins=[pin("p", 0), pin("q", 1)])
+    await cache_pins(plane, node, "p", "q")
+    await report(plane, node, pins=[pin("p", 0), pin("q", 1)])
     (event,) = await stored_events(plane, "pin.emptied")
     assert (event["node"], event["fields"]) == (
         "node-a",
         {"pin": "p", "tenant": "acme", "strength": "guaranteed", "blocks": 4},
     )
-    await hold(plane, node, "p", "q")
-    await tell(plane, node, pins=[pin("p", 0), pin("q", 0)])
+    await cache_pins(plane, node, "p", "q")
+    await report(plane, node, pins=[pin("p", 0), pin("q", 0)])
     events = await stored_events(plane, "pin.emptied", 3)
     assert sorted(event["fields"]["pin"] for event in events) == ["p", "p", "q"]
 
 
 async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    await hold(plane, node, "p")
+    await cache_pins(plane, node, "p")
     await node.stop()
     node.stats = msgspec.structs.replace(node.stats, pins=[])  # until the snapshot of pins is pushed again
     node.observed.clear()
     await node.start()
     await plane.until(lambda: "pins" in node.observed)
-    await tell(plane, node, pins=[pin("p", 0)])
+    await report(plane, node, pins=[pin("p", 0)])
     (event,) = await stored_events(plane, "pin.emptied")
     assert event["fields"]["pin"] == "p"
 
@@ -345,7 +345,7 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(
         await first.until_state("in_sync")
         for name in ("kept", "p"):
             await first.put_pin(name)
-        await hold(first, node, "kept", "p")
+        await cache_pins(first, node, "kept", "p")
     await node.stop()
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0), pin("kept", 4)])
     await node.start()
@@ -356,7 +356,7 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(
         await second.until(lambda: not second.app.parts.cache_watch._unwritten)
     async with serving(settings) as third:
         await third.until_state("in_sync")
-        await tell(third, node, pins=[pin("p", 0), pin("kept", 0)])
+        await report(third, node, pins=[pin("p", 0), pin("kept", 0)])
         events = await stored_events(third, "pin.emptied", 2)
         assert [event["fields"]["pin"] for event in events] == ["kept", "p"], "p was empty before"
 
@@ -390,7 +390,7 @@ async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
 
 async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    await hold(plane, node, "p")
+    await cache_pins(plane, node, "p")
     database = plane.app.parts.database
     async with database.read() as session:
         assert [(row.node, row.pin) for row in await held_pins.all_pins(session)] == [("node-a", "p")]
@@ -408,11 +408,11 @@ async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, n
 async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         await plane.put_pin("ours", tenant="acme")
         await plane.put_pin("theirs", tenant="rival")
-        await hold(plane, node, "ours", "theirs")
-        await tell(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
+        await cache_pins(plane, node, "ours", "theirs")
+        await report(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
         await stored_events(plane, "pin.emptied", 2)
         await stored_events(plane, "cache.started_cold")
         seen = (await send(plane, token, "GET", "/api/v1/overview")).json()
@@ -431,14 +431,14 @@ async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(
     plane: Plane, node: FakeNode
 ) -> None:
     now = time.time()
-    await tell(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
+    await report(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
     code, out, _ = await larder(plane, "status")
     assert (code, out.splitlines()[:2]) == (
         0,
         ["ready, quotas enforced", "cache of node-a: kept 4 blocks (4 MiB) at its start 2 min ago"],
     )
     await plane.put_pin("p", tenant="acme")
-    await tell(plane, node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
+    await report(plane, node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
     code, out, _ = await larder(plane, "status")
     since = time.strftime("%H:%M", time.localtime(now))
     assert (code, out.replace("\n  ", " ").splitlines()[:3]) == (
@@ -533,7 +533,7 @@ async def test_setting_a_pin_without_stored_blocks_is_no_error_and_shows_what_to
     code, out, err = await larder(plane, *new)
     assert (code, err, out.splitlines()[-1]) == (0, "", note)
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 2, resolved=2)])
-    await tell(plane, node, pins=[pin("p", 2, resolved=2)])
+    await report(plane, node, pins=[pin("p", 2, resolved=2)])
     code, out, _ = await larder(plane, "pins", "set", "p", "--note", "x")
     assert (code, note in out) == (0, False)
 
@@ -569,13 +569,13 @@ async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
 ) -> None:
     here(plane)
     pool = PoolStats(ready_bytes=4096, blocks=4)
-    await tell(plane, node, pool=pool)
+    await report(plane, node, pool=pool)
     code, found = await examined()
     assert (code, found) == (0, [
         {"name": "cache", "state": "ok", "message": "cache of node-a holds 4 blocks (4 KiB)", "fix": ""}
     ])  # fmt: skip
     await plane.put_pin("p", tenant="acme")
-    await tell(plane, node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
+    await report(plane, node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
     code, (cache, empty) = await examined()
     assert (code, cache["state"], empty["state"]) == (0, "warning", "warning")
     assert "1,234 blocks (1,000 B) were lost" in cache["message"]
@@ -589,16 +589,16 @@ async def test_doctor_names_tiers_that_are_out_of_service(
 ) -> None:
     here(plane)
     disk = TierStats("disk", "disk", budget_bytes=1 << 30, serves=True)
-    await tell(plane, node, tiers=[disk])
+    await report(plane, node, tiers=[disk])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"], tiers["message"]) == (0, "ok", "tiers of node-a in service: disk")
     away = msgspec.structs.replace(disk, serves=False, reason="/mnt/nvme0: write: Input/output error")
-    await tell(plane, node, tiers=[away])
+    await report(plane, node, tiers=[away])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"] == "node-a tier disk: out of service: /mnt/nvme0: write: Input/output error"
     assert "docs/operate/runbook.md" in tiers["fix"]
-    await tell(plane, node, tiers=[disk], tier_directory_blocks=9000, tier_directory_unlisted=12)
+    await report(plane, node, tiers=[disk], tier_directory_blocks=9000, tier_directory_unlisted=12)
     code, (_, tiers) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"] == (
@@ -630,10 +630,10 @@ async def test_doctor_reports_in_a_line_why_a_request_failed(
         here(plane)
         code, (cache,) = await examined()
         assert (code, cache["state"], cache["message"].startswith("not checked: ")) == (0, "ok", True)
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         code, (cache,) = await examined(LARDER_TOKEN=token)
         assert cache["message"] == "no node has reported its cache, or this token may not read it"
-        code, (cache,) = await examined(LARDER_TOKEN=await made(plane, "viewer"))
+        code, (cache,) = await examined(LARDER_TOKEN=await create_token(plane, "viewer"))
         assert cache["message"].startswith("cache of node-a holds 0 blocks")
 
 

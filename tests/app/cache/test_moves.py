@@ -14,7 +14,7 @@ import pytest
 from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import chain
-from tests.app.callers import ADMIN, guarding, made, send
+from tests.app.callers import ADMIN, create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import TOKENS, WAIT_S, Plane
@@ -109,8 +109,8 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
 ) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        viewer, alerts = await made(plane, "viewer"), await made(plane, "alerts", "alerts")
-        acme = await made(plane, "acme", "operator", tenants=["acme"])
+        viewer, alerts = await create_token(plane, "viewer"), await create_token(plane, "alerts", "alerts")
+        acme = await create_token(plane, "acme", "operator", tenants=["acme"])
         mine = {"tenant": "acme", "tier": "disk"}
         for token, body, status in (
             ("", mine, 401),
@@ -244,8 +244,8 @@ async def test_a_real_node_moves_a_tenant_to_disk_and_back(
     async with governing(data_plane, socket_dir) as plane:
         parameters = {"directories": [str(tmp_path / "t")], "segment_bytes": 4 << 20}
         tier = {"type": "disk", "budget_bytes": "64MiB", "parameters": parameters, "spill": "off"}
-        made = await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier)
-        assert made.status_code == 201, made.text
+        response = await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier)
+        assert response.status_code == 201, response.text
         await plane.until(
             lambda: any(t.serves for each in plane.app.parts.fleet.stats() for t in each.tiers), 60.0
         )

@@ -10,7 +10,7 @@ import structlog
 
 from app.settings import Settings
 from dataplane.base import log
-from tests.app.callers import ADMIN, guarding, made
+from tests.app.callers import ADMIN, create_token, guarding
 from tests.app.command import larder, run
 from tests.app.plane import serving, settings_in
 
@@ -70,7 +70,7 @@ async def test_the_token_of_a_context_is_stored_with_it(
     environ = {**os.environ, "LARDER_URL": ""}
     option = ["--context", "prod"] if chosen else []
     async with guarding(socket_dir) as plane:
-        alice, bob = await made(plane, "alice"), await made(plane, "bob")
+        alice, bob = await create_token(plane, "alice"), await create_token(plane, "bob")
 
         async def output(*arguments: str, typed: str = "") -> str:
             done = await asyncio.to_thread(run, *arguments, *option, env=environ, typed=typed)
@@ -113,7 +113,7 @@ async def test_a_missing_journal_is_not_intact(settings: Settings, tmp_path: Pat
 
 async def test_a_token_is_got_by_its_name_without_its_secret(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "reader")
+        token = await create_token(plane, "reader")
         code, out, err = await larder(plane, "tokens", "get", "reader", "--json", token=ADMIN)
         assert code == 0, err
         assert json.loads(out)["role"] == "viewer"

@@ -22,7 +22,7 @@ from app.cli.support.printing import table as tables
 from app.cli.support.printing.table import Column, shortened, table
 from app.cli.support.resources import watch
 from app.cli.support.resources.output import Output, output_option
-from tests.app.callers import guarding, made
+from tests.app.callers import create_token, guarding
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -300,7 +300,7 @@ async def test_events_name_the_actor(plane: Plane, node: FakeNode) -> None:
 @pytest.mark.anyio
 async def test_a_command_exits_with_the_reason(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        viewer = await made(plane, "reader")
+        viewer = await create_token(plane, "reader")
         assert (await larder(plane, "quotas", "list"))[0] == 5
         assert (await larder(plane, "quotas", "set", "acme", "1", token=viewer))[0] == 5
         assert (await larder(plane, "quotas", "get", "nobody", token=viewer))[0] == 4

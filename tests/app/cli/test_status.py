@@ -8,7 +8,7 @@ from app.cli.commands.views.status import head
 from app.cli.support.printing import show
 from app.settings import Settings
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import ADMIN, guarding, made
+from tests.app.callers import ADMIN, create_token, guarding
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving
@@ -21,7 +21,7 @@ async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, 
         await plane.until_state("in_sync")
         await plane.put_quota("acme", "1000MiB")
         await plane.put_quota("rival", "1GiB")
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         code, out, err = await larder(plane, "status", token=token)
         assert (code, err) == (0, "")
         assert out.startswith("ready, ")

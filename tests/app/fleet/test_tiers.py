@@ -15,7 +15,7 @@ from dataplane.protocol.spaces import TIER_MOVER
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -134,7 +134,7 @@ async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(socket_dir: Pa
         assert (shown["tenants"][0]["tenant"], shown["tenants"][0]["bytes"]) == ("rival", 9)
         (listed,) = (await plane.get("/api/v1/nodes"))["items"]
         assert listed["stats"]["tiers"] == [shown]
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
             answer = await send(plane, token, "GET", path)
             assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (

@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import ServerBusy, TooManyRequests
 from app.services.base.body_budget import FREE_BYTES, SHARE, BodyBudget
-from tests.app.callers import bearer, guarding, made
+from tests.app.callers import bearer, create_token, guarding
 from tests.app.plane import WAIT_S, Plane, serving, settings_in
 
 BUDGET = 8 << 20
@@ -118,7 +118,7 @@ async def test_the_body_of_an_unknown_caller_is_not_read(socket_dir: Path) -> No
         apply = await Unfinished(plane, "/api/v1/apply", 16 << 20).begin()
         assert await apply.status() == 401
         assert plane.app.parts.body_budget.used_bytes == 0
-        viewer = await made(plane, "viewer")
+        viewer = await create_token(plane, "viewer")
         assert (await plane.http.get("/api/v1/whoami", headers=bearer(viewer))).status_code == 200
         quota = await Unfinished(plane, "/api/v1/tokens", 1 << 20, viewer).begin()
         assert await quota.status() == 403

@@ -12,7 +12,7 @@ import pytest
 from app.http.examples import EXAMPLES
 from app.http.routes.access.session import MAX_BODY_BYTES
 from app.services.base.principals import ROLES
-from tests.app.callers import bearer, guarding, made
+from tests.app.callers import bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.published import description
@@ -31,7 +31,7 @@ NAMES = {
     "token_id": "e",
 }
 """What stands in paths: names of what there is."""
-NOBODY = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
+MISSING = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
 DESCRIBED: dict[str, Any] = description()
 OPERATIONS = {
     operation["operationId"]: (method.upper(), path, operation)
@@ -82,8 +82,8 @@ async def asking(socket_dir: Path, node: FakeNode) -> AsyncIterator[Asking]:
         for noun, body in RECORDS.items():
             answer = await plane.http.put(f"/api/v1/{noun}/e", json=EXAMPLES[body])
             assert answer.status_code == 201, answer.text
-        tokens: dict[str, str] = {role: await made(plane, f"{role}-token", role) for role in ROLES}
-        tokens["limited"] = await made(plane, "e", "operator", tenants=["acme"])
+        tokens: dict[str, str] = {role: await create_token(plane, f"{role}-token", role) for role in ROLES}
+        tokens["limited"] = await create_token(plane, "e", "operator", tenants=["acme"])
         yield Asking(plane, tokens)
 
 
@@ -137,5 +137,5 @@ async def test_current_and_outdated_states_are_answered_as_declared(asking: Aski
             assert (await asking.ask(name)).status_code == 428, name
             assert (await asking.ask(name, headers={"if-match": '"999"'})).status_code == 412, name
         if "404" in operation["responses"] and method != "GET":
-            nobody = await asking.ask(name, names=NOBODY, headers={"if-match": "*"})
-            assert nobody.status_code == 404, name
+            missing = await asking.ask(name, names=MISSING, headers={"if-match": "*"})
+            assert missing.status_code == 404, name

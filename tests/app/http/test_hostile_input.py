@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from app.http.examples import EXAMPLES
-from tests.app.callers import ADMIN, bearer, guarding, made
+from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.published import description
@@ -143,8 +143,8 @@ async def test_cursors_of_every_list(plane: Plane) -> None:
 
 
 async def test_page_tokens_of_the_list_of_objects(plane: Plane) -> None:
-    tokens = [ADMIN, await made(plane, "one", "operator", tenants=["e"])]
-    tokens.append(await made(plane, "two", "operator", tenants=["e", "f"]))
+    tokens = [ADMIN, await create_token(plane, "one", "operator", tenants=["e"])]
+    tokens.append(await create_token(plane, "two", "operator", tenants=["e", "f"]))
     requests = 0
     for token in tokens:
         for cursor in (

@@ -13,7 +13,7 @@ from app.services.lmcache import quotas
 from dataplane.client import Space, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import shown
-from tests.app.callers import bearer, made, send
+from tests.app.callers import bearer, create_token, send
 from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
@@ -311,10 +311,10 @@ async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_m
     serving.worker.store(prompt(5))
     serving.worker.store(prompt(2, 9), cache_salt="acme")
     serving.worker.store(prompt(1, 8), cache_salt="other")
-    admin = await made(serving.plane, "root", "admin")
+    admin = await create_token(serving.plane, "root", "admin")
     serving.plane.http.headers.update(bearer(admin))
-    one = await made(serving.plane, "one", "operator", tenants=["acme"])
-    two = await made(serving.plane, "two", "operator", tenants=["acme", "other"])
+    one = await create_token(serving.plane, "one", "operator", tenants=["acme"])
+    two = await create_token(serving.plane, "two", "operator", tenants=["acme", "other"])
     path = "/cache/objects?tier=l1"
     page = (await send(serving.plane, one, "GET", f"{path}&page_size=2")).json()
     assert len(page["entries"]) == 2, "what others have takes no place on the page"
@@ -354,9 +354,9 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     assert [engine["client"] for engine in stats["engines"]] == [gateway["workers"][0]["client"]]
     metrics = (await serving.plane.http.get("/metrics")).text
     assert f'larder_engines{{node="{name}"}} 1' in metrics
-    admin = await made(serving.plane, "root", "admin")
+    admin = await create_token(serving.plane, "root", "admin")
     serving.plane.http.headers.update(bearer(admin))
-    limited = await made(serving.plane, "one", tenants=["acme"])
+    limited = await create_token(serving.plane, "one", tenants=["acme"])
     answer = await send(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
     assert answer.json()["stats"] is None
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
@@ -150,8 +150,8 @@ class TestQuotas:
 class TestWhoMay:
     async def test_roles_and_tenants_are_those_of_the_api(self, socket_dir: Path) -> None:
         async with guarding(socket_dir) as plane:
-            viewer = await made(plane, "viewer-token")
-            limited = await made(plane, "limited", "operator", tenants=["mine"])
+            viewer = await create_token(plane, "viewer-token")
+            limited = await create_token(plane, "limited", "operator", tenants=["mine"])
 
             async def status(token: str, method: str, path: str, **more: Any) -> int:
                 return (await send(plane, token, method, path, **more)).status_code

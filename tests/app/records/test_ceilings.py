@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app.store.base import migrate
 from app.store.base.database import Database
-from tests.app.callers import bearer, guarding, made, send
+from tests.app.callers import bearer, create_token, guarding, send
 from tests.app.command import larder
 from tests.app.plane import PIN, Plane
 
@@ -29,7 +29,7 @@ WITHIN: dict[str, Any] = {
 
 
 async def with_operator(plane: Plane) -> str:
-    return await made(plane, "acme-op", "operator", tenants=["acme"])
+    return await create_token(plane, "acme-op", "operator", tenants=["acme"])
 
 
 async def put(plane: Plane, token: str, path: str, **body: Any) -> httpx.Response:
@@ -68,7 +68,7 @@ async def test_a_bound_caller_may_read_its_ceiling_and_no_other_and_change_none(
         assert (await send(plane, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
         for method, change in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
             assert (await send(plane, token, method, C, json=change, headers=ANY)).status_code == 403
-        viewer = await made(plane, "viewer")
+        viewer = await create_token(plane, "viewer")
         assert (await send(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
 
 
@@ -231,7 +231,7 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
         await plane.put_quota("acme", 5, wait="")
         await plane.put_pin("secret-pin", wait="", tenant="acme")
         await plane.http.put(C, json=CEILING)
-        token = await made(plane, "other", "operator", tenants=["other", "_default"])
+        token = await create_token(plane, "other", "operator", tenants=["other", "_default"])
         for method, path in (("GET", Q), ("PUT", Q), ("PATCH", Q), ("DELETE", Q)):
             body = None if method in ("GET", "DELETE") else {"limit_bytes": 1}
             assert (await send(plane, token, method, path, json=body, headers=ANY)).status_code == 403
@@ -256,7 +256,7 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
 
 async def test_a_stream_of_a_limited_caller_has_its_tenants_alone(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "other", tenants=["other"])
+        token = await create_token(plane, "other", tenants=["other"])
         async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
             lines = stream.aiter_lines()
             while await anext(lines) != "event: overview":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.plane import PIN, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +19,7 @@ def document(owner: str, **sections: Any) -> dict[str, Any]:
 
 async def operator(plane: Plane) -> str:
     await plane.http.put("/api/v1/ceilings/acme", json=CEILING)
-    return await made(plane, "op", "operator", tenants=["acme"])
+    return await create_token(plane, "op", "operator", tenants=["acme"])
 
 
 async def test_a_limited_caller_neither_sets_nor_changes_owners(socket_dir: Path) -> None:

@@ -13,7 +13,7 @@ from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane, serving, settings_in
@@ -42,15 +42,15 @@ def gpu_pin(name: str, gpu_copies: int, resident: int = 2, **more: Any) -> PinSt
     return PinStats(name, resident=resident, gpu_copies=gpu_copies, **of)
 
 
-async def tell(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[GpuCopyPoolStats]) -> None:
+async def report(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[GpuCopyPoolStats]) -> None:
     """Let the node say this of itself, and wait until it is heard."""
     node.stats = msgspec.structs.replace(node.stats, pins=pins, gpu_copy_pools=pools)
 
-    def heard(stats: NodeStats) -> bool:
+    def arrived(stats: NodeStats) -> bool:
         same = (stats.pins, stats.gpu_copy_pools) == (pins, pools)
         return same and (stats.node, stats.gpu_copy_pool_bytes) == (node.name, node.stats.gpu_copy_pool_bytes)
 
-    await plane.until(lambda: any(heard(stats) for stats in plane.app.parts.fleet.stats()))
+    await plane.until(lambda: any(arrived(stats) for stats in plane.app.parts.fleet.stats()))
 
 
 def effect(pin: dict[str, Any], node: str | None = None) -> tuple[str, str]:
@@ -146,12 +146,12 @@ async def test_a_dry_run_includes_the_tier_on_nodes(plane: Plane, node: FakeNode
 
 async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
-    await tell(plane, node, [gpu_pin("p", 0, resident=0)], [])
+    await report(plane, node, [gpu_pin("p", 0, resident=0)], [])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), effect(pin, "node-a")) == (("False", "NoGpuCopyPool"), ("False", "NoGpuCopyPool"))
     assert "keeps GPU copies: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
     assert pin["status"]["applied"] is True
-    await tell(plane, node, [gpu_pin("p", 1)], [pool(gpu_copies=1)])
+    await report(plane, node, [gpu_pin("p", 1)], [pool(gpu_copies=1)])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies"], pin["gpu_copy_bytes"]) == (("False", "FewGpuCopies"), 1, 9)
     since = pin["status"]["conditions"][-1]["since"]
@@ -170,17 +170,17 @@ async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Pl
         "only_in_tiers": 0,
         "not_loaded": "",
     }
-    await tell(plane, node, [gpu_pin("p", 4)], [pool(), pool()])
+    await report(plane, node, [gpu_pin("p", 4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["summary"].endswith("4 GPU copies")) == (("True", "Effective"), True)
-    await tell(plane, node, [gpu_pin("p", 1)], [pool()])
+    await report(plane, node, [gpu_pin("p", 1)], [pool()])
     assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
-    await tell(plane, node, [gpu_pin("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
+    await report(plane, node, [gpu_pin("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies_wanted"]) == (("False", "FewGpuCopies"), 4)
-    await tell(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], [pool()])
+    await report(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], [pool()])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
-    await tell(plane, node, [gpu_pin("p", 0, tier="host")], [])
+    await report(plane, node, [gpu_pin("p", 0, tier="host")], [])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
 
 
@@ -193,14 +193,14 @@ async def test_reasons_why_a_gpu_has_no_gpu_copies_are_shown(plane: Plane, node:
         ([refused, refused], 4096, "the driver is too old"),
     ):
         node.stats = msgspec.structs.replace(node.stats, gpu_copy_pool_bytes=size)
-        await tell(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], pools)
+        await report(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], pools)
         pin = await plane.get("/api/v1/pins/p")
         assert effect(pin) == ("False", "NoGpuCopyPool")
         expected = f"no GPU of node-a keeps GPU copies: {why}; blocks are read from the node's pool"
         assert pin["status"]["conditions"][-1]["message"].endswith(expected)
-    await tell(plane, node, [gpu_pin("p", 1)], [refused, pool(readers=1)])
+    await report(plane, node, [gpu_pin("p", 1)], [refused, pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewGpuCopies")
-    await tell(plane, node, [gpu_pin("p", 2)], [pool(readers=1)])
+    await report(plane, node, [gpu_pin("p", 2)], [pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     (shown,) = (await plane.get("/api/v1/nodes"))["items"]
     assert shown["stats"]["gpu_copy_pool_bytes"] == 4096
@@ -217,14 +217,14 @@ async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copi
         second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
         parts.fleet.nodes["node-b"] = second
         parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
-        await tell(plane, node, [gpu_pin("p", 2)], [pool()])
+        await report(plane, node, [gpu_pin("p", 2)], [pool()])
         status = parts.progress.status("pins", 1, name="p")
         effective = {name: on.conditions[1] for name, on in status.nodes.items()}
         assert {name: (each.status, each.reason) for name, each in effective.items()} == {
             "node-a": ("True", "Effective"),
             "node-b": ("True", "Effective"),
         }
-        await tell(plane, node, [gpu_pin("p", 0)], [])
+        await report(plane, node, [gpu_pin("p", 0)], [])
         status = parts.progress.status("pins", 1, name="p")
         assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
@@ -235,12 +235,12 @@ async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alon
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         await plane.put_pin("p", tenant="acme", tier="gpu")
-        await tell(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
+        await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
         await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
         assert (await plane.until_fact("gpu_copy_pool.failed"))["reason"] == "out of memory"
         (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
         assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
-        token = await made(plane, "op", "operator", tenants=["acme"])
+        token = await create_token(plane, "op", "operator", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
             answer = await send(plane, token, "GET", path)
             assert answer.status_code == 200
@@ -259,7 +259,7 @@ async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Pl
         "read_blocks": 3,
         "failed_copies": 1,
     }
-    await tell(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
+    await report(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
     text = (await plane.http.get("/metrics")).text
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     of = {"node": "node-a", "device": DEVICE}
@@ -284,15 +284,15 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert node.pins[0].tier == "gpu"
     code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "30s")
     assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
-    await tell(plane, node, [gpu_pin("p", 0)], [])
+    await report(plane, node, [gpu_pin("p", 0)], [])
     _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "30s")
     assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps GPU copies" in out
     _, out, _ = await larder(plane, "nodes", "gpus")
     assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in out
     for used, state in ((4096, "full"), (2048, "not all fit")):
-        await tell(plane, node, [gpu_pin("p", 1)], [pool(wanted=9, used_bytes=used)])
+        await report(plane, node, [gpu_pin("p", 1)], [pool(wanted=9, used_bytes=used)])
         assert state in (await larder(plane, "nodes", "gpus"))[1]
-    await tell(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
+    await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
     for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
         assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]

@@ -11,7 +11,7 @@ from app.services.records.prefixes import PrefixService
 from dataplane.protocol.control.messages import ControlRefused
 from dataplane.protocol.control.nodes import Resized
 from dataplane.protocol.control.prefixes import Prefix, PrefixesListed
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
@@ -66,8 +66,8 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
                      prefix("of-both", "rival"), prefix("of-both"), prefix("of-third", "third", hits=7)]  # fmt: skip
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        one = await made(plane, "one", tenants=["acme"])
-        two = await made(plane, "two", tenants=["acme", "third"])
+        one = await create_token(plane, "one", tenants=["acme"])
+        two = await create_token(plane, "two", tenants=["acme", "third"])
         for query in ("", "?tenant=acme"):
             seen = (await send(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
             assert [(p["label"], p["tenant"]) for p in seen["items"]] == [
@@ -78,7 +78,7 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
         seen = (await send(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
         assert [p["label"] for p in seen["items"]] == ["of-third", "of-acme"]
         assert (await send(plane, one, "GET", "/api/v1/prefixes?tenant=rival")).status_code == 403
-        many = await made(plane, "many", tenants=[f"t{at}" for at in range(51)])
+        many = await create_token(plane, "many", tenants=[f"t{at}" for at in range(51)])
         refused = await send(plane, many, "GET", "/api/v1/prefixes")
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "tenant")
         assert (await send(plane, many, "GET", "/api/v1/prefixes?tenant=t50")).json()["items"] == []
@@ -173,8 +173,8 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(
     ]
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        one = await made(plane, "one", "operator", tenants=["small"])
-        two = await made(plane, "two", "operator", tenants=["small", "empty"])
+        one = await create_token(plane, "one", "operator", tenants=["small"])
+        two = await create_token(plane, "two", "operator", tenants=["small", "empty"])
 
         async def answer_to(token: str, label: str, **body: Any) -> tuple[Any, ...]:
             """Everything that can be seen of an answer, without the label itself."""

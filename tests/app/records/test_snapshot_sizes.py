@@ -19,7 +19,7 @@ from dataplane.protocol.control.snapshots import (
     SnapshotType,
     digest_of,
 )
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane, serving, settings_in
 
@@ -149,7 +149,7 @@ async def test_callers_of_some_tenants_make_a_bounded_number_of_pins_of_each(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with guarding(socket_dir, pins_per_tenant=2) as plane:
-        token = await made(plane, "op", "operator", tenants=["acme", "rival"])
+        token = await create_token(plane, "op", "operator", tenants=["acme", "rival"])
         for tenant in ("acme", "rival"):
             for number, status in enumerate((201, 201, 409)):
                 at = f"/api/v1/pins/{tenant}-{number}"

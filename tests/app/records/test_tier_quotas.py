@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -74,7 +74,7 @@ async def test_a_quota_of_tiers_that_is_wrong_is_refused_by_field(plane: Plane) 
 
 async def test_a_ceiling_does_not_allow_quotas_of_tiers(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         await plane.http.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4GiB"})
         body = {"limit_bytes": "1GiB", "pin_budget_bytes": None}
         refused = await send(plane, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})

@@ -10,7 +10,7 @@ from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -178,9 +178,9 @@ async def test_a_secret_in_place_of_a_reference_is_refused_and_shown_nowhere(
 
 
 async def test_references_stay_as_they_are(plane: Plane, node: FakeNode) -> None:
-    made = await plane.http.put("/api/v1/tiers/shared?wait=30s", json=REDIS)
-    assert made.status_code == 201, made.text
-    assert made.json()["parameters"] == REDIS["parameters"] == node.tiers[0].parameters
+    response = await plane.http.put("/api/v1/tiers/shared?wait=30s", json=REDIS)
+    assert response.status_code == 201, response.text
+    assert response.json()["parameters"] == REDIS["parameters"] == node.tiers[0].parameters
     contradiction = {"parameters": {"servers": ["cache:6379"], "username": "larder"}}
     refused = await plane.http.put("/api/v1/tiers/shared", json=REDIS | contradiction)
     assert [error["path"] for error in refused.json()["errors"]] == ["parameters.password"]
@@ -188,10 +188,16 @@ async def test_references_stay_as_they_are(plane: Plane, node: FakeNode) -> None
 
 async def test_a_tier_of_a_type_with_codecs_compresses(plane: Plane, node: FakeNode) -> None:
     plain = {"type": "s3", "budget_bytes": "1GiB", "parameters": {"url": "s3://bucket/blocks"}}
-    made = await plane.http.put("/api/v1/tiers/cold?wait=30s", json={**plain, "compress": "zstd"})
-    assert (made.status_code, made.json()["compress"], node.tiers[0].compress) == (201, "zstd", "zstd")
+    response = await plane.http.put("/api/v1/tiers/cold?wait=30s", json={**plain, "compress": "zstd"})
+    assert (response.status_code, response.json()["compress"], node.tiers[0].compress) == (
+        201,
+        "zstd",
+        "zstd",
+    )
     changed = await plane.http.patch(
-        "/api/v1/tiers/cold?wait=30s", json={"compress": None}, headers={"If-Match": made.headers["ETag"]}
+        "/api/v1/tiers/cold?wait=30s",
+        json={"compress": None},
+        headers={"If-Match": response.headers["ETag"]},
     )
     assert changed.json()["compress"] == "none"
     assert b"compress" not in encode_tiers(node.tiers), "nodes of older releases refuse the field"
@@ -313,11 +319,11 @@ async def test_contents_and_states_of_tiers_are_shown_by_node(plane: Plane, node
 async def test_only_operators_of_the_whole_fleet_change_tiers(tmp_path: Path) -> None:
     document = {"document": {"apiVersion": "larder/v1", "tiers": {"nvme": DISK}}}
     async with guarding(tmp_path) as plane:
-        limited = await made(plane, "limited", "operator", tenants=["acme"])
+        limited = await create_token(plane, "limited", "operator", tenants=["acme"])
         for token, reading, writing in (
-            (await made(plane, "viewer"), 404, 403),
+            (await create_token(plane, "viewer"), 404, 403),
             (limited, 403, 403),
-            (await made(plane, "operator", "operator"), 404, 201),
+            (await create_token(plane, "operator", "operator"), 404, 201),
             ("", 401, 401),
         ):
             assert (await send(plane, token, "GET", T)).status_code == reading
@@ -332,10 +338,10 @@ async def test_only_operators_of_the_whole_fleet_change_tiers(tmp_path: Path) ->
 
 async def test_tiers_outlive_a_restart_of_the_management_plane(tmp_path: Path) -> None:
     async with serving(settings_in(tmp_path)) as plane:
-        made = (await plane.http.put(T, json=DISK)).json()
+        record = (await plane.http.put(T, json=DISK)).json()
     async with serving(settings_in(tmp_path)) as plane:
         shown = await plane.get(T)
         assert {name: shown[name] for name in (*DISK, "generation", "created_at")} == {
-            name: made[name] for name in (*DISK, "generation", "created_at")
+            name: record[name] for name in (*DISK, "generation", "created_at")
         }
         assert (await plane.get("/api/v1/snapshot"))["tiers"]["generation"] == 1

@@ -15,7 +15,7 @@ import pytest
 from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
@@ -272,8 +272,8 @@ async def test_alerts_called_other_are_counted_with_the_rest(plane: Plane) -> No
 
 async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "alertmanager", "alerts")
-        viewer = await made(plane, "viewer")
+        token = await create_token(plane, "alertmanager", "alerts")
+        viewer = await create_token(plane, "viewer")
         assert (await send(plane, token, "POST", A, json=webhook(alert()))).status_code == 200
         assert (await send(plane, viewer, "POST", A, json=webhook(alert()))).status_code == 403
         for method, path in (
@@ -357,7 +357,7 @@ async def test_alerts_share_reads_of_the_changes_before_them(
 
 async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        mine = await made(plane, "mine", "operator", tenants=["acme"])
+        mine = await create_token(plane, "mine", "operator", tenants=["acme"])
         await plane.put_quota("acme", "8GiB", wait="")
         await plane.put_quota("other", "8GiB", wait="")
         await post(plane, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))

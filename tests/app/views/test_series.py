@@ -28,7 +28,7 @@ from app.store.views.events import EventRow
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import guarding, made, send
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -486,7 +486,7 @@ async def test_a_restart_is_one_mark_and_a_node_that_comes_back_is_another(datab
 
 async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-op", tenants=["acme", "beta"])
+        token = await create_token(plane, "acme-op", tenants=["acme", "beta"])
         sampler = plane.app.parts.sampler
         names = ("acme", "beta", "rival")
         for number in range(2):
