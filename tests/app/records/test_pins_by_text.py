@@ -15,7 +15,7 @@ from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.stats.pins import PinStats
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, TOKENS, Plane
+from tests.app.plane import TOKENS, Plane
 from tests.app.real_node import governing
 from tests.app.tokenizer_files import BOS, END, TEMPLATE, text, words
 from tests.dataplane import factories as make
@@ -123,18 +123,6 @@ async def test_the_answer_has_the_amount_in_a_line_and_by_node(plane: Plane, nod
 async def send(plane: Plane, method: str, path: str = P, body: Any = None, **headers: str) -> httpx.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await plane.http.request(method, path, json=body, headers=named, auth=lambda request: request)
-
-
-async def test_a_pin_is_changed_only_with_its_state(plane: Plane) -> None:
-    made = await send(plane, "PUT", body=PIN)
-    assert (made.status_code, made.headers["etag"]) == (201, made.json()["etag"])
-    for method, body in (("PUT", PIN), ("PATCH", {"note": "x"}), ("DELETE", None)):
-        assert (await send(plane, method, body=body)).status_code == 428
-        assert (await send(plane, method, body=body, if_match='"999"')).status_code == 412
-    patched = await send(plane, "PATCH", body={"note": "x"}, if_match=made.headers["etag"])
-    assert (patched.status_code, patched.json()["note"]) == (200, "x")
-    assert (await send(plane, "DELETE", if_match="*")).status_code == 204
-    assert (await send(plane, "PATCH", body={"note": "x"}, if_match="*")).status_code == 404
 
 
 async def test_a_patch_changes_the_named_fields_and_never_the_prefix(plane: Plane, node: FakeNode) -> None:
