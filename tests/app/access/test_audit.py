@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from app.cli import larder as command
 from app.http.problems import TYPE_PREFIX
-from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.tables import metadata
 from tests.app.callers import ADMIN, create_token, guarding, send
@@ -297,33 +296,6 @@ async def test_entries_are_found_by_their_text(socket_dir: Path) -> None:
         ):
             assert (await plane.get(f"/api/v1/audit?{query}"))["total"] == total, query
         assert (await plane.http.get("/api/v1/audit?decision=maybe")).status_code == 422
-
-
-async def test_entries_of_the_release_before_are_chained_by_the_upgrade(empty_database_url: str) -> None:
-    database = Database(empty_database_url)
-    try:
-        await migrate.upgrade(database, "0002")
-        async with database.write() as session:
-            for number in (1, 2, 5):
-                await session.execute(
-                    sa.text(
-                        "INSERT INTO audit (id, at, actor, action, kind, name, type, generation, before, after, "
-                        "request_id) VALUES (:id, :at, 'local', 'create', 'quota', 'tenänt', 'quotas', 1, NULL, "
-                        ":json, '')"
-                    ),
-                    {
-                        "id": number,
-                        "at": 1700000000.123 + number,
-                        "json": '{"limit_bytes": 5, "weight": 1.0, "note": "ü"}',
-                    },
-                )
-        await migrate.upgrade(database)
-        from app.services.access.audit import Audit
-
-        result = await Audit(database).verify()
-        assert (result.intact, result.entries, result.head_id) == (True, 3, 5), result
-    finally:
-        await database.close()
 
 
 async def test_repeated_refusals_of_one_caller_hide_no_others(socket_dir: Path) -> None:

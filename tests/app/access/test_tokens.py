@@ -9,13 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from blake3 import blake3
 
-from app.services.access.credentials import Hasher, new_cookie, new_token, parsed
+from app.services.access.credentials import Hasher, new_token, parsed
 from app.services.access.refusals import MinuteShare, RefusalAudit
 from app.services.base.throttle import Throttle
-from app.store.base import migrate
-from app.store.base.database import Database
 from tests.app.callers import ADMIN, bearer, create_token, guarding, send
 from tests.app.plane import Plane, serving, settings_in
 
@@ -353,45 +350,6 @@ def test_the_same_refusal_is_given_back_once_with_how_often_it_came_again() -> N
     assert refusals.take_repeated(61.0) == []
     assert [refusals.take("a", "x", "again", 62.0) for _ in range(2)] == [True, False]
     assert refusals.take_repeated(63.0, all_of_them=True) == [("again", 1)]
-
-
-async def test_tokens_and_sessions_of_a_database_without_a_secret_stay_valid(
-    socket_dir: Path, empty_database_url: str
-) -> None:
-    token, cookie, configured = new_token("0123456789ab"), new_cookie(), new_cookie()
-    database = Database(empty_database_url)
-    await migrate.upgrade(database, "0003")
-    async with database.write() as session:
-        store = (await session.execute(sa.text("SELECT id FROM store"))).scalar_one()
-        key = blake3(store.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
-
-        def digest(text: str) -> str:
-            return blake3(text.encode(), key=key).hexdigest()
-
-        await session.execute(
-            sa.text(
-                "INSERT INTO tokens (id, name, role, hash, created_by, created_at) "
-                "VALUES (:id, 'old', 'admin', :hash, 'local', 1)"
-            ),
-            {"id": token.id, "hash": digest(f"token {token.id} {token.secret}")},
-        )
-        insert = sa.text(
-            "INSERT INTO sessions (hash, token_id, configured, created_at, expires_at) "
-            "VALUES (:hash, :token, :configured, 1, 1e11)"
-        )
-        await session.execute(
-            insert, {"hash": digest(f"session {cookie}"), "token": token.id, "configured": ""}
-        )
-        by_settings = {"hash": digest(f"session {configured}"), "token": None}
-        await session.execute(insert, {**by_settings, "configured": digest(f"configured {ADMIN}")})
-    await database.close()
-    async with guarding(socket_dir, empty_database_url) as plane:
-        assert await status_of(plane, token.text) == 200
-        for value, actor in ((cookie, "old"), (configured, "admin")):
-            who = await send(plane, "", "GET", WHO, headers={"cookie": f"larder_session={value}"})
-            assert (who.status_code, who.json()["actor"]) == (200, actor)
-        wrong = new_token(token.id)
-        assert await status_of(plane, wrong.text) == 401
 
 
 def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:

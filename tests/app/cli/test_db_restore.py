@@ -111,10 +111,13 @@ def test_generations_continue_above_those_that_nodes_have_applied(state: Path) -
         ("DROP TABLE alembic_version", "does not have Larder's schema"),
         ("DROP INDEX ix_events_at", "the tables differ from the models"),
         (
-            "INSERT INTO alembic_version VALUES ('0001')",
-            f"alembic_version.version_num: expected one row with a revision, got ['{head()}', '0001']",
+            "INSERT INTO alembic_version VALUES ('0017')",
+            f"alembic_version.version_num: expected one row with a revision, got ['{head()}', '0017']",
         ),
-        ("UPDATE alembic_version SET version_num = '0001'", "cannot be migrated: duplicate column name"),
+        (
+            "UPDATE alembic_version SET version_num = '0017'",
+            "cannot be migrated: table series already exists",
+        ),
         (
             "UPDATE generations SET generation = 9223372036854775807",
             f"generations.generation: expected a whole number from 0 to {1 << 50}, got 9223372036854775807",
@@ -173,10 +176,10 @@ def test_a_damaged_backup_is_refused(state: Path) -> None:
 
 def test_an_older_backup_is_migrated(state: Path) -> None:
     database = Database(f"sqlite:///{state}/larder.db")
-    asyncio.run(migrate.downgrade(database, "0001"))
+    asyncio.run(migrate.downgrade(database, "0017"))
     run("backup", "old.tar")
     output = run("restore", "old.tar", "--force")
-    assert f"at revision {head()}, migrated from 0001" in output
+    assert f"at revision {head()}, migrated from 0017" in output
     assert "as they should be" in run("check")
 
 

@@ -7,10 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy as sa
 
-from app.store.base import migrate
-from app.store.base.database import Database
 from tests.app.callers import bearer, create_token, guarding, send
 from tests.app.command import larder
 from tests.app.plane import PIN, Plane
@@ -167,27 +164,6 @@ async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_n
         2,
         ["max_floor_bytes"],
     )
-
-
-async def test_ceilings_of_before_mean_the_same_after_the_upgrade(
-    socket_dir: Path, empty_database_url: str
-) -> None:
-    database = Database(empty_database_url)
-    await migrate.upgrade(database, "0004")
-    async with database.write() as session:
-        await session.execute(
-            sa.text(
-                "INSERT INTO ceilings (tenant, max_limit_bytes, note, revision, created_at, updated_at) "
-                "VALUES ('acme', 7, '', 1, 1, 1)"
-            )
-        )
-    await database.close()
-    async with guarding(socket_dir, empty_database_url) as plane:
-        stored = await plane.get(C)
-        assert stored["max_limit_bytes"] == 7
-        assert sorted(stored["no_bound"]) == sorted(
-            ["max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes", "max_ttl_s"]
-        )
 
 
 async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(

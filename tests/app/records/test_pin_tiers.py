@@ -7,8 +7,6 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.store.base import migrate
-from app.store.base.database import Database
 from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
 from dataplane.protocol.stats.node import NodeStats
@@ -16,7 +14,7 @@ from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
 from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, Plane, serving, settings_in
+from tests.app.plane import PIN, Plane
 
 pytestmark = pytest.mark.anyio
 
@@ -305,21 +303,3 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert (code, "'disk' is not one of 'host', 'gpu'" in err) == (2, True)
     assert (await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s"))[0] == 0
     assert [pin.tier for pin in node.pins] == ["host"]
-
-
-async def test_a_release_without_tiers_continues_with_the_database_and_back(
-    socket_dir: Path, database_url: str, node: FakeNode
-) -> None:
-    settings = settings_in(socket_dir, database_url)
-    async with serving(settings) as plane:
-        await plane.until_state("in_sync")
-        await plane.put_pin("p", tier="gpu")
-    database = Database(database_url)
-    await migrate.downgrade(database, "0005")
-    await migrate.upgrade(database)
-    await migrate.check(database)
-    await database.close()
-    async with serving(settings) as plane:
-        await plane.until_state("in_sync")
-        assert (await plane.get("/api/v1/pins/p"))["tier"] == "host"
-        assert [pin.tier for pin in node.pins] == ["host"]

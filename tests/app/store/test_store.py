@@ -5,9 +5,11 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import op
 
 from app.errors import NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
@@ -95,12 +97,15 @@ async def test_a_migration_that_fails_leaves_nothing_of_those_before_it(
         async with fresh.engine.connect() as connection:
             return await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
 
-    def broken(table: str, *_: object, **__: object) -> None:
-        raise RuntimeError(f"no column for {table}")
+    def broken(index: str, *more: Any) -> None:
+        if index == "ix_events_name_at":  # of the newest migration
+            raise RuntimeError(f"no index {index}")
+        create_index(index, *more)
 
+    create_index = op.create_index
     with monkeypatch.context() as patch:
-        patch.setattr("alembic.op.add_column", broken)
-        with pytest.raises(RuntimeError, match="no column for quotas"):
+        patch.setattr("alembic.op.create_index", broken)
+        with pytest.raises(RuntimeError, match="no index ix_events_name_at"):
             await migrate.upgrade(fresh)
     assert await tables() == []
     await migrate.upgrade(fresh)
@@ -280,7 +285,7 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
     before, after = DesiredState(database), DesiredState(database)
     await before.refresh()
-    await migrate.downgrade(database, "0001")
+    await migrate.downgrade(database, "0017")
     await database.engine.dispose()
     await migrate.upgrade(database)
     await after.refresh()
