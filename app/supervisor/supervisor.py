@@ -7,8 +7,6 @@ milliseconds instead of the start of an interpreter on a busy machine.
 """
 
 import asyncio
-import fcntl
-import os
 import signal
 import time
 from collections import deque
@@ -19,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from app.supervisor.descriptors import allow_descriptors
+from app.supervisor.locks import is_locked
 from app.supervisor.node_process import KILLED_S, NodeProcess, find_running, has_begun, start
 from dataplane.base.child_command import module_command
 from dataplane.protocol.signals import (
@@ -441,14 +440,6 @@ class Supervisor:
 
 def _is_locked(state_dir: Path) -> bool:
     """Return whether a running data plane uses the directory."""
-    try:
-        fd = os.open(state_dir / "dataplane.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    with suppress(OSError):
+        return is_locked(state_dir / "dataplane.lock")
     return False

@@ -1,6 +1,5 @@
 """`larder down`: stop the Larder of a state directory and release the memory of its cache."""
 
-import fcntl
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ from app.cli.support.machine.left_memory import left_memory
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.output import Output, output_option
 from app.settings import Settings, load
+from app.supervisor.locks import is_locked
 from dataplane.base.settings import SettingsError
 from dataplane.base.units import format_size
 from dataplane.protocol.signals import RELEASE_SIGNAL
@@ -180,15 +180,6 @@ def _unlocked(path: Path, within_s: float) -> bool:
 def _is_locked(path: Path) -> bool:
     """Return whether a process holds the lock file. Raises ClickException."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        return is_locked(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be opened: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -1,7 +1,6 @@
 """The checks of this machine for `larder doctor`. A check returns its result; it changes nothing and raises nothing."""
 
 import errno
-import fcntl
 import os
 import platform
 import pwd
@@ -13,6 +12,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ import msgspec
 
 from app.cli.support.machine.left_memory import left_memory
 from app.settings import Settings
+from app.supervisor.locks import is_locked
 from dataplane.base.units import format_size
 from dataplane.protocol import barrier
 from dataplane.protocol.join import JOINED_FILE
@@ -87,18 +88,8 @@ def _left_behind() -> Iterator[CheckResult]:
 
 def runs_here(state_dir: Path) -> bool:
     """Return whether a `larder up` holds the lock of the state directory."""
-    try:
-        descriptor = os.open(state_dir / "up.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        return is_locked(state_dir / "up.lock")
     return False
 
 
