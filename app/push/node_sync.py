@@ -338,7 +338,7 @@ class NodeSync:
             traceparent=traceparent,
         )
         try:
-            answer = await self._unless_gone(
+            answer = await self._unless_forgotten(
                 node, self._link.push(snapshot, self._bodies, needed, self._timeout_s)
             )
         except NoAnswer as error:
@@ -354,7 +354,7 @@ class NodeSync:
             raise NoAnswer("another manager pushes now")
         return bodies
 
-    async def _unless_gone(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
+    async def _unless_forgotten(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
         """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone."""
         talking = asyncio.ensure_future(push)
         abandoned = asyncio.ensure_future(

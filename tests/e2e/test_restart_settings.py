@@ -89,7 +89,7 @@ def write(larder: Restarted, **settings: Any) -> None:
     larder.config.write_text("\n".join(lines))
 
 
-def check_kept(larder: Restarted, client: Client, name: str) -> None:
+def check_cached(larder: Restarted, client: Client, name: str) -> None:
     """Check that every block is there, and that stores are served."""
     until(lambda: store(client, keys(f"{name}/after", 1)) == 1, f"stores are served after {name}")
     assert read(client, BLOCKS) == len(BLOCKS), name
@@ -102,7 +102,7 @@ def refuse(larder: Restarted, client: Client, name: str, **settings: Any) -> str
     restarted = larder.cli("restart")
     assert restarted.returncode == 1, (name, restarted.stdout, restarted.stderr)
     assert "Traceback" not in restarted.stderr, name
-    check_kept(larder, client, name)
+    check_cached(larder, client, name)
     return restarted.stderr
 
 
@@ -153,7 +153,7 @@ def test_settings_that_fail_only_in_the_new_process_bring_the_old_one_back_with_
     assert larder.start_of_cache()["kind"] == "warm"
     write(larder)
     assert larder.cli("restart").returncode == 0
-    check_kept(larder, client, "a restart that works")
+    check_cached(larder, client, "a restart that works")
 
 
 @pytest.mark.full

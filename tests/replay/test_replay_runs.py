@@ -96,7 +96,7 @@ def test_one_engine_has_the_hits_of_an_exact_lru(trace, trace_path, pool_blocks)
 
 
 @pytest.mark.full
-def test_four_engines_share_one_pool_and_its_books_add_up(trace_path):
+def test_four_engines_share_one_pool_and_its_accounts_add_up(trace_path):
     result = _result(_replay(trace_path, "--engines", 4, "--pool-blocks", 150, "--json"))
     assert result["engines"] == 4
     assert result["blocks_hit"] > 0

@@ -9,7 +9,7 @@ from app.schemas.access.tokens import SessionAnswer
 from app.services.access import credentials
 from app.services.access.auth import Auth, Credentials
 from app.services.access.credentials import SETUP_ID
-from app.services.access.tokens import who_fields
+from app.services.access.tokens import identity_fields
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.store.access import tokens
@@ -71,4 +71,4 @@ class LoginSessions:
 
     def _answer(self, by: Principal, cookie: str, expires_at: float | None) -> SessionAnswer:
         csrf = self._auth.hasher.csrf(cookie) if cookie else ""
-        return SessionAnswer(**who_fields(by), csrf_token=csrf, expires_at=expires_at)
+        return SessionAnswer(**identity_fields(by), csrf_token=csrf, expires_at=expires_at)

@@ -132,7 +132,7 @@ async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(
             assert "other" not in (await send(plane, token, "GET", path)).text
 
 
-async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_taken(socket_dir: Path) -> None:
+async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         await plane.put_pin("plain", wait="", tenant="rival")

@@ -85,11 +85,11 @@ async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> Non
             got = await status(plane, method, path, limited)
             may = opt.get("scoped", False) and opt["role"] != "admin"
             seen["limited"] = (got, () if may else (403,))
-            for who, (got, expected) in seen.items():
+            for caller, (got, expected) in seen.items():
                 refused = got in (401, 403)
-                if (expected and got not in expected) or (not expected and refused and who != "limited"):
-                    wrong.append(f"{method} {path} by {who}: {got}")
-                assert got < 500 or got == 503, f"{method} {path} by {who}: {got}"
+                if (expected and got not in expected) or (not expected and refused and caller != "limited"):
+                    wrong.append(f"{method} {path} by {caller}: {got}")
+                assert got < 500 or got == 503, f"{method} {path} by {caller}: {got}"
         assert wrong == []
 
 
@@ -153,8 +153,8 @@ async def test_the_address_of_a_caller_is_taken_from_trusted_proxies_alone(socke
     for proxies, source in (("", "127.0.0.1"), ("10.0.0.0/8", "127.0.0.1"), ("127.0.0.1", "198.51.100.7"),
                             ("127.0.0.0/8, 198.51.100.0/24", "203.0.113.9")):  # fmt: skip
         async with guarding(socket_dir, trusted_proxies=proxies) as plane:
-            who = (await plane.http.get("/api/v1/whoami", headers=sent)).json()
-            assert who["source"] == source, proxies
+            caller = (await plane.http.get("/api/v1/whoami", headers=sent)).json()
+            assert caller["source"] == source, proxies
             nonsense = {**bearer(ADMIN), "X-Forwarded-For": "<script>, , 1.2.3"}
             assert (await plane.http.get("/api/v1/whoami", headers=nonsense)).json()["source"] == "127.0.0.1"
 

@@ -33,8 +33,8 @@ async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_
         assert "secure" not in cookie
         assert (login.headers["cache-control"], token in login.text) == ("no-store", False)
         csrf = login.headers["x-csrf-token"]
-        who = (await page.get(SESSION)).json()
-        assert (who["actor"], who["role"], who["session"], who["csrf_token"]) == (
+        identity = (await page.get(SESSION)).json()
+        assert (identity["actor"], identity["role"], identity["session"], identity["csrf_token"]) == (
             "ops",
             "operator",
             True,

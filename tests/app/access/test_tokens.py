@@ -17,10 +17,10 @@ from tests.app.callers import ADMIN, bearer, create_token, guarding, send
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
-WHO = "/api/v1/whoami"
+WHOAMI = "/api/v1/whoami"
 
 
-async def status_of(plane: Plane, token: str, path: str = WHO) -> int:
+async def status_of(plane: Plane, token: str, path: str = WHOAMI) -> int:
     return (await send(plane, token, "GET", path)).status_code
 
 
@@ -34,13 +34,17 @@ async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(
         assert answer.status_code == 201, answer.text
         token = answer.json()["token"]
         assert re.fullmatch(r"larder_[0-9a-f]{12}_[0-9a-f]{64}", token)
-        who = (await send(plane, token, "GET", WHO)).json()
-        assert (who["actor"], who["role"], who["tenants"]) == ("ci", "operator", ["_default", "a"])
-        assert (who["token_id"], who["session"]) == (answer.json()["id"], False)
+        identity = (await send(plane, token, "GET", WHOAMI)).json()
+        assert (identity["actor"], identity["role"], identity["tenants"]) == (
+            "ci",
+            "operator",
+            ["_default", "a"],
+        )
+        assert (identity["token_id"], identity["session"]) == (answer.json()["id"], False)
         secret = token.rpartition("_")[2]
         for path in (
             "/api/v1/tokens",
-            f"/api/v1/tokens/{who['token_id']}",
+            f"/api/v1/tokens/{identity['token_id']}",
             "/api/v1/tokens/ci",
             "/api/v1/audit",
         ):
@@ -55,11 +59,19 @@ async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(
 
 async def test_the_settings_token_alone_is_an_admin(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        who = (await plane.http.get(WHO)).json()
-        assert (who["actor"], who["role"], who["tenants"], who["token_id"]) == ("admin", "admin", None, "")
-        nobody = await send(plane, "", "GET", WHO)
-        assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, 'Bearer realm="larder"')
-        assert nobody.json()["type"] == "urn:larder:problem:unauthorized"
+        identity = (await plane.http.get(WHOAMI)).json()
+        assert (identity["actor"], identity["role"], identity["tenants"], identity["token_id"]) == (
+            "admin",
+            "admin",
+            None,
+            "",
+        )
+        unauthorized = await send(plane, "", "GET", WHOAMI)
+        assert (unauthorized.status_code, unauthorized.headers["www-authenticate"]) == (
+            401,
+            'Bearer realm="larder"',
+        )
+        assert unauthorized.json()["type"] == "urn:larder:problem:unauthorized"
         assert await status_of(plane, ADMIN + "x") == 401
         assert await status_of(plane, ADMIN[:-1]) == 401
 
@@ -92,7 +104,7 @@ async def test_a_token_ends_at_its_time_and_can_be_given_more(socket_dir: Path) 
         async with asyncio.timeout(60):
             while await status_of(plane, token) == 200:
                 await asyncio.sleep(0.02)
-        over = await send(plane, token, "GET", WHO)
+        over = await send(plane, token, "GET", WHOAMI)
         assert (over.status_code, "expired" in over.json()["detail"]) == (401, True)
         assert (await plane.http.get("/api/v1/tokens/short")).json()["expired"]
         longer = await plane.http.patch("/api/v1/tokens/short", json={"expires_at": None, "name": "long"})
@@ -213,14 +225,14 @@ async def test_an_invalid_token_is_refused_with_the_reason(socket_dir: Path) -> 
 
 async def test_until_a_token_exists_this_machine_needs_none(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
-        who = (await plane.http.get(WHO)).json()
-        assert (who["actor"], who["role"]) == ("local", "admin")
+        identity = (await plane.http.get(WHOAMI)).json()
+        assert (identity["actor"], identity["role"]) == ("local", "admin")
         assert await status_of(plane, "larder_abc_" + "0" * 64) == 401  # what is shown must be right
         token = await create_token(plane, "first", "admin")
-        assert (await plane.http.get(WHO)).status_code == 401
+        assert (await plane.http.get(WHOAMI)).status_code == 401
         assert await status_of(plane, token) == 200
     async with serving(settings_in(socket_dir)) as again:
-        assert (await again.http.get(WHO)).status_code == 401
+        assert (await again.http.get(WHOAMI)).status_code == 401
         assert await status_of(again, token) == 200
 
 
@@ -228,19 +240,21 @@ async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
     socket_dir: Path, database_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(settings_in(socket_dir, database_url)) as plane:
-        assert (await plane.http.get(WHO)).status_code == 200
+        assert (await plane.http.get(WHOAMI)).status_code == 200
         assert (await plane.get("/api/v1/audit"))["total"] == 0
     assert "larder_setup_" not in capsys.readouterr().out, "nothing requires a token yet"
     settings = settings_in(socket_dir, database_url, auth="required")
     async with serving(settings) as plane:
-        nobody = await plane.http.get(WHO)
-        assert nobody.status_code == 401
-        assert "'larder login --setup' creates the first with the setup token" in nobody.json()["detail"]
+        unauthorized = await plane.http.get(WHOAMI)
+        assert unauthorized.status_code == 401
+        assert (
+            "'larder login --setup' creates the first with the setup token" in unauthorized.json()["detail"]
+        )
     setup = re.findall(r"larder_setup_[0-9a-f]{64}", capsys.readouterr().out)
     assert len(setup) == 1
     async with serving(settings) as plane:
         for method, path in (
-            ("GET", WHO),
+            ("GET", WHOAMI),
             ("GET", "/api/v1/tokens"),
             ("PUT", "/api/v1/quotas/a"),
             ("GET", "/api/v1/audit"),
@@ -262,7 +276,7 @@ async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
             401,
             True,
         )
-        assert "setup" not in (await plane.http.get(WHO)).json()["detail"], "there is a token now"
+        assert "setup" not in (await plane.http.get(WHOAMI)).json()["detail"], "there is a token now"
         token = next(answer.json()["token"] for answer in answers if answer.is_success)
         assert await status_of(plane, token) == 200
         listed = (await send(plane, token, "GET", "/api/v1/tokens")).json()
@@ -293,7 +307,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         token = await create_token(plane, "good")
         wrong = "larder_abc_" + "0" * 64
         # Together, so that a slow machine does not give back what they used up.
-        seen = await asyncio.gather(*(send(plane, wrong, "GET", WHO) for _ in range(40)))
+        seen = await asyncio.gather(*(send(plane, wrong, "GET", WHOAMI) for _ in range(40)))
         assert sum(answer.status_code == 401 for answer in seen) >= 10
         late = next(answer for answer in seen if answer.status_code == 429)
         assert int(late.headers["retry-after"]) >= 1
@@ -307,7 +321,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         }
         real = parsed(token)
         assert real is not None
-        await send(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHO)
+        await send(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHOAMI)
         newest = (await plane.get("/api/v1/audit"))["items"][0]
         assert (newest["token_id"], newest["decision"]) == (real.id, "denied")
         text = (await plane.http.get("/metrics")).text
@@ -333,7 +347,7 @@ def test_a_throttle_allows_a_burst_and_then_one_a_second_in_bounded_memory() -> 
 
 def test_each_refused_caller_has_a_share_of_the_audit_and_newcomers_a_reserve() -> None:
     refusals = RefusalAudit[str](MinuteShare(whole=4, each=2, reserve=1))
-    taken = [refusals.take(who, what, who + what, 0.0) for who in "abc" for what in "123"]
+    taken = [refusals.take(identity, what, identity + what, 0.0) for identity in "abc" for what in "123"]
     assert taken == [True, True, False, True, True, False, True, False, False]
     assert not refusals.take("d", "1", "d1", 0.0), "the reserve is used up"
     assert (refusals.suppressed, refusals.suppressed_total) == (5, 5)
@@ -342,7 +356,7 @@ def test_each_refused_caller_has_a_share_of_the_audit_and_newcomers_a_reserve() 
 
 def test_the_same_refusal_is_given_back_once_with_how_often_it_came_again() -> None:
     refusals = RefusalAudit[str](MinuteShare(whole=4, each=2, reserve=0))
-    taken = [refusals.take(who, "x", f"{who}{at}", at) for at in range(5) for who in "ab"]
+    taken = [refusals.take(identity, "x", f"{identity}{at}", at) for at in range(5) for identity in "ab"]
     assert (taken.count(True), taken[:2]) == (2, [True, True])
     assert refusals.take("a", "y", "other", 5.0)
     assert (refusals.take_repeated(59.0), refusals.suppressed_total) == ([], 0)

@@ -275,8 +275,8 @@ async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks
     await plane.put_pin("p")
     await report(plane, node, pins=[pin("p", 4)])
     await plane.until(lambda: "p" in watch._digests.get("node-a", {}))
-    for number, (held, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
-        await report(plane, node, pins=[pin("p", 0, tiers=held)], tiers=[tier])
+    for number, (in_tiers, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
+        await report(plane, node, pins=[pin("p", 0, tiers=in_tiers)], tiers=[tier])
         generation = (await plane.put_pin(f"other-{number}"))["generation"]
         await plane.until(partial(applied, generation))
         assert "p" in watch._digests["node-a"]
@@ -518,8 +518,10 @@ def test_many_pins_that_hold_nothing_are_counted() -> None:
 
 
 def test_pins_that_fill_their_budget_are_trouble() -> None:
-    pinned = [{"name": name, "state": state, "stats": {"pool": {"pinned_bytes": held, "pin_budget_bytes": 100}}}
-              for name, state, held in (("a", "in_sync", 95), ("b", "in_sync", 96), ("c", "lost", 100))]  # fmt: skip
+    pinned = [
+        {"name": name, "state": state, "stats": {"pool": {"pinned_bytes": nbytes, "pin_budget_bytes": 100}}}
+        for name, state, nbytes in (("a", "in_sync", 95), ("b", "in_sync", 96), ("c", "lost", 100))
+    ]
     assert caches.trouble({"nodes": pinned, "pins": []}) == "pins fill their budget on b"
     assert caches.trouble({"nodes": pinned[:1], "pins": []}) == ""
 

@@ -73,10 +73,10 @@ def test_nothing_is_replaced_without_force_and_replaced_files_are_kept(state: Pa
     assert key_pair(state) != other
     assert execute(state / "larder.db", "SELECT count(*) FROM store WHERE created_at = 7") == [(0,)]
     (moved,) = state.glob("larder.db.replaced-*Z")
-    (kept_key,) = state.glob("manager.key.replaced-*")
+    (moved_key,) = state.glob("manager.key.replaced-*")
     assert f"kept: {moved}\n" in output
     assert execute(moved, "SELECT created_at FROM store") == [(7,)]
-    assert kept_key.read_bytes() == before["manager.key"]
+    assert moved_key.read_bytes() == before["manager.key"]
 
 
 def test_a_restore_is_audited_and_an_event(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,9 @@ def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -
     assert "Traceback" not in errors
 
 
-def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: Up, socket_dir: Path) -> None:
+def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it(
+    up: Up, socket_dir: Path
+) -> None:
     pid = up.node()["pid"]
     with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=60) as client:
         chain = [bytes([number]) * 32 for number in range(4)]

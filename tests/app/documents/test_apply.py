@@ -378,7 +378,7 @@ async def test_documents_may_be_larger_than_other_bodies_and_not_larger_than_the
         assert answer.json()["detail"] == "expected a body of at most 1 MiB"
 
 
-async def test_a_change_of_very_many_records_is_one_fact_of_each_kind(store: Store) -> None:
+async def test_a_change_of_very_many_records_is_one_event_of_each_type(store: Store) -> None:
     many = {"apiVersion": "larder/v1", "quotas": {f"t{number}": {"weight": 2} for number in range(1000)}}
     assert (await store.apply(many)).created == 1000
     published = [(event.name, event.fields) for event in store.bus.recent]

@@ -252,7 +252,7 @@ async def test_another_key_of_the_management_plane_reaches_no_node(
 # ---- draining and forgetting
 
 
-async def test_a_node_is_drained_and_taken_back(
+async def test_a_node_is_drained_and_undrained(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):

@@ -248,7 +248,7 @@ async def test_of_two_transactions_that_insert_the_same_record_one_conflicts(url
         await database.close()
 
 
-async def test_notices_are_heard_again_after_the_database_was_away(
+async def test_notices_are_received_again_after_the_database_was_away(
     two: tuple[Manager, Manager], own_cluster: PostgresCluster, node: FakeNode
 ) -> None:
     await asyncio.gather(*(manager.until_line("notices.listening") for manager in two))
@@ -293,7 +293,7 @@ async def test_a_second_process_on_one_sqlite_file_takes_over_when_the_first_end
         await node.until(lambda: holds(node, "c"), 60)
 
 
-def test_a_notice_has_room_for_some_facts_and_counts_the_rest() -> None:
+def test_a_notice_has_room_for_some_events_and_counts_the_rest() -> None:
     events = [Notification("quota.created", 1.0, {"tenant": "t" * 100, "generation": n}) for n in range(1000)]
     packed = notify.pack("o" * 16, events)
     notice = msgspec.json.decode(packed, type=Notice)

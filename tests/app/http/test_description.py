@@ -150,7 +150,7 @@ async def test_a_page_is_served_as_printed(plane: Plane) -> None:
     assert msgspec.json.decode(served.content) == description()
 
 
-async def test_every_example_is_taken(plane: Plane) -> None:
+async def test_every_example_is_accepted(plane: Plane) -> None:
     for path, name in (
         ("quotas/e", "QuotaPut"),
         ("policies/e", "PolicyPut"),

@@ -145,7 +145,7 @@ async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
         assert 'larder_http_connections_ended_total{reason="slow_body"} 2.0' in metrics
 
 
-def test_connections_leave_descriptors_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_leave_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, most in (
         (64, 32),
         (1024, 512),

@@ -7,12 +7,12 @@ from app.push.states import TRANSITIONS, IllegalPushTransition, PushEvent, PushS
 from dataplane.protocol.control.snapshots import Observed
 
 W = DesiredSnapshot("store", 5, "d5")
-HELD = Observed(5, "d5", "store")
+APPLIED = Observed(5, "d5", "store")
 OLD = Observed(4, "d4", "store")
 
 
 def test_a_node_in_sync_is_left_alone() -> None:
-    assert plan(W, HELD, PushMemory(), 0) == Wait()
+    assert plan(W, APPLIED, PushMemory(), 0) == Wait()
 
 
 @pytest.mark.parametrize("observed", [None, OLD, Observed(5, "d5", "another"), Observed(9, "x", "another")])
@@ -23,10 +23,10 @@ def test_a_node_out_of_sync_is_pushed_to(observed: Observed | None) -> None:
 def test_the_reason_is_shown() -> None:
     assert plan(W, None, PushMemory(), 0) == Push("joined")
     assert plan(W, OLD, PushMemory(acked=OLD, pushed=True), 0) == Push("change")
-    assert plan(W, OLD, PushMemory(acked=HELD, pushed=True), 0) == Push("drift")
-    assert plan(W, Observed(5, "xx", "store"), PushMemory(acked=HELD), 0) == Push("drift")
+    assert plan(W, OLD, PushMemory(acked=APPLIED, pushed=True), 0) == Push("drift")
+    assert plan(W, Observed(5, "xx", "store"), PushMemory(acked=APPLIED), 0) == Push("drift")
     other_labels = DesiredSnapshot("store", 5, "for others")
-    assert plan(other_labels, HELD, PushMemory(acked=HELD), 0) == Push("change")
+    assert plan(other_labels, APPLIED, PushMemory(acked=APPLIED), 0) == Push("change")
 
 
 def test_pauses_grow_and_end() -> None:

@@ -94,10 +94,10 @@ async def test_an_end_that_hits_moved_outlives_the_process_that_saw_them(
 async def test_an_end_is_written_down_when_it_has_moved_far(plane: Plane) -> None:
     journal = NodeJournal(plane.app.parts.database)
     put = await plane.put_pin("p", ttl_s=1000, refresh_on_hit=True)
-    heard_at = put["updated_at"] + 2000
-    assert await journal.move_ends({"p": put["expires_at"] + 400}, heard_at, 300) == []
+    reported_at = put["updated_at"] + 2000
+    assert await journal.move_ends({"p": put["expires_at"] + 400}, reported_at, 300) == []
     assert await journal.move_ends({"p": put["expires_at"] + 600}, put["updated_at"] - 1, 300) == []
-    assert await journal.move_ends({"p": put["expires_at"] + 600, "gone": 9e9}, heard_at, 300) == ["p"]
+    assert await journal.move_ends({"p": put["expires_at"] + 600, "gone": 9e9}, reported_at, 300) == ["p"]
     assert (await plane.get("/api/v1/pins/p"))["expires_at"] == put["expires_at"] + 600
 
 

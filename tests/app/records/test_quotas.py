@@ -107,8 +107,8 @@ async def test_reports_of_nodes_about_a_tenant_are_in_its_answer(plane: Plane, n
     await put(plane, floor_bytes=50)
     await plane.until(lambda: any(s.tenants for s in plane.app.parts.fleet.stats()))
     shown = await plane.get(Q)
-    told_fields = ("used_bytes", "blocks", "effective_floor_bytes", "pinned_bytes", "would_refuse_blocks")
-    assert [shown[name] for name in told_fields] == [70, 7, 40, 20, 3]
+    reported_fields = ("used_bytes", "blocks", "effective_floor_bytes", "pinned_bytes", "would_refuse_blocks")
+    assert [shown[name] for name in reported_fields] == [70, 7, 40, 20, 3]
     assert (shown["over_limit"], shown["refused"]) == (True, {"over_limit": 2})
     (tenant,) = (await plane.get("/api/v1/overview"))["tenants"]
     assert (tenant["floor_bytes"], tenant["effective_floor_bytes"], tenant["mode"]) == (50, 40, "enforce")

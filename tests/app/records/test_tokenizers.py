@@ -181,7 +181,7 @@ async def test_too_much_text_is_refused_before_anything_is_started(plane: Plane)
 
 
 @pytest.mark.full
-async def test_a_large_file_is_taken_above_the_limit_of_other_bodies(plane: Plane) -> None:
+async def test_a_large_file_is_accepted_above_the_limit_of_other_bodies(plane: Plane) -> None:
     large = json.loads(words())
     large["model"]["vocab"] |= {
         f"filler-{number:06}" + "x" * 200: 10_000 + number for number in range(90_000)

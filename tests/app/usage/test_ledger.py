@@ -327,8 +327,8 @@ async def test_a_restarted_node_is_counted_from_zero_and_sent_all_records(
     await book.read()
     await book.write()
     await node.restart()
-    met = plane.app.parts.fleet.nodes["node-a"]
-    await plane.until(lambda: met.welcomed and met.epoch == node.epoch)
+    known = plane.app.parts.fleet.nodes["node-a"]
+    await plane.until(lambda: known.welcomed and known.epoch == node.epoch)
     node.used = [counters(served=30)]
     await book.read()
     assert node.noted[-1] == 0

@@ -237,7 +237,7 @@ async def test_no_count_is_lost_when_points_become_hours_and_days(database: Data
         assert await series.keys(session, ROLLED_STEP_S, end) == set()
 
 
-async def test_a_new_process_adds_to_what_the_old_one_wrote_and_the_time_between_is_null(
+async def test_a_new_process_adds_to_stored_points_and_the_time_between_is_null(
     database: Database,
 ) -> None:
     first = Manager(database)

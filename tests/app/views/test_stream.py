@@ -170,8 +170,8 @@ async def test_a_returning_reader_gets_the_events_that_it_missed(plane: Plane) -
         (f"{bus.boot}-{seen + 2}", "node.lost"),
     ]
     everything = [(f"{bus.boot}-{event.seq}", event.name) for event in bus.ring]
-    for of_nobody in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
-        assert await ids(plane, of_nobody, len(everything)) == everything
+    for of_unknown in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
+        assert await ids(plane, of_unknown, len(everything)) == everything
 
 
 def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:

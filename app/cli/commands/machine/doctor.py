@@ -90,7 +90,7 @@ def _look(config: str | None) -> list[CheckResult]:
     checked = list(checkup.checks(settings, table, pool_bytes, runs=runs))
     tried = gpus.look(checked)
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
-    cached = _cache(settings) if runs else _kept_memory(settings)
+    cached = _cache(settings) if runs else _held_memory(settings)
     return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached]
 
 
@@ -141,7 +141,7 @@ def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> Ch
     return replace(found, message=message)
 
 
-def _kept_memory(settings: Settings) -> list[CheckResult]:
+def _held_memory(settings: Settings) -> list[CheckResult]:
     """Report the memory that a stopped data plane left for the next one."""
     from dataplane.holding.requests import HolderFailed, describe
 

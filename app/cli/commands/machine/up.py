@@ -71,7 +71,7 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     signal.signal(
         signal.SIGHUP, lambda *_: None
     )  # the startup document, which it makes Larder read, is read anyway
-    is_warm = not fresh and _memory_is_kept(settings)
+    is_warm = not fresh and _has_memory(settings)
     if not is_warm:
         _check_data_plane(settings)
     with alone(settings) as lock, _listening(settings) as listener:
@@ -166,7 +166,7 @@ def _check_data_plane(settings: Settings) -> None:
         raise click.ClickException(checked.stderr.strip())
 
 
-def _memory_is_kept(settings: Settings) -> bool:
+def _has_memory(settings: Settings) -> bool:
     """Return whether a holder has memory for the embedded data plane, and no data plane uses it."""
     from dataplane.holding.requests import HolderFailed, describe
 

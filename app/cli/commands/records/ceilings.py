@@ -104,7 +104,7 @@ def set_ceiling(tenant: str, url: str | None, output: Output, **options: Any) ->
     changed["no_bound"] = sorted(opened | still)
     answer = call(url, "PUT", path, {**unchanged, **changed}, None, state_headers(current))
     if not output.data(answer, tenant):
-        say(f"{answer['tenant']}: ceiling set{_said(answer)}")
+        say(f"{answer['tenant']}: ceiling set{_described(answer)}")
 
 
 add_set(
@@ -123,7 +123,7 @@ add_delete(
 add_describe(ceilings, _CEILINGS)
 
 
-def _said(ceiling: dict[str, Any]) -> str:
+def _described(ceiling: dict[str, Any]) -> str:
     """Describe the maxima of a ceiling that are null."""
     names = {
         name: name.removeprefix("max_").removesuffix("_bytes").removesuffix("_s").replace("_", " ")

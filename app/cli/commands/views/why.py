@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from app.cli.commands.views import causes
-from app.cli.commands.views.causes import STEP_S, Evidence, at, who
+from app.cli.commands.views.causes import STEP_S, Evidence, at, author
 from app.cli.support.api.client import ApiError, call, every, find, segment, url_option
 from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
@@ -190,7 +190,7 @@ def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Outpu
     changes = found["changes"]
     say("Preceding changes, newest first" if changes else "Preceding changes: none")
     for change in changes:
-        wrapped(f"  {at(change['at'])}  {change['summary']} {who(change, timed=False)}")
+        wrapped(f"  {at(change['at'])}  {change['summary']} {author(change, timed=False)}")
     if more:
         say(f"  and {more} earlier ones")
     if found["events"]:

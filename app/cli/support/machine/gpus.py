@@ -44,12 +44,12 @@ def tried(command: Sequence[str]) -> list[CheckResult]:
     return found
 
 
-def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[CheckResult]:
+def gpu_copies(requested_bytes: int, seen: Sequence[CheckResult] = ()) -> list[CheckResult]:
     """Check whether GPUs have the memory that GPU copies of pinned blocks may take (`dataplane.gpu_pool_bytes`); return
     no result if that is 0. `seen` holds the results of earlier GPU checks. Raises nothing."""
-    if wanted_bytes <= 0:
+    if requested_bytes <= 0:
         return []
-    name, requested = "GPU copies", format_size(wanted_bytes)
+    name, requested = "GPU copies", format_size(requested_bytes)
     unusable = next((each for each in seen if each.name in _NEEDED and each.state != "ok"), None)
     if unusable is not None:
         problem = f"pins of the tier gpu have no GPU copies: see {unusable.name}"
@@ -81,12 +81,12 @@ def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[Chec
             )
         ]
     least, number = min((total, number) for number, (total, _) in enumerate(sizes))
-    if least < wanted_bytes:
+    if least < requested_bytes:
         problem = f"{requested} are more than GPU {number} has ({format_size(least)})"
         return [CheckResult(name, "warning", problem, "lower dataplane.gpu_pool_bytes")]
     free_bytes, number = min((free, number) for number, (_, free) in enumerate(sizes))
     free = format_size(free_bytes)
-    if free_bytes < wanted_bytes:
+    if free_bytes < requested_bytes:
         problem = f"GPU {number} has {free} free now, and GPU copies may take {requested} of it"
         fix = "lower dataplane.gpu_pool_bytes, or leave it room: engines take less (--gpu-memory-utilization of vLLM)"
         return [CheckResult(name, "warning", problem, fix)]
