@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.plane import PIN, Plane
-from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def node(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder).start()
-    yield data_plane
-    data_plane.kill()
-
-
-@pytest.fixture
-async def governed(node: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(node, socket_dir) as plane:
-        yield plane
 
 
 async def dry_run(plane: Plane, status: int = 200, **body: Any) -> Any:
@@ -37,11 +19,11 @@ async def dry_run(plane: Plane, status: int = 200, **body: Any) -> Any:
 
 
 async def test_records_that_nodes_accept_pass_a_dry_run_and_nothing_is_stored(
-    governed: Plane, node: DataPlane
+    governed: Plane, data_plane: DataPlane
 ) -> None:
     await governed.put_quota("acme", 1 << 20)
     await governed.put_pin("kept")
-    before = node.describe().observed
+    before = data_plane.describe().observed
     answer = await dry_run(
         governed,
         quotas={"acme": {"limit_bytes": 1}, "new": {"floor_bytes": "1MiB"}},
@@ -62,7 +44,7 @@ async def test_records_that_nodes_accept_pass_a_dry_run_and_nothing_is_stored(
         }
         for kind in ("pins", "policies", "quotas")
     ]
-    stats = node.describe()
+    stats = data_plane.describe()
     assert stats.observed == before
     assert (stats.policy.algorithm, [pin.name for pin in stats.pins]) == ("lru", ["kept"])
     assert (await governed.get("/api/v1/quotas"))["total"] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -216,16 +215,6 @@ async def test_the_command_cancels_a_move(plane: Plane, node: FakeNode) -> None:
     for options in (["--cancel", "1"], ["--cancel", "1", "--node", "node-a", "--tenant", "acme"], []):
         code, _, err = await larder(plane, "move", *options)
         assert (code, "--cancel" in err) == (2, True)
-
-
-@pytest.fixture
-def data_plane(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    running = DataPlane(folder).start()
-    yield running
-    if running.alive:
-        running.kill()
 
 
 async def test_a_real_node_moves_a_tenant_to_disk_and_back(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +14,6 @@ from dataplane.protocol.keys import chain
 from dataplane.protocol.stats.pins import PinStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import TOKENS, Plane
-from tests.app.real_node import governing
 from tests.app.tokenizer_files import BOS, END, TEMPLATE, text, words
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -26,6 +23,11 @@ PAGE = 4096
 CHUNK = 4
 P = "/api/v1/pins/p"
 PROMPT = list(range(100, 141))
+
+
+@pytest.fixture
+def data_plane_settings() -> dict[str, str]:
+    return {"pool_bytes": "2MiB", "dataplane__segment_bytes": "2MiB"}
 
 
 async def register(plane: Plane, model: str = "m", **fields: Any) -> str:
@@ -189,33 +191,18 @@ async def test_a_pin_is_extended_from_now_and_never_shortened(plane: Plane, node
 # ---- with a real data plane
 
 
-@pytest.fixture
-def real(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder, {"pool_bytes": "2MiB", "dataplane__segment_bytes": "2MiB"}).start()
-    yield data_plane
-    data_plane.kill()
-
-
-@pytest.fixture
-async def governed(real: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(real, socket_dir) as plane:
-        yield plane
-
-
 def store(engine: Client, keys: list[bytes], tenant: str) -> None:
     with engine.reserve(keys, PAGE, tenant=tenant) as reservation:
         reservation.commit()
 
 
 async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_its_tokens(
-    governed: Plane, real: DataPlane
+    governed: Plane, data_plane: DataPlane
 ) -> None:
     await register(governed, make.MODEL)
     answer = await put(governed, model=make.MODEL, text=text(PROMPT[:32]))
     assert answer["status"]["applied"]
-    with attach(real.socket, [make.space()], timeout_s=60) as engine:
+    with attach(data_plane.socket, [make.space()], timeout_s=60) as engine:
         # The engine's prompt goes on behind the text; another tenant says the same.
         prompt = chain(PROMPT + list(range(200)), "acme", chunk_tokens=CHUNK)
         others = chain(PROMPT[:32], "other", chunk_tokens=CHUNK)
@@ -225,7 +212,7 @@ async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_i
             store(engine, make.keys(40, number), "noise")
         assert engine.lookup(prompt) == 8, "the pinned chunks alone outlive the pressure"
         assert engine.lookup(others) == 0
-        stats = real.wait_stats(lambda stats: stats.pins[0].resident == 8, "the pin holds its blocks")
+        stats = data_plane.wait_stats(lambda stats: stats.pins[0].resident == 8, "the pin holds its blocks")
         assert (stats.pins[0].resolved, stats.pins[0].guaranteed) == (8, 8)
         blocks = (await governed.get("/api/v1/blocks?tenant=acme&limit=100"))["items"]
         pinned = [block["key"] for block in blocks if block["pins"] == ["p"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +12,12 @@ import pytest
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tier_directory import MAX_TIERS
 from tests.app.plane import Plane
-from tests.app.real_node import governing
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
 from tests.dataplane.tiering import chains
 
 pytestmark = pytest.mark.anyio
 T = "/api/v1/tiers/fast"
-
-
-@pytest.fixture
-def node(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder).start()
-    yield data_plane
-    if data_plane.alive:
-        data_plane.kill()
-
-
-@pytest.fixture
-async def governed(node: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(node, socket_dir) as plane:
-        yield plane
 
 
 def disk(folder: Path, **fields: Any) -> dict[str, Any]:
@@ -54,7 +37,7 @@ async def until_tier(plane: Plane, holds: Callable[[TierStats | None], bool]) ->
 
 
 async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is_deleted(
-    governed: Plane, node: DataPlane, tmp_path: Path
+    governed: Plane, data_plane: DataPlane, tmp_path: Path
 ) -> None:
     made = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
     assert made.status_code == 201, made.text
@@ -63,7 +46,7 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
     chain = make.keys(chains.BLOCKS, "chain")
 
     def store() -> None:
-        with chains.connect(node) as client:
+        with chains.connect(data_plane) as client:
             chains.store(client, chain)
 
     await asyncio.to_thread(store)
