@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.cli.commands.machine import doctor as doctor_command
 from app.cli.support.printing import caches
@@ -99,13 +98,7 @@ def test_a_cache_is_cold_until_half_of_its_lost_bytes_are_cached_again(
 
 async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
     """By name and values of labels, in the order of the labels' names."""
-    text = (await plane.http.get("/metrics")).text
-    families = text_string_to_metric_families(text)
-    return {
-        (s.name, *dict(sorted(s.labels.items())).values()): s.value
-        for family in families
-        for s in family.samples
-    }
+    return {(s.name, *dict(sorted(s.labels.items())).values()): s.value for s in await plane.samples()}
 
 
 async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, node: FakeNode) -> None:

@@ -355,7 +355,7 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     await plane.put_quota("acme", "8GiB")
     await plane.put_quota("acme", "1GiB")
     node.stats.tenants = [TenantStats("acme", bytes=1 << 30, limit_bytes=1 << 30, refused={"over_limit": 5})]
-    await plane.until_fact("refusals.started")
+    await plane.until_event("refusals.started")
     reason = "disk is full: " + " ".join(map(str, range(40)))
     plane.app.parts.bus.publish(TierLost(time.time(), "disk", reason), node="node-a")
     await post(

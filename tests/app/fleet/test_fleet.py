@@ -327,7 +327,7 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
         leads = True
         await retirement.look()
         await until_states(plane, b="in_sync")
-        assert (await plane.until_fact("node.forgotten"))["lost_s"] >= 1000.0
+        assert (await plane.until_event("node.forgotten"))["lost_s"] >= 1000.0
         await asyncio.to_thread(b.kill)
         await until_states(plane, b="lost")
         parts.fleet.nodes["local"] = FleetNode("local", "ipc:///local", seen=math.inf)

@@ -183,7 +183,7 @@ async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
     await plane.until_state("in_sync")
     for _ in range(3):
         plane.app.parts.bus.publish(DataplaneExited(-9, 0.0), node="node-a")
-    await plane.until_fact("node.condition_started")
+    await plane.until_event("node.condition_started")
     (found,) = (await plane.node())["conditions"]
     assert (found["type"], found["ended_at"]) == ("crash_loop", None)
     code, out, _ = await larder(plane, "status")

@@ -49,7 +49,7 @@ async def test_a_node_that_will_not_grow_again_works_on_as_it_is(plane: Plane, n
     assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
     node.capacity_bytes, node.unable = 1 << 30, True
     await node.restart()
-    await plane.until_fact("node.resize_refused")
+    await plane.until_event("node.resize_refused")
     assert (await plane.put_quota("acme"))["status"]["applied"] is True
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.observe.bounded import TENANT_LABELS
 from dataplane.protocol.spaces import TIER_MOVER
@@ -50,15 +49,10 @@ async def report(plane: Plane, node: FakeNode, *tiers: TierStats) -> None:
 
 
 async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
-    text = (await plane.http.get("/metrics")).text
     return {
-        (
-            sample.name.removeprefix("larder_tier_"),
-            *(sample.labels[k] for k in sample.labels if k not in OF),
-        ): (sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith("larder_tier_")
+        (s.name.removeprefix("larder_tier_"), *(s.labels[k] for k in s.labels if k not in OF)): s.value
+        for s in await plane.samples()
+        if s.name.startswith("larder_tier_")
     }
 
 

@@ -11,7 +11,6 @@ import time
 import msgspec
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dataplane.client import Client
 from dataplane.client.attachment import Attachment
@@ -47,14 +46,9 @@ def data_plane_settings() -> dict[str, str]:
 
 async def scrape(plane: Plane) -> dict[tuple[str, ...], float]:
     """Return values by name and labels other than `node`, in the order of label names."""
-    text = (await plane.http.get("/metrics")).text
     return {
-        (
-            sample.name,
-            *(value for name, value in sorted(sample.labels.items()) if name != "node"),
-        ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        (s.name, *(value for name, value in sorted(s.labels.items()) if name != "node")): s.value
+        for s in await plane.samples()
     }
 
 

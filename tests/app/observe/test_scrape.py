@@ -24,7 +24,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import parser as strict_parser
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.observe.catalogue.service import DatabaseLost
 from app.observe.histogram import LatencyHistogram
@@ -43,12 +42,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 async def samples(plane: Plane) -> dict[tuple[str, Labels], float]:
-    text = (await plane.http.get("/metrics")).text
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in await plane.samples()}
 
 
 def openmetrics(text: str) -> Iterator[Metric]:

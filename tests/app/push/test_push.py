@@ -101,7 +101,7 @@ async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
     assert shown["state"] == "nacked"
     (fault,) = shown["faults"]
     assert (fault["type"], fault["generation"], fault["path"]) == ("quotas", 2, "quotas[1].limit_bytes")
-    await plane.until_fact("push.nacked")
+    await plane.until_event("push.nacked")
     (push,) = (await _settled(plane, "state=nacked"))["items"]
     assert push["faults"] == [{"path": "quotas[1].limit_bytes", "code": "bad_field", "message": "too odd"}]
     refusal = await plane.http.get("/healthz/fleet")
@@ -132,7 +132,7 @@ async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNod
     node.deaf = True
     answer = await plane.put_quota("acme", 1, wait="100ms")
     assert answer["status"]["applied"] is False
-    await plane.until_fact("push.timed_out")
+    await plane.until_event("push.timed_out")
     node.deaf = False
     await node.until(lambda: bool(node.quotas))
     pushes = await _settled(plane, "type=quotas&limit=2", lambda items: items[0]["state"] == "acked")
@@ -146,7 +146,7 @@ async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(
     node.asks_twice = True
     with capture_logs() as logged:
         await plane.put_pin("p", wait="100ms")
-        await plane.until_fact("push.refused")
+        await plane.until_event("push.refused")
         await plane.put_quota("acme", 1)
         node.asks_twice = False
         await node.until(lambda: bool(node.pins))
@@ -182,7 +182,7 @@ async def test_drift_is_reported_and_repaired(plane: Plane, node: FakeNode) -> N
     await plane.put_quota("acme", 7)
     good = node.observed["quotas"]
     node.drift("quotas")
-    event = await plane.until_fact("node.drifted")
+    event = await plane.until_event("node.drifted")
     assert event == {"type": "quotas", "generation": 1}
     await node.until(lambda: node.observed["quotas"] == good)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
@@ -235,7 +234,7 @@ async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alon
         await plane.put_pin("p", tenant="acme", tier="gpu")
         await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
         await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
-        assert (await plane.until_fact("gpu_copy_pool.failed"))["reason"] == "out of memory"
+        assert (await plane.until_event("gpu_copy_pool.failed"))["reason"] == "out of memory"
         (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
         assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
         token = await create_token(plane, "op", "operator", tenants=["acme"])
@@ -258,8 +257,7 @@ async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Pl
         "failed_copies": 1,
     }
     await report(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
-    text = (await plane.http.get("/metrics")).text
-    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    samples = await plane.samples()
     of = {"node": "node-a", "device": DEVICE}
     numbers = {s.name.removeprefix("larder_gpu_copy_pool_"): s.value for s in samples if s.labels == of}
     assert numbers == {

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.stats.pins import PinInTier, PinStats
@@ -146,11 +145,9 @@ async def test_a_scrape_has_quotas_in_tiers(plane: Plane, node: FakeNode) -> Non
     tier = TierStats("disk", "disk", 1000, serves=True, blocks=3, stored_bytes=250, tenants=tenants)
     node.stats = msgspec.structs.replace(node.stats, tiers=[tier])
     await plane.until(lambda: any(each.tiers == [tier] for each in plane.app.parts.fleet.stats()))
-    text = (await plane.http.get("/metrics")).text
     found = {
         (sample.name, sample.labels["tenant"]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for sample in await plane.samples()
         if sample.name.startswith(("larder_tier_tenant_floor", "larder_tier_tenant_limit"))
     }
     assert found == {

@@ -88,7 +88,7 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert (seen["tenant"], seen["node"], seen["summary"]) == ("acme", "node-a", "blocks are refused")
     assert seen["runbook_url"] == "https://runbook/refused"
     assert seen["ended_at"] is None
-    event = await plane.until_fact("alert.fired")
+    event = await plane.until_event("alert.fired")
     assert (event["alertname"], event["tenant"]) == ("LarderTenantRefused", "acme")
     page = (await plane.http.get("/metrics")).text
     assert 'larder_alerts_firing{alertname="LarderTenantRefused",severity="warning"} 1.0' in page
@@ -99,7 +99,7 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert (await only(plane))["state"] == "resolved"
     assert (await only(plane))["ended_at"] is not None
     assert (await plane.get(f"{A}?state=firing"))["items"] == []
-    assert (await plane.until_fact("alert.resolved"))["reason"] == "resolved"
+    assert (await plane.until_event("alert.resolved"))["reason"] == "resolved"
     assert "larder_alerts_firing{" not in (await plane.http.get("/metrics")).text
 
     again = {**fired, "startsAt": rfc(time.time() + 60)}
@@ -171,7 +171,7 @@ async def test_an_alert_that_is_no_longer_sent_expires(socket_dir: Path) -> None
         service._clock = lambda: now + 61
         await service.look()
         assert [each["alertname"] for each in (await plane.get(f"{A}?state=expired"))["items"]] == ["ends"]
-        assert (await plane.until_fact("alert.resolved"))["reason"] == "expired"
+        assert (await plane.until_event("alert.resolved"))["reason"] == "expired"
         service._clock = lambda: now + 3700
         await service.look()
         await service.look()

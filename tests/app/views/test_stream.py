@@ -109,7 +109,7 @@ async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: Fake
     ):
         await node.publish_raw(*frames)
     await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
-    await plane.until_fact("engine.attached")
+    await plane.until_event("engine.attached")
     assert plane.app.parts.ingest.malformed - before == 6
     await plane.until_state("in_sync")
 
