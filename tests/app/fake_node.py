@@ -120,7 +120,7 @@ class FakeNode:
         self.prefixes: list[Prefix] = []
         """With their keys, which `PrefixKeys` alone gives out."""
         self.labels: list[str] = []
-        """Of prefixes whose keys were asked for."""
+        """Of prefixes whose keys were requested."""
         self.trace: list[bytes] = []
         """Parts of lines, as they are given out."""
         self.traced: list[Trace] = []

@@ -38,7 +38,7 @@ IMPATIENT = pytest.mark.parametrize("settings", [SILENT], indirect=True, ids=["i
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
-    """Settings of a plane that is not alone in the world: its node is somebody else's.
+    """Settings of a plane whose node runs apart from it.
 
     A machine may be busy for many seconds: nodes are given that time to answer. See `IMPATIENT`.
     """
@@ -130,7 +130,7 @@ class Plane:
 
 
 class _Unconditional(httpx.Auth):
-    """Says `If-Match: *` when the server wants to hear what is expected: most tests do not care."""
+    """Sends `If-Match: *` when the server requires a precondition: most tests do not care."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         response = yield request

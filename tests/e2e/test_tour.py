@@ -143,7 +143,7 @@ def a_policy_is_put_back_from_its_history(larder: Larder, page: Page) -> None:
 
 
 def a_token_is_made_and_used(larder: Larder, page: Page) -> None:
-    """Afterwards, nobody may do anything without a token."""
+    """Afterwards, every request needs a token."""
     go(page, "settings")
     press(page, "New token")
     form = dialog(page, "New token")

@@ -1,4 +1,4 @@
-"""Trace files: what is read, and what is said about lines that cannot be."""
+"""Trace files: how they are read, and messages about invalid lines."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command line: what is wrong is said clearly, before anything is started, with exit code 2."""
+"""The command line: usage errors have a clear message and exit code 2 before anything is started."""
 
 import json
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_a_recorded_trace_is_replayed_with_the_size_of_its_blocks(tmp_path: Path
 
 
 def test_a_recorded_trace_is_replayed_with_its_tenants(tmp_path: Path) -> None:
-    # An odd number of blocks, so that in the second round each is asked for by the other tenant.
+    # An odd number of blocks, so that in the second round each is requested by the other tenant.
     trace = recorded(tmp_path, blocks=9, sizes=(4096,), tenants=("acme", "_default"))
     seen = outcome(trace)
     assert (seen["tenants"], seen["blocks_hit"]) == (2, 0)

@@ -1,4 +1,4 @@
-"""The audit: who did what and was refused what, and that nobody changes it unseen."""
+"""The audit log: entries of changes and refusals, and the detection of tampering."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ BY_DATABASE = {
         "number of a head": ("UPDATE audit_head SET last_id = 'many'", "the head was changed"),
     },
 }
-"""What only the one or the other lets itself be told."""
+"""Changes that only one of the databases permits."""
 
 
 async def filled(plane: Plane) -> None:

@@ -1,4 +1,4 @@
-"""What callers who are limited to tenants see of the fleet: nodes by name and state, and nothing of their inside."""
+"""The fleet as callers of some tenants see it: nodes by name and state, without addresses and totals."""
 
 import asyncio
 import os

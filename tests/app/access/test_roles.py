@@ -1,4 +1,4 @@
-"""Every route and every role: who may, who may not, and that no route forgets to say."""
+"""Every route and every role: permitted and refused callers, as each route declares them."""
 
 import re
 from pathlib import Path
@@ -31,14 +31,14 @@ OPEN = {
     "/healthz/fleet",
     "/healthcheck",
 }
-"""Paths that may have a method that answers everybody, or does so by a setting."""
+"""Paths that may have a method that needs no token, or needs none by a setting."""
 UNDER = ("/api/docs", "/docs", "/api/v1/join")
 """The description of the API and the documentation are no secrets; nodes that join prove themselves with tokens of
 their own."""
 
 
 def routes(app: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    """Method, path and `opt` of every route that was written by somebody."""
+    """Method, path and `opt` of every route that Larder declares."""
     return [
         (method, route.path_format, handler.opt)
         for route in app.litestar.routes

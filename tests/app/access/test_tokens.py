@@ -1,4 +1,4 @@
-"""Tokens: who may pass, for how long, and that secrets stay secrets."""
+"""Tokens: valid and refused ones, expiry, rotation, and the secrecy of secrets."""
 
 import asyncio
 import re

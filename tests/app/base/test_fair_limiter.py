@@ -1,4 +1,4 @@
-"""Turns are shared out by caller: whoever asks for all of them holds up nobody but themselves."""
+"""Turns are shared out by caller: a caller that requests all of them delays only itself."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """Things that are done by turns, for as long as they are told to."""
+    """Work that is done by turns, until the test ends it."""
 
     def __init__(self, **bounds: int) -> None:
         self.turns = FairLimiter("things", Bounds(**bounds))

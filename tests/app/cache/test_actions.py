@@ -1,4 +1,4 @@
-"""Invalidate and demote: which scopes are taken, what nodes are asked, and that it is written down."""
+"""Invalidate and demote: valid scopes, requests to nodes, and audit entries."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is cached, asked of a real data plane through the API: lookups, blocks, verification, clearing."""
+"""The cache of a real data plane through the API: lookups, blocks, verification, clearing."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, n
 
 
 async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: FakeNode) -> None:
-    """The node acknowledges at once and tells of its blocks a moment later."""
+    """The node acknowledges at once and reports its blocks a moment later."""
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 4)])
     answer = await plane.put_pin("p")
     assert (answer["resident"], effective(answer)["status"]) == (4, "True")
@@ -395,7 +395,7 @@ async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, n
         assert list(await held_pins.all_pins(session)) == []
 
 
-# ---- who sees it, and where
+# ---- shown to tenants, and in the command line
 
 
 async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, node: FakeNode) -> None:

@@ -1,4 +1,4 @@
-"""Moves between memory and tiers: what nodes are asked, what is written down, and what a real node does."""
+"""Moves between memory and tiers: requests to nodes, audit entries, and moves of a real node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists and records of the command line: nothing is cut in silence, and what is not said stays."""
+"""Lists and records of the command line: omitted items are counted, and omitted options keep their values."""
 
 import asyncio
 import json

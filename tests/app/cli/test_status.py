@@ -1,4 +1,4 @@
-"""`larder status`: for everybody, for callers of one tenant, and while something is missing."""
+"""`larder status`: for callers of all tenants and of one, and while something is missing."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ LARDER = (sys.executable, "-m", "app")
 
 
 def is_running(pid: int) -> bool:
-    """A zombie that nobody collected yet does not run."""
+    """A zombie that was not collected yet does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -195,7 +195,7 @@ async def test_a_pin_of_text_is_made_of_its_tokens_and_exported_with_its_keys(pl
     assert (unknown.status_code, [e["path"] for e in unknown.json()["errors"]]) == (422, ["pins.p.text"])
 
 
-# ---- whose records
+# ---- owners
 
 
 async def test_prune_deletes_records_that_left_the_file_and_nothing_of_others(store: Store) -> None:

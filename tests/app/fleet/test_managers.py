@@ -1,4 +1,4 @@
-"""Several management planes over one database: one pushes, all serve, and what one commits the others tell."""
+"""Several managers over one database: one pushes, all serve, and each streams the commits of the others."""
 
 import asyncio
 import json

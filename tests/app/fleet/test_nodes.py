@@ -1,4 +1,4 @@
-"""What one node is asked: to grow, and for its trace."""
+"""Requests to one node: resizes, traces and labels."""
 
 import json
 from pathlib import Path

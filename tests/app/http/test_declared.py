@@ -1,4 +1,4 @@
-"""What is refused everywhere is declared everywhere, and what is declared is what is answered: each route is asked."""
+"""Each route answers refusals as it declares them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The API's description says everything: who may call, what is refused, headers, bodies of patches, examples."""
+"""The API's description is complete: callers, refusals, headers, bodies of patches, examples."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is of use to who asked alone ends when they are gone; what was asked to be kept is kept."""
+"""Work for one client ends when it disconnects; shielded work finishes."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Connections on which nobody asks anything end, and are never so many that nobody else gets one."""
+"""Idle connections end, and are never so many that other clients get none."""
 
 import asyncio
 import resource

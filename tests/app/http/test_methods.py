@@ -1,4 +1,4 @@
-"""What every resource can do besides its methods, and what may be asked for: HEAD, OPTIONS, 304, queries, Accept."""
+"""What every resource supports besides its methods: HEAD, OPTIONS, 304, queries, Accept."""
 
 import asyncio
 import json

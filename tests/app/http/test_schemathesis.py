@@ -34,7 +34,7 @@ from tests.sizes import size
 pytestmark = [pytest.mark.full, pytest.mark.schemathesis]
 AS_ADMIN = {GenerationMode.POSITIVE: size(12, 6), GenerationMode.NEGATIVE: size(10, 5)}
 AS_OTHERS = size(3, 1)
-"""So many of these are sent by everybody else as well, before the admin sends them."""
+"""This many are sent by all other callers as well, before the admin sends them."""
 ENDLESS = {"streamEvents"}
 ENDS_THE_SERVER = {"restart"}
 """Only checks with `dry_run`: the server of this module would run its command again."""
@@ -68,11 +68,11 @@ def has_anything(raw: dict[str, Any]) -> bool:
 
 @dataclass
 class Served:
-    """A server with something of each kind, and who asks it."""
+    """A server with something of each kind, and its callers."""
 
     larder: Larder
     tokens: dict[str, str]
-    """From who may least to the admin."""
+    """From the least role to the admin."""
     names: dict[str, str]
     """Of what there is, by path parameter."""
     http: requests.Session

@@ -307,7 +307,7 @@ async def test_the_whole_way_works_on_either_database(
 
 
 async def _settled(plane: Plane, query: str, holds=bool) -> dict:
-    """The journal, once the push that was just told is written down."""
+    """The journal, once the push that was just answered is written."""
     async with asyncio.timeout(WAIT_S):
         while True:
             answer = await plane.get(f"/api/v1/pushes?{query}")

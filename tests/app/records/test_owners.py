@@ -1,4 +1,4 @@
-"""Who says whose a record is: not those whom the owner's file would set free of it."""
+"""Owners of records: a record's owner is set by documents and unlimited callers alone."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tenants: what nodes tell, quotas and pins in one list; and a quota made for who has none."""
+"""Tenants: reports of nodes, quotas and pins in one list; and a quota for a tenant without one."""
 
 from typing import Any
 

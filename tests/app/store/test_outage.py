@@ -1,4 +1,4 @@
-"""The database goes away, at any moment: nobody waits long, nothing is half done, and everything goes on afterwards."""
+"""The database goes away at any moment: no request waits long, no change is half done, and all continues afterwards."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What Larder writes is for its owner alone, whatever the umask; what others can read is told, and left as it is."""
+"""Larder's files are for their owner alone, whatever the umask; files that others can read are reported and kept."""
 
 import os
 import stat
@@ -47,7 +47,7 @@ def test_a_crash_in_the_log_shows_where_and_no_value_of_a_variable(style: str) -
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """New files are for everybody, unless who makes them says otherwise."""
+    """New files are readable by others, unless their mode is set."""
     before = os.umask(0)
     yield
     os.umask(before)

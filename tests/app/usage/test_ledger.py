@@ -169,7 +169,7 @@ async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> Non
         for i, value in enumerate(new):
             account[i] += value
             truth.setdefault((node, tenant), [0] * len(COUNTERS))[i] += value
-        # What is told are totals: some readings are missed, all accounts of the process come with the next.
+        # Reports are totals: some readings are missed, all accounts of the process come with the next.
         last = step == 299 or rng.random() < 0.1
         for name in epochs if last else (node,):
             if last or rng.random() < 0.7:
@@ -209,7 +209,7 @@ async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> Non
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=40))
 def test_increments_add_up_with_repeated_and_missed_reports(steps: list[tuple[int, int, bool]]) -> None:
-    """Step: the process or account ends (1, 2) after it told, an increment, and whether it is told at once."""
+    """Step: the process or account ends (1, 2) after its report, an increment, and whether it is reported at once."""
     state: UsageMark | None = None
     total = counted_total = 0
     epoch, number, count = 0, 1, 0

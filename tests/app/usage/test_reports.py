@@ -1,4 +1,4 @@
-"""Reports of usage and rates over HTTP: JSON, CSV, bounds, times, and who sees what."""
+"""Reports of usage and rates over HTTP: JSON, CSV, bounds, times, and permitted callers."""
 
 import csv
 import io

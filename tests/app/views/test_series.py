@@ -1,4 +1,4 @@
-"""Series: what is sampled, how points survive hours, days, restarts and changes of the leader, and who sees them."""
+"""Series: sampling, points that survive hours, days, restarts and changes of the leader, and permitted callers."""
 
 import asyncio
 import time
@@ -94,7 +94,7 @@ async def away(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 def busy(number: int, requested: int = 0) -> NodeStats:
-    """A report of a node that was asked for 7 more blocks, and tenant `t` for 5 of them, with each number."""
+    """A report of a node with 7 more requested blocks, 5 of them of tenant `t`, for each number."""
     tenant = TenantStats("t", bytes=10, requested_blocks=number * 5, hit_blocks=number * 2, hit_tokens=number)
     return report(
         tenants=[tenant], used=number % 50, requested_blocks=requested or number * 7, hit_blocks=number * 3,
