@@ -127,12 +127,6 @@ class TestQuotas:
         )
         assert {answer.status_code for answer in answers} == {200}
 
-    async def test_quotas_outlive_the_management_plane(self, socket_dir: Path) -> None:
-        async with serving(settings_in(socket_dir)) as plane:
-            await plane.http.put("/quota/_default", json={"limit_gb": 1})
-        async with serving(settings_in(socket_dir)) as plane:
-            assert (await plane.get("/quota/_default"))["limit_gb"] == 1
-
     async def test_the_audit_names_the_actor_of_each_change(self, plane: Plane) -> None:
         await plane.http.put("/quota/acme", json={"limit_gb": 1})
         entry = (await plane.get("/api/v1/audit"))["items"][0]

@@ -12,7 +12,7 @@ from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
 from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
-from tests.app.plane import Plane, serving, settings_in
+from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 T = "/api/v1/tiers/nvme"
@@ -323,14 +323,3 @@ async def test_only_operators_of_the_whole_fleet_change_tiers(tmp_path: Path) ->
                 assert (await send(plane, token, "DELETE", T)).status_code == writing
         assert (await send(plane, limited, "POST", "/api/v1/apply", json=document)).status_code == 403
         assert (await send(plane, limited, "GET", "/api/v1/export")).json()["document"]["tiers"] == []
-
-
-async def test_tiers_outlive_a_restart_of_the_management_plane(tmp_path: Path) -> None:
-    async with serving(settings_in(tmp_path)) as plane:
-        record = (await plane.http.put(T, json=DISK)).json()
-    async with serving(settings_in(tmp_path)) as plane:
-        shown = await plane.get(T)
-        assert {name: shown[name] for name in (*DISK, "generation", "created_at")} == {
-            name: record[name] for name in (*DISK, "generation", "created_at")
-        }
-        assert (await plane.get("/api/v1/snapshot"))["tiers"]["generation"] == 1
