@@ -64,10 +64,10 @@ from app.services.records.ceilings import Ceilings
 from app.services.records.pin_quota import PinQuota
 from app.services.records.pins import Pins
 from app.services.records.policies import Policies
+from app.services.records.prefill_rates import PrefillRates
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
 from app.services.records.quotas import Quotas
-from app.services.records.rates import PrefillRates
 from app.services.records.tenants import Tenants
 from app.services.records.tiers import Tiers
 from app.services.records.tokenizers import Tokenizers
@@ -137,7 +137,7 @@ class Parts:
         self.policies = Policies(database, changes, self.progress, fleet)
         self.tiers = Tiers(database, changes, self.progress, fleet)
         self.ceilings = Ceilings(database, changes)
-        self.rates = PrefillRates(database, changes)
+        self.prefill_rates = PrefillRates(database, changes)
         self.tenants = Tenants(database, changes, fleet, self.quotas)
         self.apply = Apply(database, changes, self.progress, fleet, self.tokenizers, shares)
         self.export = Export(database)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from app.store.records.rates import RateRow
+from app.store.records.prefill_rates import PrefillRateRow
 from app.store.usage.ledger import (
     COUNTERS,
     TIER_COUNTERS,
@@ -32,7 +32,7 @@ SPACES = {"m": "a" * 32, "n": "b" * 32}
 async def plane(shared_plane: Plane) -> Plane:
     """A plane without usage and rates."""
     async with shared_plane.app.parts.database.write() as session:
-        for table in (UsageRow, TierUsageRow, UsageMarkRow, RateRow):
+        for table in (UsageRow, TierUsageRow, UsageMarkRow, PrefillRateRow):
             await session.execute(sa.delete(table))
     return shared_plane
 

@@ -18,7 +18,7 @@ from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
 from app.cli.support.resources.watch import watch_option
-from app.schemas.records.rates import RatePut
+from app.schemas.records.prefill_rates import RatePut
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _COLUMNS = {

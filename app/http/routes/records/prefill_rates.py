@@ -14,8 +14,8 @@ from app.http.principals import caller
 from app.http.problems import declared
 from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.rates import RateAnswer, RateList, RatePut
-from app.services.records.rates import PrefillRates
+from app.schemas.records.prefill_rates import RateAnswer, RateList, RatePut
+from app.services.records.prefill_rates import PrefillRates
 
 
 @get(
@@ -27,13 +27,13 @@ from app.services.records.rates import PrefillRates
     responses=declared("invalid"),
 )
 async def list_rates(
-    rates: NamedDependency[PrefillRates],
+    prefill_rates: NamedDependency[PrefillRates],
     model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> RateList:
-    return await rates.page(PageRequest(limit, cursor, sort), model)
+    return await prefill_rates.page(PageRequest(limit, cursor, sort), model)
 
 
 @get(
@@ -43,8 +43,8 @@ async def list_rates(
     opt={"role": "viewer"},
     responses=declared("not-found", "invalid"),
 )
-async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
-    return with_etag(await rates.get(name))
+async def get_rate(prefill_rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
+    return with_etag(await prefill_rates.get(name))
 
 
 @put(
@@ -55,7 +55,7 @@ async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) ->
     responses=declared_put(RateAnswer),
 )
 async def put_rate(
-    rates: NamedDependency[PrefillRates],
+    prefill_rates: NamedDependency[PrefillRates],
     name: FromPath[str],
     data: JSONBody[RatePut],
     if_match: IfMatch = None,
@@ -63,7 +63,7 @@ async def put_rate(
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
     state = expected(if_match, if_none_match)
-    answer, created = await rates.put(name, data, caller(), state, dry_run=dry_run)
+    answer, created = await prefill_rates.put(name, data, caller(), state, dry_run=dry_run)
     return with_etag(answer, created=created)
 
 
@@ -75,13 +75,13 @@ async def put_rate(
     responses=declared("not-found", *WRITES),
 )
 async def patch_rate(
-    rates: NamedDependency[PrefillRates],
+    prefill_rates: NamedDependency[PrefillRates],
     name: FromPath[str],
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
-    answer = await rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
+    answer = await prefill_rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
     return with_etag(answer)
 
 
@@ -93,9 +93,9 @@ async def patch_rate(
     responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_rate(
-    rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
+    prefill_rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
 ) -> None:
-    await rates.delete(name, caller(), expected(if_match))
+    await prefill_rates.delete(name, caller(), expected(if_match))
 
 
 router = Router(
