@@ -25,7 +25,7 @@ from app.observe.scrapes import Scrapes
 from app.push.desired import DesiredState
 from app.push.keys import ManagerKeyPair, key_pair, key_path, next_key
 from app.push.leader_election import LeaderElection
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.services.access.audit import Audit
 from app.services.access.auth import Auth
 from app.services.access.sessions import LoginSessions
@@ -64,10 +64,10 @@ from app.services.records.ceilings import Ceilings
 from app.services.records.pin_quota import PinQuota
 from app.services.records.pins import Pins
 from app.services.records.policies import Policies
+from app.services.records.prefill_rates import PrefillRates
 from app.services.records.prefixes import PrefixService
 from app.services.records.progress import RecordProgress
 from app.services.records.quotas import Quotas
-from app.services.records.rates import PrefillRates
 from app.services.records.tenants import Tenants
 from app.services.records.tiers import Tiers
 from app.services.records.tokenizers import Tokenizers
@@ -109,8 +109,8 @@ class Parts:
         changes = Changes(database, fleet, bus)
         self.leader_election = leader_election = LeaderElection(leader_lock_of(database, database.origin))
         self.managers = Managers(database, leader_election, fleet, bus)
-        self.operations = NodeRequests(fleet, app.push_timeout_s)
-        targets = Targets(self.operations, fleet)
+        self.node_requests = NodeRequests(fleet, app.push_timeout_s)
+        targets = Targets(self.node_requests, fleet)
         self.large_work = LargeWork()
         self.body_budget = BodyBudget(app.body_budget_bytes)
         self.large_reads = FairLimiter("large reads", LARGE_READS)
@@ -129,7 +129,7 @@ class Parts:
         self.sessions = LoginSessions(database, changes, self.auth)
         self.audit = Audit(database)
 
-        self.prefixes = PrefixService(self.operations)
+        self.prefixes = PrefixService(self.node_requests)
         self.tokenizers = Tokenizers(database, changes, EncodeService())
         shares = PinQuota(app.pins_per_tenant)
         self.quotas = Quotas(database, changes, self.progress, fleet)
@@ -137,7 +137,7 @@ class Parts:
         self.policies = Policies(database, changes, self.progress, fleet)
         self.tiers = Tiers(database, changes, self.progress, fleet)
         self.ceilings = Ceilings(database, changes)
-        self.rates = PrefillRates(database, changes)
+        self.prefill_rates = PrefillRates(database, changes)
         self.tenants = Tenants(database, changes, fleet, self.quotas)
         self.apply = Apply(database, changes, self.progress, fleet, self.tokenizers, shares)
         self.export = Export(database)
@@ -165,7 +165,7 @@ class Parts:
             fleet, self.node_intent, lambda: self.leader_election.pushing, app.retire_nodes_after_s
         )
         self.pushes = Pushes(database)
-        self.resizing = PoolResize(database, self.operations, changes, fleet)
+        self.resizing = PoolResize(database, self.node_requests, changes, fleet)
         self.expelling = EngineExpulsion(targets, changes)
         self.supervisor = _supervisor(settings, fleet, bus) if app.embedded_data_plane else None
         self.restarts = Restarts(settings, self.supervisor, fleet, changes, database.origin)
@@ -174,7 +174,7 @@ class Parts:
         self.actions = Actions(targets, changes, self.tokenizers, self.large_work)
         self.lookups = Lookups(targets, self.tokenizers, self.large_work)
         self.dry_runs = DryRuns(targets, self.desired, self.prefixes, self.tokenizers)
-        self.traces = Traces(self.operations, fleet)
+        self.traces = Traces(self.node_requests, fleet)
         self.cache_watch = CacheWatch(database, bus, lambda: leader_election.latest)
         self.lmcache = LmcacheObjects(
             targets, changes, self.blocks, self.actions, self.lookups, self.large_work
@@ -184,7 +184,7 @@ class Parts:
 
         self.usage = UsageReports(database)
         self.usage_ledger = UsageLedger(
-            self.operations,
+            self.node_requests,
             fleet,
             database,
             app.usage_poll_interval_s,

@@ -298,20 +298,25 @@ def _demo(
 def _set_s3_tier(api: httpx.Client, server: demo_s3.LocalS3Server | None, folder: Path, log: Path) -> None:
     """Set the tier of the server; without a server, remove the tier of an earlier demonstration. Raises DemoError."""
     path = f"/api/v1/tiers/{demo_s3.TIER}"
-    held = api.get(path)
-    exists = held.is_success and held.json()["note"] == demo_s3.NOTE
+    current = api.get(path)
+    exists = current.is_success and current.json()["note"] == demo_s3.NOTE
     if server is None:
         if exists:
-            api.delete(path, headers={"If-Match": held.headers["ETag"]})
+            api.delete(path, headers={"If-Match": current.headers["ETag"]})
         return
     if not server.wait_ready():
         raise DemoError(f"the S3 server did not start within {demo_s3.START_S:.0f} s; see {log}")
     demo_s3.write_key(folder)
-    if held.is_success and not exists:
+    if current.is_success and not exists:
         raise DemoError(
             f"the state directory has another tier {demo_s3.TIER!r}; delete the tier, or use another directory"
         )
-    _put(api, path, demo_s3.record(server.port, folder), {"If-Match": held.headers["ETag"]} if exists else {})
+    _put(
+        api,
+        path,
+        demo_s3.record(server.port, folder),
+        {"If-Match": current.headers["ETag"]} if exists else {},
+    )
     _wait_until_tier_serves(api, path)
 
 
@@ -328,14 +333,14 @@ def _wait_until_tier_serves(api: httpx.Client, path: str) -> None:
             time.sleep(0.1)
             continue
         for node, faults in sorted(tier["faults"].items()):
-            said = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults)
-            raise DemoError(f"{node} refused the tier {demo_s3.TIER}: {said}")
+            faults_text = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults)
+            raise DemoError(f"{node} refused the tier {demo_s3.TIER}: {faults_text}")
         states = tier["status"]["nodes"].values()
         if states and all(at["state"] == "in_sync" for at in states):
-            held = tier["stats"].values()
-            if held and all(each["serves"] for each in held):
+            stats = tier["stats"].values()
+            if stats and all(each["serves"] for each in stats):
                 return
-            problem = "; ".join(each["reason"] for each in held if each["reason"]) or "it is being opened"
+            problem = "; ".join(each["reason"] for each in stats if each["reason"]) or "it is being opened"
         time.sleep(0.1)
     raise DemoError(f"the tier {demo_s3.TIER} is not in service after {READY_S:.0f} s: {problem}")
 

@@ -17,10 +17,10 @@ from app.ingest.subscriber import Resync, Secure, Subscriber
 from app.observe.catalogue.fleet import NodeLost
 from app.observe.catalogue.service import DataplaneStopped
 from app.push.joining import EnrolmentServer, not_bound
-from app.push.ledger import Ledger
 from app.push.link import NodeLink
+from app.push.node_journal import NodeJournal
 from app.push.node_sessions import NodeSessions
-from app.push.worker import Worker
+from app.push.node_sync import NodeSync
 from app.store.base import migrate, private
 from app.store.base.database import Database
 from app.store.base.notify import Listener
@@ -41,7 +41,7 @@ WAIT_MAX_S = 2.0
 
 
 class BackgroundTasks:
-    """Runs everything besides requests: the push worker, the subscriber, the clockwork, the embedded data plane."""
+    """Runs everything besides requests: the sync task, the subscriber, the clockwork, the embedded data plane."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -49,7 +49,7 @@ class BackgroundTasks:
         self._zmq: zmq.asyncio.Context | None = None
         self._node_sessions: NodeSessions | None = None
         self._joining: EnrolmentServer | None = None
-        self._ledger = Ledger(parts.database)
+        self._journal = NodeJournal(parts.database)
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
@@ -59,17 +59,17 @@ class BackgroundTasks:
         parts.process.start()
         await migrate.upgrade(parts.database)
         for found in private.exposed(parts.settings.state_dir, parts.database.path):
-            self._log.warning("files.open_to_others", path=found.path, mode=found.mode, fix=found.fix)
+            self._log.warning("files.readable_by_others", path=found.path, mode=found.mode, fix=found.fix)
         try:
             await self._authenticate()
         except StoreUnavailable as error:
             if not parts.auth.started:
                 raise
-            self._log.warning("database.takes_no_changes", reason=error.message)
+            self._log.warning("database.read_only", reason=error.message)
             self._keep("setup", self._authenticate_later)
         await parts.startup_document.start()
         await parts.desired.refresh()
-        await self._ledger.load(parts.fleet, time.monotonic())
+        await self._journal.load(parts.fleet, time.monotonic())
         await parts.cache_watch.load()
         await parts.node_conditions.load(parts.database)
         with suppress(StoreUnavailable):  # the task tries again
@@ -80,7 +80,7 @@ class BackgroundTasks:
         if parts.settings.app.join_url:
             self._open_joining(parts.settings.app.join_url)
         self._keep("leader_election", parts.leader_election.run)
-        self._keep("ledger", self._ledger.run)
+        self._keep("node_journal", self._journal.run)
         self._keep("managers", parts.managers.run)
         if parts.database.url.get_backend_name() == "postgresql":
             listener = Listener(parts.database, parts.managers.on_notifications, parts.managers.missed)
@@ -129,14 +129,14 @@ class BackgroundTasks:
     async def _leave(self, writes: "_LastWrites") -> None:
         """Write what is pending, and let another manager push."""
         parts = self.parts
-        await writes.run("ledger", self._ledger.flush())
+        await writes.run("node_journal", self._journal.flush())
         if self._tasks:
             await writes.run("series", parts.series_writer.flush_last())
         await writes.run("leader_lock", parts.leader_election.stop())
         await writes.run("managers", parts.managers.leave())
         if parts.auth.started:
             await writes.run("tokens", parts.token_uses.write(time.monotonic(), all_of_them=True))
-            await writes.run("audit", parts.audit.tell())
+            await writes.run("audit", parts.audit.log_head())
         await writes.run("events", parts.events.flush())
 
     async def _end_data_plane(self) -> None:
@@ -163,16 +163,10 @@ class BackgroundTasks:
     def _make_node_sessions(self, context: zmq.asyncio.Context) -> NodeSessions:
         parts = self.parts
 
-        def make_worker(link: NodeLink) -> Worker:
+        def make_sync(link: NodeLink) -> NodeSync:
             timeout_s = parts.settings.app.push_timeout_s
-            return Worker(
-                link,
-                parts.fleet,
-                parts.desired,
-                self._ledger,
-                parts.bus,
-                timeout_s,
-                parts.leader_election,
+            return NodeSync(
+                link, parts.fleet, parts.desired, self._journal, parts.bus, timeout_s, parts.leader_election
             )
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
@@ -189,11 +183,11 @@ class BackgroundTasks:
 
         return NodeSessions(
             parts.fleet,
-            self._ledger,
-            parts.operations,
+            self._journal,
+            parts.node_requests,
             context,
             parts.keys,
-            make_worker,
+            make_sync,
             make_subscriber,
             self._loop,
             parts.settings.common.control_url,
@@ -233,7 +227,7 @@ class BackgroundTasks:
                     await asyncio.wait({task})
                 error = task.exception() if not task.cancelled() else None
                 if isinstance(error, StoreUnavailable):
-                    self._log.debug("task.waits", task=name, reason=error.message)
+                    self._log.debug("task.postponed", task=name, reason=error.message)
                     calm = time.monotonic() - started > WAIT_MAX_S
                     wait_s = WAIT_FIRST_S if calm else min(wait_s * 2, WAIT_MAX_S)
                     await asyncio.sleep(wait_s)

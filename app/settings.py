@@ -32,7 +32,7 @@ class AppSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
     data_plane_survives: bool = True
     """Keep the embedded data plane running when this process is killed; the next `larder up` connects to it."""
     standby: bool = True
-    """Keep a spare process ready that takes over within milliseconds when the data plane is killed."""
+    """Keep a standby process ready that takes over within milliseconds when the data plane is killed."""
     auth: Literal["auto", "required"] = "auto"
     """`auto`: requests to a loopback address need no token until one exists; `required`: every request needs a
     token."""

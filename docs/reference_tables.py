@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -54,22 +54,29 @@ BUNDLES = {
         ),
         "--generation-prompt",
     ),
-    "policy": ("--algorithm", "--admission", "--admission-idle", "--high-watermark", "--low-watermark"),
-    "page": ("--sort", "--cursor"),
+    "page": ("--sort", "--cursor", "--limit"),
+    "scope": ("--tenant", "--model", "--space", "--node"),
+    "list": ("-o", "--json", "-w"),
     "output": ("-o", "--json"),
     "API": ("--url", "--context", "--timeout"),
 }
 """Options that occur together, by the name that stands for them."""
 VERBS: dict[str, frozenset[str]] = {
+    "create": frozenset(),
     "delete": frozenset(),
     "describe": frozenset({"Includes its conditions, and events that concern it."}),
     "edit": frozenset({"Refused if the record changed meanwhile."}),
     "get": frozenset(),
     "list": frozenset(),
+    "set": frozenset({"Omitted options keep the values of the record; a new record gets the defaults."}),
 }
 """Verbs that mean the same for every noun, and what their help says about it after the first sentence."""
-SHARED_BY = 3
-"""An option of so many commands is described once."""
+SHARED_BY = 2
+"""An option of so many nouns and single commands is described once."""
+LIMIT_OF_PAGES = ("--limit INTEGER", "Maximum number of items; default all.  [x>=1]")
+NODE_OF_LISTS = ("--node NAME", "Only this node.")
+NOT_OF_RECORDS = frozenset({"--context", "--json", "--output", "--timeout", "--url", "--wait", "-o"})
+"""Options of `create` that are not about the record."""
 _MODULE = re.compile(r"\b(?:typing|dataplane\.protocol(?:\.\w+)*)\.(?=\w)")
 METHODS = ("get", "put", "patch", "post", "delete")
 CHANNELS: tuple[tuple[str, str, Any], ...] = (
@@ -96,7 +103,10 @@ def commands(note: str) -> str:
     root = click.Context(larder, info_name="larder", help_option_names=["-h", "--help"])
     found = [(path, command, _records(command, context)) for path, command, context in _walk(larder, root)]
     nouns = {path[1] for path, _, _ in found if len(path) > 2}
-    everywhere = _often(SHARED_BY, (records for _, _, records in found))
+    by_subject: dict[str, set[Record]] = defaultdict(set)
+    for path, _, records in found:
+        by_subject[path[-1] if len(path) == 1 else path[1]].update(records)
+    everywhere = _often(SHARED_BY, by_subject.values()) | {LIMIT_OF_PAGES, NODE_OF_LISTS}
     of_noun = {
         noun: _often(2, (records for path, _, records in found if path[1:2] == [noun])) - everywhere
         for noun in nouns
@@ -111,12 +121,14 @@ def commands(note: str) -> str:
         "",
         "## Shared options",
         "",
-        "Options are described once: here, at a noun, or at the only command that has them. A command ends with the "
-        "names of the options that are described elsewhere. All commands but those that say *no API* take "
-        f"{_listed(BUNDLES['API'])}. "
-        + " ".join(f"*{name}* stands for {_listed(BUNDLES[name])}." for name in BUNDLES if name != "API"),
+        "Options are described once: here, at a noun, or at the only command with them. A command ends with the "
+        "names of the others. "
+        + " ".join(f"*{name}* stands for {_listed(BUNDLES[name])}." for name in BUNDLES if name != "API")
+        + " The `--limit` of *page* is all items by default, and lists take one `--node`. "
+        "*record* stands for options at the noun. All "
+        f"commands take {_listed(BUNDLES['API'])}, but {_listed(_local(found))}.",
         "",
-        *sorted(map(_option, everywhere)),
+        *sorted(map(_option, everywhere - {LIMIT_OF_PAGES, NODE_OF_LISTS})),
         "",
         "## Exit codes",
         "",
@@ -124,22 +136,37 @@ def commands(note: str) -> str:
         "|---|---|",
         *(f"| {code} | {cell(meaning)} |" for code, meaning in exit_codes.MEANINGS.items()),
     ]
+    of_record = {
+        path[1]: {_name(each) for each in records if _name(each) not in NOT_OF_RECORDS}
+        for path, _, records in found
+        if path[2:] == ["create"] and path[1] != "tokens"
+    }
     plain: dict[str, list[str]] = defaultdict(list)
     entries = []
     for path, command, records in found:
         shared = of_noun.get(path[1], set()) if len(path) > 1 else set()
         own, names = _split(command, records, everywhere | shared)
+        record = set(_bundled(sorted(of_record.get(path[1], ())))) if len(path) == 3 else set()
+        if record and record <= set(names):
+            names = ["*record*", *(name for name in names if name not in record)]
         usage = _usage(path, command, root)
         about = [" ".join(each.split()) for each in (command.help or "").split("\n\n") if each != "\b"]
         if _is_plain(path, own, about):
-            plain[path[1]].append(f"`{usage}`" + (f" ({', '.join(names)})" if names else ""))
+            verb = re.sub(r"(?<!list) \[?(NAME|TENANT)\]?", "", usage.partition(" ")[2])
+            plain[path[1]].append(f"`{verb}`" + (f" ({', '.join(names)})" if names else ""))
             continue
         described = [*sorted(map(_option, shared if len(path) == 2 else ())), *map(_option, own)]
         entries.append((path, usage, about, described, names))
     for path, usage, about, described, names in entries:
-        lines += ["", f"{'#' * min(len(path) + 1, 4)} `{usage}`", "", *about]
+        lines += ["", f"{'#' * min(len(path) + 1, 4)} `{usage.removeprefix('larder ')}`", "", *about]
         if path[1:] and path[1:] == path[1:2] and plain[path[1]]:
             lines += ["", f"[Verbs](../operate/command-line.md#verbs): {', '.join(plain[path[1]])}."]
+        if len(path) == 2 and of_record.get(path[1]):
+            below = {option.split("`")[1].split()[0] for option in described}
+            lines += [
+                "",
+                f"*record*: {', '.join(['these options', *_bundled(sorted(of_record[path[1]] - below))])}.",
+            ]
         lines += ["", *described] if described else []
         lines += ["", f"Also {', '.join(names)}."] if names else []
     return "\n".join(lines) + "\n"
@@ -152,11 +179,16 @@ def _split(
     names = _bundled([_name(record) for record in records if record in elsewhere])
     if isinstance(command, click.Group):
         names = []
-    elif "*API*" in names:
-        names.remove("*API*")
-    else:
-        names.insert(0, "*no API*")
-    return [each for each in records if each not in elsewhere], names
+    return [each for each in records if each not in elsewhere], [name for name in names if name != "*API*"]
+
+
+def _local(found: Iterable[tuple[list[str], click.Command, list[Record]]]) -> list[str]:
+    """Return the commands without the options of the API."""
+    return [
+        " ".join(path[1:])
+        for path, command, records in found
+        if not isinstance(command, click.Group) and not set(BUNDLES["API"]) <= set(map(_name, records))
+    ]
 
 
 def _usage(path: list[str], command: click.Command, context: click.Context) -> str:
@@ -170,7 +202,7 @@ def _is_plain(path: list[str], own: list[Record], about: list[str]) -> bool:
     return len(path) > 2 and path[-1] in VERBS and not own and not set(said[1:]) - VERBS[path[-1]]
 
 
-def _often(times: int, commands: Iterable[list[Record]]) -> set[Record]:
+def _often(times: int, commands: Iterable[Collection[Record]]) -> set[Record]:
     """Return the options of at least so many commands: of each name, the one that most commands have."""
     uses = Counter(record for records in commands for record in records)
     often = {_name(record): record for record, count in reversed(uses.most_common()) if count >= times}
@@ -191,7 +223,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _records(command: click.Command, context: click.Context) -> list[Record]:
     found = [each.get_help_record(context) for each in command.params if isinstance(each, click.Option)]
-    return [record for record in found if record is not None]
+    return [(record[0].replace(" RANGE", ""), record[1]) for record in found if record is not None]
 
 
 def _name(record: Record) -> str:

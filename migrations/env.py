@@ -1,6 +1,6 @@
 """How alembic reaches the database: on the connection it was handed, or on the one the settings name.
 
-One transaction around all missing migrations, on SQLite too: its DDL is transactional once the driver is told to BEGIN.
+One transaction around all missing migrations, on SQLite too: its DDL is transactional once the driver is set to BEGIN.
 With one each, a process that starts at the same time would read its place between two of them and repeat the second.
 """
 

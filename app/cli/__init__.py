@@ -61,10 +61,7 @@ _COMMANDS = {
     "diff": ("app.cli.commands.documents.diff:diff", "Show what applying documents would change."),
     "apply": ("app.cli.commands.documents.apply:apply", "Apply documents."),
     "nodes": ("app.cli.commands.fleet.nodes:nodes", "Manage nodes: join tokens, labels, draining, size."),
-    "engines": (
-        "app.cli.commands.fleet.engines:engines",
-        "Manage processes that attached to nodes.",
-    ),
+    "engines": ("app.cli.commands.fleet.engines:engines", "Manage processes that attached to nodes."),
     "manager-key": (
         "app.cli.commands.fleet.manager_key:manager_key",
         "Manage the key that authenticates this management plane.",
@@ -79,19 +76,10 @@ _COMMANDS = {
     ),
     "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
     "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
-    "doctor": (
-        "app.cli.commands.machine.doctor:doctor",
-        "Check this machine and suggest fixes.",
-    ),
+    "doctor": ("app.cli.commands.machine.doctor:doctor", "Check this machine and suggest fixes."),
     "db": ("app.cli.commands.machine.db:db", "Manage the database: upgrade, check, back up, restore."),
-    "tiers": (
-        "app.cli.commands.records.tiers:tiers",
-        "Manage tiers; check directories of disk tiers.",
-    ),
-    "ipc": (
-        "app.cli.commands.machine.ipc:ipc",
-        "Show the queues and stores in shared memory of this user.",
-    ),
+    "tiers": ("app.cli.commands.records.tiers:tiers", "Manage tiers; check directories of disk tiers."),
+    "ipc": ("app.cli.commands.machine.ipc:ipc", "Show the queues and stores in shared memory of this user."),
     "size": ("app.cli.commands.machine.size:size", "Show how many bytes a token of a model takes."),
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
     "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
@@ -194,9 +182,7 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="larder")
-@click.option(
-    "--context", metavar="NAME", help="Use this context instead of the current one (see 'larder context')."
-)
+@click.option("--context", metavar="NAME", help="Use this context instead of the current one.")
 @click.pass_context
 def larder(ctx: click.Context, context: str | None) -> None:
     """Larder: a control tower for LLM KV caches."""

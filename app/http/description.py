@@ -205,7 +205,7 @@ def _parameters(operation: Json) -> None:
 
 def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Json) -> None:
     """Describe the body of a merge patch: the fields of the record's PUT, all of them optional; null resets a field to
-    its default. In `opt`, `kept` is a struct whose fields a patch may not change. A route without a PUT gives
+    its default. In `opt`, `fixed` is a struct whose fields a patch may not change. A route without a PUT gives
     the struct of the patch as `patch`."""
     content = operation.get("requestBody", {}).get("content", {}).get(MERGE_PATCH)
     if method != "patch" or content is None or "$ref" in content["schema"]:
@@ -218,8 +218,8 @@ def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Js
         return
     whole = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
     name = whole.removesuffix("Put") + "Patch"
-    kept = opt["kept"].__struct_fields__ if "kept" in opt else ()
-    fields = {field: schema for field, schema in schemas[whole]["properties"].items() if field not in kept}
+    fixed = opt["kept"].__struct_fields__ if "kept" in opt else ()
+    fields = {field: schema for field, schema in schemas[whole]["properties"].items() if field not in fixed}
     schemas[name] = {
         "title": name,
         "type": "object",
@@ -236,8 +236,8 @@ def _nullable(schema: Json) -> Json:
     ]
     if {"type": "null"} in choices:
         return {name: value for name, value in schema.items() if name != "default"}
-    kept = {name: schema[name] for name in ("description",) if name in schema}
-    return {**kept, "oneOf": [*choices, {"type": "null"}]}
+    described = {name: schema[name] for name in ("description",) if name in schema}
+    return {**described, "oneOf": [*choices, {"type": "null"}]}
 
 
 _ANNOTATIONS = ("default", "description", "examples")

@@ -51,8 +51,8 @@ def allowed(app: Litestar, path: str) -> list[str]:
         except (MethodNotAllowedException, NotFoundException):
             continue
     suffixes = {method: str(handler.opt.get("suffix", "")) for method, handler in handlers.items()}
-    wanted = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
-    return [method for method, suffix in suffixes.items() if suffix == wanted]
+    suffix_found = max((suffix for suffix in suffixes.values() if path.endswith(suffix)), key=len, default="")
+    return [method for method, suffix in suffixes.items() if suffix == suffix_found]
 
 
 def with_head(allowed: Iterable[str]) -> str:
@@ -120,10 +120,10 @@ def preferred(accepted: str, offered: tuple[str, ...]) -> str:
     if it names none. Wildcards are ignored, because they request no particular value."""
     best, chosen = 0.0, offered[0]
     for part in accepted.lower().split(","):
-        wanted, *parameters = (piece.strip() for piece in part.split(";"))
+        media_type, *parameters = (piece.strip() for piece in part.split(";"))
         quality = _quality(parameters)
-        if wanted in offered and quality > best:
-            best, chosen = quality, wanted
+        if media_type in offered and quality > best:
+            best, chosen = quality, media_type
     return chosen
 
 
@@ -140,10 +140,10 @@ def _is_taken(accepted: str, produces: str) -> bool:
     §12.5.1)."""
     best, taken = -1, False
     for part in accepted.split(","):
-        wanted, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        coding, *parameters = (piece.strip().lower() for piece in part.split(";"))
         ranges = ("*/*", produces.partition("/")[0] + "/*", produces)
-        if wanted in ranges and ranges.index(wanted) > best:
-            best = ranges.index(wanted)
+        if coding in ranges and ranges.index(coding) > best:
+            best = ranges.index(coding)
             taken = not any(_is_zero(parameter) for parameter in parameters)
     return taken
 

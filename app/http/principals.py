@@ -45,7 +45,7 @@ def share() -> str:
     return known.share if isinstance(known, Principal) else f"address:{origin().source}"
 
 
-def is_stranger() -> bool:
+def is_anonymous() -> bool:
     """Return whether the caller is not authenticated and was admitted because the route is public."""
     known = _current.get()
     return known is None or (isinstance(known, LarderError) and not isinstance(known, StoreUnavailable))

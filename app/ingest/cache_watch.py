@@ -35,7 +35,7 @@ class CacheWatch:
         self._database = database
         self._bus = bus
         self._keeps = keeps
-        self._held: dict[str, dict[str, str]] = {}
+        self._digests: dict[str, dict[str, str]] = {}
         """Digests of the keys of pins that hold blocks, by node and name."""
         self._generations: dict[str, int] = {}
         """Generation of the pins at the last comparison, by node."""
@@ -49,8 +49,8 @@ class CacheWatch:
     async def load(self) -> None:
         """Read the state that the previous process recorded. Raises StoreUnavailable."""
         async with self._database.read() as session:
-            for row in await held_pins.all_held(session):
-                self._held.setdefault(row.node, {})[row.pin] = row.keys_digest
+            for row in await held_pins.all_pins(session):
+                self._digests.setdefault(row.node, {})[row.pin] = row.keys_digest
 
     def on_stats(self, node: str, stats: NodeStats) -> None:
         """Compare a node's stats with its known state."""
@@ -64,12 +64,12 @@ class CacheWatch:
         applied = stats.observed.get("pins")
         if applied is None:  # a new process that knows no pins yet
             return False
-        held = self._held.get(node, {})
+        digests = self._digests.get(node, {})
         if self._generations.get(node) != applied.generation:
-            return bool(held) or any(pin.strength != "soft" for pin in stats.pins)
+            return bool(digests) or any(pin.strength != "soft" for pin in stats.pins)
         listed = not unlisted_tiers(stats)
         return any(
-            is_empty(pin) and listed if pin.name in held else holds_blocks(pin) and pin.strength != "soft"
+            is_empty(pin) and listed if pin.name in digests else holds_blocks(pin) and pin.strength != "soft"
             for pin in stats.pins
         )
 
@@ -112,10 +112,10 @@ class CacheWatch:
 
     def _compare(self, node: str, stats: NodeStats, strong: dict[str, StrongPin], generation: int) -> None:
         """Compare the pins of a node with the records `strong`; skip records that the node has not applied yet."""
-        held = self._held.setdefault(node, {})
+        digests = self._digests.setdefault(node, {})
         reported = {pin.name: pin for pin in stats.pins}
         unlisted = bool(unlisted_tiers(stats))
-        for name in held.keys() - reported.keys():
+        for name in digests.keys() - reported.keys():
             self._note(node, name, None)
         for name, pin in reported.items():
             record = strong.get(name)
@@ -126,20 +126,20 @@ class CacheWatch:
             elif holds_blocks(pin):
                 self._note(node, name, record.keys_digest)
             elif not unlisted:  # otherwise, tiers may still turn out to hold them
-                lost = held.get(name) == record.keys_digest
+                lost = digests.get(name) == record.keys_digest
                 self._note(node, name, None)
                 if lost:
                     event = PinEmptied(name, shown(record.tenant), record.strength, pin.resolved)
                     self._bus.publish(event, node=node)
 
     def _note(self, node: str, pin: str, digest: str | None) -> None:
-        held = self._held[node]
-        if held.get(pin) == digest:
+        digests = self._digests[node]
+        if digests.get(pin) == digest:
             return
         if digest is None:
-            del held[pin]
+            del digests[pin]
         else:
-            held[pin] = digest
+            digests[pin] = digest
         self._unwritten[node, pin] = digest
 
     async def _write(self) -> None:

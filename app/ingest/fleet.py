@@ -150,12 +150,12 @@ class Fleet:
 
     def empty_pins(self) -> list[str]:
         """Return the sorted names of pins that should keep their blocks and hold none on any node that is not lost."""
-        held: dict[str, bool] = {}
+        holding: dict[str, bool] = {}
         for node in self.living():
             unlisted = node.stats is not None and bool(unlisted_tiers(node.stats))
             for pin in node.pins.values():
-                held[pin.name] = held.get(pin.name, False) or unlisted or not is_empty(pin)
-        return sorted(name for name, holds in held.items() if not holds)
+                holding[pin.name] = holding.get(pin.name, False) or unlisted or not is_empty(pin)
+        return sorted(name for name, holds in holding.items() if not holds)
 
     def connected(self) -> list[FleetNode]:
         """Return the nodes that can be sent requests now, by name."""
@@ -202,9 +202,9 @@ class Fleet:
         node.offsets.append(stats.at - at)
         just_armed = now - node.acked.get("quotas", -1e9) < ACK_SETTLES_S
         node.since = {
-            what: node.since.get(what, at)
-            for what in _in_the_way(stats)
-            if not (just_armed and what == _UNARMED)
+            condition: node.since.get(condition, at)
+            for condition in _in_the_way(stats)
+            if not (just_armed and condition == _UNARMED)
         }
         if stats.epoch != node.epoch:
             changed |= node.welcomed
@@ -273,12 +273,12 @@ class Fleet:
 
     def sweep(self, now: float, lost_after_s: float) -> list[FleetNode]:
         """Mark nodes that were silent for too long as lost. Return those that were not lost before."""
-        gone = [n for n in self.nodes.values() if not n.lost and now - n.seen > lost_after_s]
-        for node in gone:
+        lost = [n for n in self.nodes.values() if not n.lost and now - n.seen > lost_after_s]
+        for node in lost:
             node.lost, node.welcomed = True, False
-        if gone:
+        if lost:
             self.change_signal.notify()
-        return gone
+        return lost
 
 
 def keeps_gpu_copies(pools: Sequence[GpuCopyPoolStats]) -> bool:
@@ -293,7 +293,7 @@ def is_empty(pin: PinStats) -> bool:
 
 def holds_blocks(pin: PinStats) -> bool:
     """Return whether a node has blocks of a pin, in the pool or in a tier."""
-    return pin.resident > 0 or any(held.blocks for held in pin.tiers.values())
+    return pin.resident > 0 or any(tier.blocks for tier in pin.tiers.values())
 
 
 def unlisted_tiers(stats: NodeStats) -> list[str]:

@@ -81,10 +81,10 @@ class _Watched:
 class NodeConditions:
     """Publishes when a condition starts and ends. Call `on_event` for each event, and `look` about once a second."""
 
-    def __init__(self, bus: EventBus, kept_s: float, clock: Callable[[], float] = time.time) -> None:
-        """`kept_s`: seconds for which a condition stays visible after it ended."""
+    def __init__(self, bus: EventBus, retention_s: float, clock: Callable[[], float] = time.time) -> None:
+        """`retention_s`: seconds for which a condition stays visible after it ended."""
         self._bus = bus
-        self._kept_s = kept_s
+        self._retention_s = retention_s
         self._clock = clock
         self._nodes: dict[str, _Watched] = {}
 
@@ -175,7 +175,7 @@ class NodeConditions:
     def _end(self, node: str, watched: _Watched, now: float) -> None:
         for kind, condition in list(watched.conditions.items()):
             if condition.ended_at is not None:
-                if now - condition.ended_at > self._kept_s:
+                if now - condition.ended_at > self._retention_s:
                     del watched.conditions[kind]
             elif now - condition.last > QUIET_S:
                 condition.ended_at = now

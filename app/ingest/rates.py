@@ -10,7 +10,7 @@ from dataplane.protocol.stats.node import NodeStats
 
 RATE_S = 5.0
 HIT_RATIO_S = 60.0
-KEPT = 75
+SAMPLES = 75
 """Samples that are kept: those of HIT_RATIO_S, and some more, because a sample may be late."""
 
 
@@ -32,7 +32,7 @@ class RateMeter:
     """Takes a sample per second; returns rates."""
 
     def __init__(self) -> None:
-        self._points: deque[FleetTotals] = deque(maxlen=KEPT)
+        self._points: deque[FleetTotals] = deque(maxlen=SAMPLES)
         self._last: dict[tuple[str, str], dict[str, int]] = {}
         self._sums = dict.fromkeys(_COUNTERS, 0)
 

@@ -65,8 +65,8 @@ class RefusalRuns:
                 self._bus.publish(RefusalsEnded(salt, run.blocks), node=name)
         for (name, salt), _ in _ended(self._over, now):
             if name in nodes:
-                held = next((each.bytes for each in nodes[name].tenants if each.tenant == salt), 0)
-                self._bus.publish(LimitRestored(salt, held), node=name)
+                nbytes = next((each.bytes for each in nodes[name].tenants if each.tenant == salt), 0)
+                self._bus.publish(LimitRestored(salt, nbytes), node=name)
 
     def _refused(self, node: str, tenant: TenantStats, was: dict[str, int], now: float) -> None:
         rises = {code: count - was.get(code, 0) for code, count in tenant.refused.items()}

@@ -84,7 +84,7 @@ class Sampler:
         self._counted: dict[str, _Counted] = {}
         self._chosen: set[str] = set()
         self._choice = -1
-        self._asked: dict[str, int] = {}
+        self._requested: dict[str, int] = {}
         """Requested blocks of tenants since the last choice."""
 
     def is_due(self, now: float) -> bool:
@@ -165,21 +165,21 @@ class Sampler:
         """Choose the tenants with series of their own: those with the largest share of the bytes or of the requested
         blocks. They change once an hour; until then, new tenants get the places that are free."""
         for name, values in sums.items():
-            self._asked[name] = self._asked.get(name, 0) + (values[_REQUESTED] or 0)
+            self._requested[name] = self._requested.get(name, 0) + (values[_REQUESTED] or 0)
         turn = (at - 1) // CHOICE_S
         if turn == self._choice and (len(self._chosen) >= MAX_TENANTS or self._chosen.issuperset(sums)):
             return
         used = {name: values[_USED] or 0 for name, values in sums.items()}
-        all_used, all_asked = sum(used.values()) or 1, sum(self._asked.values()) or 1
+        all_used, all_requested = sum(used.values()) or 1, sum(self._requested.values()) or 1
 
         def rank(name: str) -> tuple[float, str]:
-            return -max(used[name] / all_used, self._asked.get(name, 0) / all_asked), name
+            return -max(used[name] / all_used, self._requested.get(name, 0) / all_requested), name
 
-        kept = self._chosen if turn == self._choice else set()
-        ranked = sorted((name for name in used if name not in kept), key=rank)
-        self._chosen = kept | set(ranked[: MAX_TENANTS - len(kept)])
+        chosen = self._chosen if turn == self._choice else set()
+        ranked = sorted((name for name in used if name not in chosen), key=rank)
+        self._chosen = chosen | set(ranked[: MAX_TENANTS - len(chosen)])
         if turn != self._choice:
-            self._choice, self._asked = turn, {}
+            self._choice, self._requested = turn, {}
 
 
 _LARGEST = 2**50

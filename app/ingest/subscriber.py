@@ -118,7 +118,7 @@ class Subscriber:
         self._apply(event, now, at)
         return missed
 
-    def _tell_clock(self) -> None:
+    def _report_clock(self) -> None:
         """Publish when the node's clock becomes wrong and when it is right again, but not how it drifts in between."""
         node = self._fleet.nodes.get(self._node)
         if node is None or node.clock_is_off == bool(node.clock_offset_s):
@@ -143,7 +143,7 @@ class Subscriber:
     def _apply(self, event: Event, now: float, at: float) -> None:
         if isinstance(event, NodeStats):
             self._fleet.heartbeat(self._node, event, now, at)
-            self._tell_clock()
+            self._report_clock()
             self._compare(self._node, event)
             quiet = _without_clock(event)
             if quiet != self._quiet:

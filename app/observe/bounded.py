@@ -80,10 +80,7 @@ class BoundedTenants(Generic[Key]):
         _add(self._other, unlisted or {}, {})
 
     def _grow(
-        self,
-        before: dict[str, Counts[Key]],
-        listed: dict[str, Counts[Key]],
-        unlisted: Counts[Key] | None,
+        self, before: dict[str, Counts[Key]], listed: dict[str, Counts[Key]], unlisted: Counts[Key] | None
     ) -> None:
         """Add what each tenant has counted since the last update: all of its counts if the node had forgotten it.
 

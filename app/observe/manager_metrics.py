@@ -34,10 +34,7 @@ REQUESTS = MetricDeclaration(
     ("method", "route", "status"),
 )
 REQUEST_SECONDS = MetricDeclaration(
-    "larder_http_request_seconds",
-    H,
-    "Duration of HTTP requests, without event streams.",
-    ("method", "route"),
+    "larder_http_request_seconds", H, "Duration of HTTP requests, without event streams.", ("method", "route")
 )
 PUSH_SECONDS = MetricDeclaration(
     "larder_push_seconds",

@@ -14,11 +14,7 @@ from prometheus_client.core import Exemplar, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-from prometheus_client.validation import (
-    METRIC_LABEL_NAME_RE,
-    METRIC_NAME_RE,
-    RESERVED_METRIC_LABEL_NAME_RE,
-)
+from prometheus_client.validation import METRIC_LABEL_NAME_RE, METRIC_NAME_RE, RESERVED_METRIC_LABEL_NAME_RE
 
 from app.observe.histogram import LatencyHistogram
 

@@ -25,10 +25,7 @@ COLLECTIONS = MetricDeclaration(
 PAUSES = MetricDeclaration("larder_gc_pause_seconds", C, "Time spent in garbage collections.", _OF)
 LAG = MetricDeclaration("larder_event_loop_lag_seconds", H, "Delay of timers of the event loop.", _OF)
 EVENTS_DROPPED = MetricDeclaration(
-    "larder_events_dropped",
-    C,
-    "Events that were dropped because a queue was full.",
-    (*_OF, "event"),
+    "larder_events_dropped", C, "Events that were dropped because a queue was full.", (*_OF, "event")
 )
 SPANS_DROPPED = MetricDeclaration(
     "larder_otel_spans_dropped",

@@ -37,7 +37,7 @@ class ConnectionGuard:
 
     def __init__(self, bound: zmq.asyncio.Socket, url: str) -> None:
         """Start to monitor. `url` is the URL to which the socket is bound."""
-        self._place: int | str = int(url.rpartition(":")[2]) if host_of(url) else url.removeprefix("ipc://")
+        self._address: int | str = int(url.rpartition(":")[2]) if host_of(url) else url.removeprefix("ipc://")
         """Port or path of the socket."""
         self._since: dict[int, float] = {}
         """Time at which each descriptor was accepted (monotonic seconds), oldest first."""
@@ -97,7 +97,7 @@ class ConnectionGuard:
             name = connection.getsockname()
         except OSError:
             return False
-        return bool((name if connection.family == socket.AF_UNIX else name[1]) == self._place)
+        return bool((name if connection.family == socket.AF_UNIX else name[1]) == self._address)
 
     def _received(self, connection: socket.socket) -> int:
         if connection.family == socket.AF_UNIX:
@@ -108,7 +108,7 @@ class ConnectionGuard:
             return 0
         return int(_RECEIVED.unpack(info)[0]) if len(info) == _RECEIVED.size else 0
 
-    def _end(self, connection: socket.socket, now: float, why: str) -> None:
+    def _end(self, connection: socket.socket, now: float, reason: str) -> None:
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:  # it was closed already
@@ -116,7 +116,7 @@ class ConnectionGuard:
         self._ended += 1
         if now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
-            log.warning("join.sent_away", reason=why, sent_away=self._ended, connected=len(self._since))
+            log.warning("join.connection_ended", reason=reason, ended=self._ended, connected=len(self._since))
 
     def close(self) -> None:
         self._events.close()

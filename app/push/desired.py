@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.observe.trace import ChangeTraces
-from app.push.plan import WantedSnapshot
+from app.push.plan import DesiredSnapshot
 from app.store.base import identity
 from app.store.base.database import Database
 from app.store.records import columns, generations, pins
@@ -53,7 +53,7 @@ class _Record:
 class BuiltSnapshot:
     """A snapshot's body and its identification."""
 
-    wanted: WantedSnapshot
+    desired: DesiredSnapshot
     body: bytes
 
 
@@ -84,13 +84,13 @@ class DesiredState:
         """Newest generation of each type, as of the last refresh."""
         return {kind: newest.number for kind, newest in self._newest.items()}
 
-    def wanted(self, labels: Labels) -> dict[SnapshotType, WantedSnapshot]:
+    def desired(self, labels: Labels) -> dict[SnapshotType, DesiredSnapshot]:
         """Return the wanted snapshots of a node with these labels, as of the last refresh."""
-        return {kind: self.built(kind, labels).wanted for kind in self._newest}
+        return {kind: self.built(kind, labels).desired for kind in self._newest}
 
-    def wanted_of(self, kind: SnapshotType, labels: Labels) -> WantedSnapshot | None:
+    def desired_of(self, kind: SnapshotType, labels: Labels) -> DesiredSnapshot | None:
         """Return one of them; None before the first refresh."""
-        return self.built(kind, labels).wanted if kind in self._newest else None
+        return self.built(kind, labels).desired if kind in self._newest else None
 
     def built(self, kind: SnapshotType, labels: Labels) -> BuiltSnapshot:
         newest = self._newest[kind]
@@ -101,7 +101,7 @@ class DesiredState:
             body = _ENCODE[kind](records)
             is_optional = kind == "tiers" and not records
             known = newest.built[group] = BuiltSnapshot(
-                WantedSnapshot(self.store, newest.number, digest_of(body), is_optional), body
+                DesiredSnapshot(self.store, newest.number, digest_of(body), is_optional), body
             )
         return known
 

@@ -48,9 +48,9 @@ def check_url(url: str) -> None:
 
 def not_bound(url: str, error: zmq.ZMQError) -> SettingsError:
     """Return the error for a join socket that cannot be bound."""
-    why = zmq.strerror(error.errno or 0)
+    reason = zmq.strerror(error.errno or 0)
     return SettingsError(
-        f"app.join_url: {url} cannot be bound: {why}; set LARDER_APP__JOIN_URL to an address of this "
+        f"app.join_url: {url} cannot be bound: {reason}; set LARDER_APP__JOIN_URL to an address of this "
         "machine and a free port, such as tcp://0.0.0.0:8471"
     )
 
@@ -62,7 +62,7 @@ class EnrolmentServer:
         """Bind the socket. Raise ZMQError when that fails."""
         self._decide = decide
         allow_descriptors()
-        # A separate libzmq thread, so that load from strangers does not affect the connections to nodes.
+        # A separate libzmq thread, so that load from unknown peers does not affect the connections to nodes.
         self._context = zmq.asyncio.Context()
         self._zap = self._context.socket(zmq.REP)
         self._zap.linger = 0

@@ -29,7 +29,7 @@ class LeaderElection:
     def __init__(self, claim: LeaderLock, clock: Callable[[], float] = time.monotonic) -> None:
         self._claim = claim
         self._clock = clock
-        self._held = False
+        self._holds_lock = False
         self._from = 0.0
         self._until = 0.0
         self._leading: bool | None = None
@@ -49,7 +49,7 @@ class LeaderElection:
     @property
     def holds(self) -> bool:
         """Whether this process holds the lock. It may have to wait before using it, or to confirm it again."""
-        return self._held
+        return self._holds_lock
 
     async def run(self) -> None:
         """Run the election forever."""
@@ -57,40 +57,40 @@ class LeaderElection:
             await self.step()
             now = self._clock()
             await asyncio.sleep(
-                self._from - now if self._held and now < self._from < now + CHECK_S else CHECK_S
+                self._from - now if self._holds_lock and now < self._from < now + CHECK_S else CHECK_S
             )
 
     async def step(self) -> None:
         """Confirm the lock if it is held, otherwise try to take it. Raises nothing."""
-        asked_at = self._clock()
+        started_at = self._clock()
         reason = "another manager pushes"
         try:
-            if self._held:
+            if self._holds_lock:
                 await self._claim.confirm()
             else:
                 wait_s = await self._claim.take()
-                self._held = self.latest = wait_s is not None
+                self._holds_lock = self.latest = wait_s is not None
                 self._from = self._clock() + (wait_s or 0.0)
-            if self._held:
-                self._until = asked_at + LEASE_S
+            if self._holds_lock:
+                self._until = started_at + LEASE_S
         except StoreUnavailable as error:
-            self._held, self._until, reason = False, 0.0, error.message
+            self._holds_lock, self._until, reason = False, 0.0, error.message
         self._report(reason)
 
     def _report(self, reason: str) -> None:
-        if self._held and self._clock() < self._from:
+        if self._holds_lock and self._clock() < self._from:
             return
-        if self._held == self._leading:
+        if self._holds_lock == self._leading:
             return
-        self._leading = self._held
-        self.term += self._held
-        if self._held:
+        self._leading = self._holds_lock
+        self.term += self._holds_lock
+        if self._holds_lock:
             self._log.info("manager.promoted", term=self.term)
         else:
             self._log.info("manager.demoted", reason=reason)
-        self.turned(self._held, "" if self._held else reason)
+        self.turned(self._holds_lock, "" if self._holds_lock else reason)
 
     async def stop(self) -> None:
         """Stop pushing, then release the lock for other managers."""
-        self._held, self._until = False, 0.0
+        self._holds_lock, self._until = False, 0.0
         await self._claim.release()

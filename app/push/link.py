@@ -129,7 +129,7 @@ class NodeLink:
         """Greet the node and return its answer. Raise NoAnswer, or NotUnderstood for another protocol version."""
         async with _Talk(self, "", timeout_s) as talk:
             await talk.send(Hello(version=VERSION, manager=self._manager))
-            reply = await talk.hear()
+            reply = await talk.receive()
             if not isinstance(reply, Welcome):
                 raise NotUnderstood(f"a hello was answered with {type(reply).__name__}")
             if reply.version != VERSION:
@@ -152,14 +152,14 @@ class NodeLink:
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, [fault], None)
         async with _Talk(self, snapshot.nonce, timeout_s) as talk:
             await talk.send(snapshot)
-            reply, sent = await talk.hear(), "a snapshot"
+            reply, sent = await talk.receive(), "a snapshot"
             if isinstance(reply, NeedBodies):
                 on_need(len(reply.digests))
                 for start in range(0, max(len(reply.digests), 1), BODIES_AT_ONCE):
                     end = start + BODIES_AT_ONCE
                     bodies = await fetch(reply.digests[start:end])
                     await talk.send(Bodies(snapshot.nonce, bodies, last=end >= len(reply.digests)))
-                reply, sent = await talk.hear(), "the last body of a snapshot"
+                reply, sent = await talk.receive(), "the last body of a snapshot"
             if not isinstance(reply, Ack | Nack):
                 raise NotUnderstood(f"{sent} was answered with {type(reply).__name__}")
             return reply
@@ -168,7 +168,7 @@ class NodeLink:
         """Return the answer to one request. Raise NoAnswer, NotUnderstood."""
         async with _Talk(self, question.nonce, timeout_s) as talk:
             await talk.send(question)
-            return await talk.hear()
+            return await talk.receive()
 
     async def describe(self, timeout_s: float) -> Description:
         reply = await self.ask(DescribeNode(nonce=new_nonce()), timeout_s)
@@ -213,7 +213,7 @@ class _Talk:
         except zmq.Again:
             raise NoAnswer(f"{self._link.url} cannot be reached") from None
 
-    async def hear(self) -> ControlReply:
+    async def receive(self) -> ControlReply:
         try:
             # Not `wait_for`: before Python 3.12 it swallows a cancellation if the answer arrives at the same time.
             async with asyncio.timeout(self._timeout_s):

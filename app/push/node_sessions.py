@@ -1,4 +1,4 @@
-"""One session per known node: its link, its push worker and its event subscriber.
+"""One session per known node: its link, its sync task and its event subscriber.
 
 The node at this machine's own control URL has a session from the start. A node that joined gets a session when it
 becomes known and another when it moves, and loses it when it is forgotten.
@@ -17,10 +17,10 @@ import zmq.asyncio
 from app.ingest.fleet import Address, Fleet
 from app.ingest.subscriber import Subscriber
 from app.push.keys import ManagerKeyPair
-from app.push.ledger import Ledger
 from app.push.link import NodeLink
-from app.push.operations import NodeRequests
-from app.push.worker import Worker
+from app.push.node_journal import NodeJournal
+from app.push.node_requests import NodeRequests
+from app.push.node_sync import NodeSync
 
 CATCH_UP_S = 2.0
 """Seconds between reads of the database: another manager may have admitted or forgotten a node."""
@@ -36,22 +36,22 @@ class NodeSessions:
     def __init__(
         self,
         fleet: Fleet,
-        ledger: Ledger,
-        operations: NodeRequests,
+        journal: NodeJournal,
+        node_requests: NodeRequests,
         context: zmq.asyncio.Context,
         keys: Callable[[], ManagerKeyPair],
-        make_worker: Callable[[NodeLink], Worker],
+        make_sync: Callable[[NodeLink], NodeSync],
         make_subscriber: Callable[..., Subscriber],
         keep: Keep,
         own_url: str,
         manager: str,
     ) -> None:
         self._fleet = fleet
-        self._ledger = ledger
-        self._operations = operations
+        self._journal = journal
+        self._node_requests = node_requests
         self._context = context
         self._keys = keys
-        self._make_worker = make_worker
+        self._make_sync = make_sync
         self._make_subscriber = make_subscriber
         self._keep = keep
         self._own: Address = (own_url, "")
@@ -67,16 +67,16 @@ class NodeSessions:
             await self.reconcile()
             if time.monotonic() - caught_up >= CATCH_UP_S:
                 caught_up = time.monotonic()
-                await self._ledger.catch_up(self._fleet, caught_up)
+                await self._journal.catch_up(self._fleet, caught_up)
                 continue
             await self._fleet.change_signal.wait(CATCH_UP_S, since=signal_count)
 
     async def reconcile(self) -> None:
         """Open a session for each node that is known now, and close all others."""
-        wanted = {self._own, *(node.address for node in self._fleet.nodes.values() if node.public_key)}
-        for address in [address for address in self._node_sessions if address not in wanted]:
+        addresses = {self._own, *(node.address for node in self._fleet.nodes.values() if node.public_key)}
+        for address in [address for address in self._node_sessions if address not in addresses]:
             await self._dismiss(address)
-        for address in wanted - self._node_sessions.keys():
+        for address in addresses - self._node_sessions.keys():
             self._engage(address)
 
     def _engage(self, address: Address) -> None:
@@ -84,22 +84,22 @@ class NodeSessions:
         try:
             link = NodeLink(url, self._manager, self._context, key, self._keys() if key else None)
         except zmq.ZMQError as error:
-            self._log.error("node.no_link", url=url, reason=str(error))
+            self._log.error("node.link_failed", url=url, reason=str(error))
             return
-        worker = self._make_worker(link)
-        self._operations.opened(link)
+        sync = self._make_sync(link)
+        self._node_requests.opened(link)
         self._node_sessions[address] = (
             link,
             [
-                self._keep(f"push {url}", worker.run),
-                self._keep(f"events {url}", partial(self._listen, address, worker)),
+                self._keep(f"push {url}", sync.run),
+                self._keep(f"events {url}", partial(self._listen, address, sync)),
             ],
         )
 
     async def _dismiss(self, address: Address) -> None:
         """Close a session. It is forgotten last: cancelled half way, the rest is done by `close`."""
         link, tasks = self._node_sessions[address]
-        self._operations.closed(link)
+        self._node_requests.closed(link)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -110,7 +110,7 @@ class NodeSessions:
         for address in list(self._node_sessions):
             await self._dismiss(address)
 
-    async def _listen(self, address: Address, worker: Worker) -> None:
+    async def _listen(self, address: Address, sync: NodeSync) -> None:
         """Follow the events of the node at an address, also when its name or events URL changes."""
         while True:
             node = self._fleet.at(address)
@@ -119,7 +119,7 @@ class NodeSessions:
                 continue
             name, url = node.name, node.events_url
             secure = partial(self._secure, address[1]) if address[1] else None
-            subscriber = self._make_subscriber(name, worker.resync, secure)
+            subscriber = self._make_subscriber(name, sync.resync, secure)
             task = asyncio.create_task(subscriber.run(url, self._context))
             try:
                 while not task.done() and self._is_at(address, name, url):

@@ -23,7 +23,7 @@ NACK_RETRY_S = 60.0
 
 
 @dataclass(frozen=True)
-class WantedSnapshot:
+class DesiredSnapshot:
     """Newest state of a type."""
 
     store: str
@@ -35,22 +35,22 @@ class WantedSnapshot:
 
 @dataclass
 class PushMemory:
-    """State of the worker for one type since the node joined."""
+    """State of the pushes of one type since the node joined."""
 
     acked: Observed | None = None
     pushed: bool = False
     failures: int = 0
     not_before: float = 0.0
-    nacked: WantedSnapshot | None = None
+    nacked: DesiredSnapshot | None = None
 
     def failed(self, now: float) -> None:
         """Record a missing answer: the next attempt waits longer each time."""
         self.failures += 1
         self.not_before = now + min(BACKOFF_FIRST_S * 2 ** (self.failures - 1), BACKOFF_MAX_S)
 
-    def refused(self, wanted: WantedSnapshot, now: float) -> None:
+    def refused(self, desired: DesiredSnapshot, now: float) -> None:
         self.pushed = True
-        self.nacked = wanted
+        self.nacked = desired
         self.not_before = now + NACK_RETRY_S
 
     def succeeded(self, observed: Observed) -> None:
@@ -80,38 +80,38 @@ class Wait:
     until: float | None = None
 
 
-def holds(wanted: WantedSnapshot, observed: Observed | None) -> bool:
+def holds(desired: DesiredSnapshot, observed: Observed | None) -> bool:
     """Return whether the node has applied the wanted state.
 
     Also true if the node has nothing to apply, or if nothing was ever wanted (generation 0) and it has state from
     another database.
     """
     if observed is None:
-        return wanted.is_optional
-    if wanted.generation == 0 and observed.store != wanted.store:
+        return desired.is_optional
+    if desired.generation == 0 and observed.store != desired.store:
         return True
     return (observed.store, observed.generation, observed.digest) == (
-        wanted.store,
-        wanted.generation,
-        wanted.digest,
+        desired.store,
+        desired.generation,
+        desired.digest,
     )
 
 
 def plan(
-    wanted: WantedSnapshot, observed: Observed | None, memory: PushMemory, now: float
+    desired: DesiredSnapshot, observed: Observed | None, memory: PushMemory, now: float
 ) -> Push | Supersede | Wait:
     """Return the next step for one type on one node."""
-    if holds(wanted, observed):
+    if holds(desired, observed):
         return Wait()
-    if observed is not None and observed.store == wanted.store and observed.generation > wanted.generation:
+    if observed is not None and observed.store == desired.store and observed.generation > desired.generation:
         return Supersede(observed.generation)
-    refused = memory.nacked == wanted
+    refused = memory.nacked == desired
     if (refused or memory.failures) and now < memory.not_before:
         return Wait(memory.not_before)
     if refused or memory.failures:
         return Push("retry")
     if not memory.pushed and memory.acked is None:
         return Push("joined")
-    if memory.acked is not None and holds(wanted, memory.acked):
+    if memory.acked is not None and holds(desired, memory.acked):
         return Push("drift")
     return Push("change")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum, StrEnum
 
 from app.ingest.fleet import FleetNode
-from app.push.plan import WantedSnapshot, holds
+from app.push.plan import DesiredSnapshot, holds
 from dataplane.protocol.control.snapshots import SnapshotType
 
 
@@ -71,25 +71,25 @@ class NodeState(StrEnum):
 
 
 def node_state(
-    node: FleetNode, wanted: Mapping[SnapshotType, WantedSnapshot], kinds: Iterable[SnapshotType]
+    node: FleetNode, desired: Mapping[SnapshotType, DesiredSnapshot], kinds: Iterable[SnapshotType]
 ) -> NodeState:
     """Return the state of a node with respect to `kinds`."""
     if node.lost:
         return NodeState.LOST
     if not node.welcomed:
         return NodeState.JOINING
-    states = [_type_state(node, kind, wanted.get(kind)) for kind in kinds]
+    states = [_type_state(node, kind, desired.get(kind)) for kind in kinds]
     return next(
         (state for state in (NodeState.NACKED, NodeState.BEHIND) if state in states), NodeState.IN_SYNC
     )
 
 
-def _type_state(node: FleetNode, kind: SnapshotType, wanted: WantedSnapshot | None) -> NodeState:
-    if wanted is None:
+def _type_state(node: FleetNode, kind: SnapshotType, desired: DesiredSnapshot | None) -> NodeState:
+    if desired is None:
         return NodeState.BEHIND
-    if holds(wanted, node.observed.get(kind)):
+    if holds(desired, node.observed.get(kind)):
         return NodeState.IN_SYNC
     refusal = node.refused.get(kind)
-    if refusal is not None and refusal.generation == wanted.generation:
+    if refusal is not None and refusal.generation == desired.generation:
         return NodeState.NACKED
     return NodeState.BEHIND

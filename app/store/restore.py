@@ -98,10 +98,10 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
             ) from None
         suffix = f".replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
-            kept = [kept for path in replaced if (kept := _set_aside(path, suffix))]
+            moved = [moved for path in replaced if (moved := _set_aside(path, suffix))]
             for path, secret in new_keys.items():
                 _write_key(path, secret)
-            kept += [_set_aside_database(target, suffix)] if target.exists() else []
+            moved += [_set_aside_database(target, suffix)] if target.exists() else []
             with part.open("rb") as written:
                 os.fsync(written.fileno())
             part.replace(target)
@@ -109,7 +109,7 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
         except OSError as error:
             raise StoreUnavailable(f"the restore failed: {error.filename}: {error.strerror}") from error
     restored_key = str(key) if KEY_MEMBER in keys else ""
-    return DatabaseRestore(str(target), from_revision, migrate.head(), kept, restored_key)
+    return DatabaseRestore(str(target), from_revision, migrate.head(), moved, restored_key)
 
 
 def _key_paths(key: Path) -> dict[str, Path]:
@@ -214,8 +214,10 @@ def _advance(part: Path, target: Path) -> None:
         try:
             uri = f"file:{target.absolute().as_posix()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
-                where = _IS_NUMBER.format("generation")
-                replaced = dict(connection.execute(f"SELECT type, generation FROM generations WHERE {where}"))
+                condition = _IS_NUMBER.format("generation")
+                replaced = dict(
+                    connection.execute(f"SELECT type, generation FROM generations WHERE {condition}")
+                )
         except sqlite3.Error:  # damaged, as other values are: perhaps the reason for the restore
             replaced = {}
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -275,12 +277,12 @@ def _set_aside(path: Path, suffix: str) -> str:
 
 def _set_aside_database(target: Path, suffix: str) -> str:
     """Rename a database with the files that SQLite keeps beside it. Return its new path."""
-    kept = _set_aside(target, suffix)
+    moved = _set_aside(target, suffix)
     for beside in BESIDE:
         log = Path(f"{target}{beside}")
         if log.exists():
-            log.rename(f"{kept}{beside}")
-    return kept
+            log.rename(f"{moved}{beside}")
+    return moved
 
 
 def _write_key(path: Path, secret: bytes) -> None:

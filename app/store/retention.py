@@ -23,12 +23,12 @@ async def alerts_before(session: AsyncSession, at: float, most: int) -> int:
     return await _delete(session, sa.delete(AlertRow).where(AlertRow.fingerprint.in_(oldest)))
 
 
-async def pushes_beyond(session: AsyncSession, kept: int, most: int) -> int:
-    """Delete pushes that are older than the newest `kept`."""
+async def pushes_beyond(session: AsyncSession, newest_kept: int, most: int) -> int:
+    """Delete pushes that are older than the newest `newest_kept`."""
     newest = await session.scalar(sa.select(sa.func.max(PushRow.id)))
     if newest is None:
         return 0
-    oldest = sa.select(PushRow.id).where(PushRow.id <= newest - kept).order_by(PushRow.id).limit(most)
+    oldest = sa.select(PushRow.id).where(PushRow.id <= newest - newest_kept).order_by(PushRow.id).limit(most)
     return await _delete(session, sa.delete(PushRow).where(PushRow.id.in_(oldest)))
 
 

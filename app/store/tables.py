@@ -4,7 +4,7 @@ from app.store.access import audit, tokens
 from app.store.base import identity
 from app.store.base.declarative import Base
 from app.store.fleet import enrolment, held_pins, managers, nodes, pushes
-from app.store.records import ceilings, generations, pins, policies, quotas, rates, tiers, tokenizers
+from app.store.records import ceilings, generations, pins, policies, prefill_rates, quotas, tiers, tokenizers
 from app.store.usage import ledger
 from app.store.views import alerts, events, series
 
@@ -26,7 +26,7 @@ __all__ = [
     "policies",
     "pushes",
     "quotas",
-    "rates",
+    "prefill_rates",
     "series",
     "tiers",
     "tokenizers",

@@ -46,7 +46,7 @@ class NodeProcess:
         """Whether it has received `begin`."""
         self.serves = False
         self.refusal = ""
-        """Why it ended before it served, as it said itself."""
+        """Why it ended before it served, in its own words."""
         self.other_version = False
         """Whether it is of a release that speaks another version of the engine protocol."""
 
@@ -175,7 +175,7 @@ def serves(child: NodeProcess, timeout_s: float) -> bool:
 
 
 async def has_begun(child: NodeProcess, timeout_s: float) -> bool:
-    """Return whether a process that was told to begin answers, or ends, in time."""
+    """Return whether a process that was sent `begin` answers, or ends, in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while child.read() and not child.begun:

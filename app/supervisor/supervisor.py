@@ -7,8 +7,6 @@ milliseconds instead of the start of an interpreter on a busy machine.
 """
 
 import asyncio
-import fcntl
-import os
 import signal
 import time
 from collections import deque
@@ -19,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from app.supervisor.descriptors import allow_descriptors
+from app.supervisor.locks import is_locked
 from app.supervisor.node_process import KILLED_S, NodeProcess, find_running, has_begun, start
 from dataplane.base.child_command import module_command
 from dataplane.protocol.signals import (
@@ -34,7 +33,7 @@ MANY_EXITS, MANY_EXITS_S = 8, 5.0
 """A data plane that served is restarted without a pause, except after MANY_EXITS ends in MANY_EXITS_S seconds."""
 STANDBY_ANSWERS_S = 1.0
 """Seconds after which a standby that does not answer, or does not end when asked to, is killed."""
-MEET_POLL_S = 0.02
+ADOPT_POLL_S = 0.02
 HOLDER_S = 12.0
 """Seconds beyond the grace time in which a data plane leaves its memory to the holder on a busy machine."""
 STANDBY_READY_S = 60.0
@@ -102,7 +101,7 @@ class Supervisor:
         self.restarts = 0
 
     def begin_with(self, child: NodeProcess) -> None:
-        """Supervise first a data plane that was told to begin before. Call it before `run`."""
+        """Supervise first a data plane that was sent `begin` before. Call it before `run`."""
         self._first = child
 
     async def run(self) -> None:
@@ -110,16 +109,16 @@ class Supervisor:
         pause_s = 0.0
         allow_descriptors()
         child, self._first = self._first, None
-        met = False
+        adopted = False
         if child is None:
             child = await self._find_running()
-            met = child is not None
+            adopted = child is not None
         while True:
             self._child = child = child or await self._start()
             self._served_at = None
             self._serving.clear()
             self._listen(child)
-            self._log.info("dataplane.met" if met else "dataplane.started", pid=child.pid)
+            self._log.info("dataplane.adopted" if adopted else "dataplane.started", pid=child.pid)
             self._on_start(child.pid)
             self._on_message(child)  # all messages may have arrived during the wait
             code = await child.wait()
@@ -130,7 +129,7 @@ class Supervisor:
             log = self._log.info if planned else self._log.warning
             log("dataplane.exited", code=code, restart_in_s=pause_s)
             self._on_exit(code, pause_s)
-            child, met = None, False
+            child, adopted = None, False
             await asyncio.sleep(pause_s)
             pause_s = min(max(pause_s * 2, BACKOFF_FIRST_S), BACKOFF_MAX_S)
             self.restarts += not planned
@@ -152,7 +151,7 @@ class Supervisor:
             standby.begin()
             if await has_begun(standby, STANDBY_ANSWERS_S):
                 return True
-            self._log.warning("dataplane.standby_given_up", pid=standby.pid, timeout_s=STANDBY_ANSWERS_S)
+            self._log.warning("dataplane.standby_timed_out", pid=standby.pid, timeout_s=STANDBY_ANSWERS_S)
             standby.signal(signal.SIGKILL)
             await self._end(standby, KILLED_S, "dataplane.standby_killed")
         standby.close()
@@ -252,7 +251,7 @@ class Supervisor:
             if time.monotonic() - logged_at >= SILENT_S:
                 logged_at = time.monotonic()
                 self._log.warning("dataplane.silent", state_dir=str(self._state_dir))
-            await asyncio.sleep(MEET_POLL_S)
+            await asyncio.sleep(ADOPT_POLL_S)
         if child is not None:
             child.close()
         return None
@@ -342,10 +341,10 @@ class Supervisor:
         self._restore_environ()
         if hangs is not None:
             hangs.signal(signal.SIGKILL)
-            for _ in range(round(KILLED_S / MEET_POLL_S)):
+            for _ in range(round(KILLED_S / ADOPT_POLL_S)):
                 if self._child is not hangs:
                     break
-                await asyncio.sleep(MEET_POLL_S)
+                await asyncio.sleep(ADOPT_POLL_S)
         again = ""
         if not self._serving.is_set():
             self._settled.clear()
@@ -370,7 +369,7 @@ class Supervisor:
             if time.monotonic() >= deadline:
                 standby.signal(signal.SIGKILL)
                 break
-            await asyncio.sleep(MEET_POLL_S)
+            await asyncio.sleep(ADOPT_POLL_S)
         if not standby.ready:
             code = await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
             standby.close()
@@ -441,14 +440,6 @@ class Supervisor:
 
 def _is_locked(state_dir: Path) -> bool:
     """Return whether a running data plane uses the directory."""
-    try:
-        fd = os.open(state_dir / "dataplane.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
+    with suppress(OSError):
+        return is_locked(state_dir / "dataplane.lock")
     return False

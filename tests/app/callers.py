@@ -30,7 +30,7 @@ async def guarding(folder: Path, database_url: str = "", **app: Any) -> AsyncIte
         yield plane
 
 
-async def made(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> str:
+async def create_token(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> str:
     """A new token."""
     answer = await plane.http.post("/api/v1/tokens", json={"name": name, "role": role, **fields})
     assert answer.status_code == 201, answer.text
@@ -38,7 +38,7 @@ async def made(plane: Plane, name: str, role: str = "viewer", **fields: Any) -> 
     return token
 
 
-async def asked(plane: Plane, token: str, method: str, path: str, **more: Any) -> httpx.Response:
+async def send(plane: Plane, token: str, method: str, path: str, **more: Any) -> httpx.Response:
     """A request with this token, and with none when it is empty."""
     headers = {**(bearer(token) if token else {}), **more.pop("headers", {})}
     return await plane.others.request(method, path, headers=headers, **more)

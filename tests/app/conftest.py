@@ -8,10 +8,14 @@ import pytest
 import tests.app.statements  # noqa: F401 (shares compiled statements)
 from app.settings import Settings
 from app.store.base import database
+from dataplane.client import Client, attach
 from tests.app.callers import guarding
 from tests.app.fake_node import FakeNode
 from tests.app.migrated import migrate_apart, migrated_file, new_identity
 from tests.app.plane import Plane, serving, settings_in
+from tests.app.real_node import governing
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane as DataPlane
 from tests.postgres_cluster import PostgresCluster, find_binaries
 from tests.postgres_databases import Server, create, database_on, execute_apart, new_name
 from tests.require import require
@@ -127,3 +131,35 @@ def own_database(own_cluster: PostgresCluster, own_template: str) -> str:
     create(own_cluster.url, name, own_template)
     execute_apart(own_cluster.url(name), new_identity())
     return name
+
+
+@pytest.fixture
+def data_plane_settings() -> dict[str, str]:
+    """Settings of `data_plane`; modules replace them."""
+    return {}
+
+
+@pytest.fixture
+def data_plane(socket_dir: Path, data_plane_settings: dict[str, str]) -> Iterator[DataPlane]:
+    """A real data plane, which no request may have crashed."""
+    folder = socket_dir / "node"
+    folder.mkdir()
+    started = DataPlane(folder, data_plane_settings).start()
+    yield started
+    if started.alive:
+        started.kill()
+    assert "request_failed" not in started.log()
+
+
+@pytest.fixture
+async def governed(data_plane: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
+    """A plane with a real data plane in sync."""
+    async with governing(data_plane, socket_dir) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(data_plane: DataPlane) -> Iterator[Client]:
+    """An engine that is attached to the real data plane."""
+    with attach(data_plane.socket, [make.space()], timeout_s=60) as client:
+        yield client

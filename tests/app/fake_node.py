@@ -111,7 +111,7 @@ class FakeNode:
         self.tiers: list[TierSpec] = []
         self.bodies: dict[str, bytes] = {}
         self.received: list[Snapshot] = []
-        self.asked: list[str] = []
+        self.requested_keys: list[str] = []
         self.described = 0
         self.swept: list[Invalidate | Demote] = []
         self.expelled: list[Expel] = []
@@ -120,7 +120,7 @@ class FakeNode:
         self.prefixes: list[Prefix] = []
         """With their keys, which `PrefixKeys` alone gives out."""
         self.labels: list[str] = []
-        """Of prefixes whose keys were asked for."""
+        """Of prefixes whose keys were requested."""
         self.trace: list[bytes] = []
         """Parts of lines, as they are given out."""
         self.traced: list[Trace] = []
@@ -195,8 +195,8 @@ class FakeNode:
 
     def drift(self, kind: str) -> None:
         """Lose what was applied, as a bug or a hand on the node would."""
-        held = self.observed[kind]
-        self.observed[kind] = Observed(held.generation, digest_of(b"something else"), held.store)
+        observed = self.observed[kind]
+        self.observed[kind] = Observed(observed.generation, digest_of(b"something else"), observed.store)
 
     def stats_now(self) -> NodeStats:
         observed = {
@@ -250,7 +250,7 @@ class FakeNode:
         missing = [d for d in self._named(message) if d not in self.bodies]
         if missing:
             self._waiting[message.nonce] = message
-            self.asked += missing
+            self.requested_keys += missing
             return NeedBodies(message.nonce, missing)
         return self._apply(message)
 
@@ -344,14 +344,18 @@ class FakeNode:
         return sorted({pin.keys_digest for pin in msgspec.msgpack.decode(snapshot.body, type=list[PinSpec])})
 
     def _apply(self, snapshot: Snapshot) -> Ack | Nack:
-        held = self.observed.get(snapshot.type)
+        observed = self.observed.get(snapshot.type)
         faults = list(self.faults)
-        if held is not None and held.store == snapshot.store and held.generation > snapshot.generation:
-            faults.append(Fault("generation", "stale_generation", f"{held.generation} is applied"))
+        if (
+            observed is not None
+            and observed.store == snapshot.store
+            and observed.generation > snapshot.generation
+        ):
+            faults.append(Fault("generation", "stale_generation", f"{observed.generation} is applied"))
         if digest_of(snapshot.body) != snapshot.digest:
             faults.append(Fault("digest", "bad_digest", "the body is another one"))
         if faults:
-            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, held)
+            return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
         if snapshot.type == "quotas":
             self.quotas = msgspec.msgpack.decode(snapshot.body, type=list[QuotaSpec])
         elif snapshot.type == "policies":

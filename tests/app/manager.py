@@ -99,7 +99,7 @@ class Manager:
         return response
 
     async def stream(self) -> AsyncGenerator[dict[str, Any], None]:
-        """What the stream tells from now on."""
+        """Events that the stream sends from now on."""
         async with self.http.stream("GET", "/api/v1/events") as response:
             name = ""
             async for line in response.aiter_lines():
@@ -135,7 +135,7 @@ async def running(*managers: Manager) -> AsyncIterator[None]:
 
 
 async def until(holds: Callable[[], Any], timeout_s: float = 60.0) -> None:
-    """`holds` is asked again and again; it may await."""
+    """`holds` is called repeatedly; it may await."""
     deadline = time.monotonic() + timeout_s
     while True:
         answer = holds()

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from app.asgi import App, create_app
 from app.http.middleware.server_protocol import protocol_of
@@ -36,7 +38,7 @@ IMPATIENT = pytest.mark.parametrize("settings", [SILENT], indirect=True, ids=["i
 
 
 def settings_in(folder: Path, database_url: str = "", **app: Any) -> Settings:
-    """Settings of a plane that is not alone in the world: its node is somebody else's.
+    """Settings of a plane whose node runs apart from it.
 
     A machine may be busy for many seconds: nodes are given that time to answer. See `IMPATIENT`.
     """
@@ -84,14 +86,19 @@ class Plane:
         assert len(items) == 1
         return items[0]
 
+    async def samples(self) -> list[Sample]:
+        """Return the samples of a scrape."""
+        text = (await self.http.get("/metrics")).text
+        return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
     async def until(self, holds: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
-        """Wait for something about the fleet; what nodes tell of themselves does not beat its pulse."""
+        """Wait for a state of the fleet; reports of nodes do not notify its change signal."""
         change_signal, deadline = self.app.parts.fleet.change_signal, time.monotonic() + timeout_s
         while not await change_signal.until(holds, LOOK_S):
             assert time.monotonic() < deadline, "it never came"
 
-    async def until_fact(self, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
-        """Fields of the next fact of this name (or of one among the last 20)."""
+    async def until_event(self, name: str, timeout_s: float = WAIT_S) -> dict[str, Any]:
+        """Fields of the next event of this name, or of one among the last 20."""
         bus = self.app.parts.bus
         with bus.subscribe() as subscriber:
             events = list(bus.recent)
@@ -123,7 +130,7 @@ class Plane:
 
 
 class _Unconditional(httpx.Auth):
-    """Says `If-Match: *` when the server wants to hear what is expected: most tests do not care."""
+    """Sends `If-Match: *` when the server requires a precondition: most tests do not care."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         response = yield request

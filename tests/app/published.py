@@ -1,4 +1,4 @@
-"""The description of the API as it was published. To make it anew takes seconds of CPU time in each process.
+"""The description of the API as it was published. To build it again takes seconds of CPU time in each process.
 
 `tests/app/cli/test_up.py` compares it with the one that the code makes now.
 """

@@ -77,10 +77,10 @@ class Up:
 
 def _end_data_planes(state_dir: str) -> None:
     """Kill what a killed Larder left serving in a folder of ours."""
-    wanted = f"LARDER_STATE_DIR={state_dir}".encode()
+    variable = f"LARDER_STATE_DIR={state_dir}".encode()
     for folder in Path("/proc").iterdir():
         try:
-            ours = folder.name.isdigit() and wanted in (folder / "environ").read_bytes().split(b"\0")
+            ours = folder.name.isdigit() and variable in (folder / "environ").read_bytes().split(b"\0")
             if ours and b"dataplane" in (folder / "cmdline").read_bytes():
                 os.kill(int(folder.name), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError, PermissionError):

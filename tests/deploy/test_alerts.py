@@ -49,8 +49,8 @@ TIER = {"node": "gpu-1", "tier": "disk"}
 GPU = {"node": "gpu-1", "device": "GPU-7717ca5e"}
 MANAGER = {"instance": "larder:8470"}
 UP = {"job": "larder", **MANAGER}
-ASKED = labelled("larder_tenant_requested_blocks_total", **TENANT)
-ASKED_BY_DEFAULT = labelled("larder_tenant_requested_blocks_total", **NODE)
+REQUESTED = labelled("larder_tenant_requested_blocks_total", **TENANT)
+REQUESTED_BY_DEFAULT = labelled("larder_tenant_requested_blocks_total", **NODE)
 FOUND = labelled("larder_tenant_hit_blocks_total", **TENANT)
 REFUSED = "larder_tenant_refused_blocks_total"
 LAG = labelled("larder_generation_lag", **PUSHED, **MANAGER)
@@ -99,10 +99,7 @@ def grew(name: str, labels: dict[str, str]) -> Case:
 def ratio(before: int, now: int, each: int = 1200) -> Series:
     """A tenant asks for `each` blocks in ten minutes; of a hundred, `before` are found for a day, and then `now`."""
     found = each * before // 100
-    return {
-        ASKED: f"0+{each}x180",
-        FOUND: f"0+{found}x144 {found * 144}+{each * now // 100}x30",
-    }
+    return {REQUESTED: f"0+{each}x180", FOUND: f"0+{found}x144 {found * 144}+{each * now // 100}x30"}
 
 
 CASES = {
@@ -163,12 +160,12 @@ CASES = {
     ),
     "LarderStoresRefused": Case(
         {**TENANT, "reason": "pool_full"},
-        {labelled(REFUSED, reason="pool_full", **TENANT): "0+61x40", ASKED: "0+1200x40"},
-        {labelled(REFUSED, reason="pool_full", **TENANT): "0+59x40", ASKED: "0+1200x40"},
+        {labelled(REFUSED, reason="pool_full", **TENANT): "0+61x40", REQUESTED: "0+1200x40"},
+        {labelled(REFUSED, reason="pool_full", **TENANT): "0+59x40", REQUESTED: "0+1200x40"},
         also_below=[
-            {labelled(REFUSED, reason="not_admitted", **TENANT): "0+600x40", ASKED: "0+1200x40"},
-            {labelled(REFUSED, reason="draining", **TENANT): "0+600x40", ASKED: "0+1200x40"},
-            {labelled(REFUSED, reason="pool_full", **TENANT): "0+5x40", ASKED: "0x40"},
+            {labelled(REFUSED, reason="not_admitted", **TENANT): "0+600x40", REQUESTED: "0+1200x40"},
+            {labelled(REFUSED, reason="draining", **TENANT): "0+600x40", REQUESTED: "0+1200x40"},
+            {labelled(REFUSED, reason="pool_full", **TENANT): "0+5x40", REQUESTED: "0x40"},
         ],
     ),
     "LarderFloorNotEffective": compared(
@@ -214,9 +211,7 @@ CASES = {
 }
 FURTHER = {
     "LarderDataPlaneRestarts": Case(  # of a data plane that never joined
-        MANAGER,
-        {RESTARTS: "0x20 1x2 2x2 3x20"},
-        {RESTARTS: "0x20 1x2 2x20"},
+        MANAGER, {RESTARTS: "0x20 1x2 2x2 3x20"}, {RESTARTS: "0x20 1x2 2x20"}
     ),
     "LarderEventsDropped": Case(
         {"plane": "management", "event": "quota.changed"},
@@ -230,14 +225,14 @@ FURTHER = {
     ),
     "LarderHitRatioCollapsed": Case(  # a fleet that has no day before
         TENANT,
-        {ASKED: "0+120x300", FOUND: "0+96x120 11520+24x180"},
-        {ASKED: "0+120x300", FOUND: "0+96x120 11520+60x180"},
+        {REQUESTED: "0+120x300", FOUND: "0+96x120 11520+24x180"},
+        {REQUESTED: "0+120x300", FOUND: "0+96x120 11520+60x180"},
         at=170,
     ),
     "LarderStoresRefused": Case(  # the default tenant has no label
         {**NODE, "reason": "over_limit"},
-        {labelled(REFUSED, reason="over_limit", **NODE): "0+61x40", ASKED_BY_DEFAULT: "0x40"},
-        {labelled(REFUSED, reason="over_limit", **NODE): "0+5x40", ASKED_BY_DEFAULT: "0x40"},
+        {labelled(REFUSED, reason="over_limit", **NODE): "0+61x40", REQUESTED_BY_DEFAULT: "0x40"},
+        {labelled(REFUSED, reason="over_limit", **NODE): "0+5x40", REQUESTED_BY_DEFAULT: "0x40"},
     ),
 }
 
@@ -307,13 +302,13 @@ def test_an_alert_fires_and_does_not_fire_just_below(alert: str, case: Case, tmp
 
 
 @pytest.mark.parametrize("alert", RULE)
-def test_an_alert_says_what_is_wrong_where_and_what_to_do(alert: str) -> None:
+def test_an_alert_has_its_cause_its_location_and_the_action(alert: str) -> None:
     rule = RULE[alert]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
     named = {label for label in CASES[alert].labels if label != "job"}
-    said = set(re.findall(r"\.Labels\.(\w+)", " ".join(rule["annotations"].values())))
-    assert named <= said
+    labels = set(re.findall(r"\.Labels\.(\w+)", " ".join(rule["annotations"].values())))
+    assert named <= labels
     page, _, heading = rule["annotations"]["runbook_url"].partition("#")
     assert page == f"http://127.0.0.1:8470/{RUNBOOK.relative_to(ROOT)}"
     section = sections(RUNBOOK)[heading]

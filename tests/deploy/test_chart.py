@@ -159,10 +159,7 @@ def test_large_numbers_stay_whole(helm: Any) -> None:
         "env": {"LARDER_DATAPLANE__MAX_BLOCKS": 4000000, "LARDER_DATAPLANE__PIN_BUDGET_RATIO": 0.25},
     }
     env = {"LARDER_APP__MAX_KEPT_PUSHES": 5000000}
-    values = {
-        "dataplane": large,
-        "manager": {"env": env},
-    }
+    values = {"dataplane": large, "manager": {"env": env}}
     found = manifests(helm, values)
     assert not [name for name, each in found.items() if re.search(r"\de\+\d", json.dumps(each))]
     daemons = found["DaemonSet/larder-dataplane"]
@@ -202,7 +199,7 @@ def test_managers_are_spread_and_their_ingress_is_an_allowed_host(helm: Any) -> 
         assert pod(found[name])["priorityClassName"] == "system-cluster-critical"
 
 
-def test_what_is_optional_is_left_out(helm: Any) -> None:
+def test_optional_fields_are_left_out(helm: Any) -> None:
     assert set(manifests(helm, {})) == {
         "Deployment/larder-manager",
         "PodDisruptionBudget/larder-manager",
@@ -241,7 +238,7 @@ def test_alerts_and_dashboards_are_those_of_the_other_deployments(helm: Any) -> 
         assert json.loads(data[file.name]) == json.loads(file.read_bytes())
 
 
-def test_alerts_lead_to_the_runbook_that_the_service_serves_unless_told_otherwise(helm: Any) -> None:
+def test_alerts_link_to_the_runbook_of_the_service_by_default(helm: Any) -> None:
     found = manifests(helm, {"metrics": {"prometheusRule": {"enabled": True}}}, "kv")
     groups = found["PrometheusRule/kv-larder"]["spec"]["groups"]
     links = {
@@ -374,10 +371,7 @@ def test_each_revision_replaces_the_join_token(helm: Any, socket_dir: Path, tmp_
     for name, text in {"token": "of-the-pod", "namespace": "inference", "admin": ADMIN}.items():
         (tmp_path / name).write_text(text)
     port = free_port()
-    settings = {
-        "LARDER_APP__ADMIN_TOKEN": ADMIN,
-        "LARDER_APP__JOIN_URL": f"tcp://127.0.0.1:{port}",
-    }
+    settings = {"LARDER_APP__ADMIN_TOKEN": ADMIN, "LARDER_APP__JOIN_URL": f"tcp://127.0.0.1:{port}"}
     with running(socket_dir, **settings) as larder, Cluster() as cluster:
         threading.Thread(target=cluster.serve_forever, daemon=True).start()
         environ = environment_of(job) | {
@@ -452,7 +446,7 @@ def test_engines_map_the_memory_of_the_data_plane_of_their_node(helm: Any, mode:
 
 
 @pytest.mark.parametrize("values", VALUES)
-def test_the_holder_of_a_node_shares_what_its_data_plane_has(helm: Any, values: dict[str, Any]) -> None:
+def test_the_holder_of_a_node_shares_the_mounts_of_its_data_plane(helm: Any, values: dict[str, Any]) -> None:
     found = manifests(helm, values)
     holding, serving = (pod(found[f"DaemonSet/larder-{name}"]) for name in ("holder", "dataplane"))
     for name in ("hostIPC", "securityContext", "nodeSelector", "tolerations", "affinity"):

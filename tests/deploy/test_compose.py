@@ -66,7 +66,7 @@ def test_every_image_has_a_version(file: str) -> None:
         assert not image.endswith(":latest")
 
 
-def test_every_service_says_when_it_is_healthy() -> None:
+def test_every_service_has_a_health_check() -> None:
     base = services("docker-compose.yml")
     for file in FILES:
         for name, service in services(file).items():
@@ -75,7 +75,7 @@ def test_every_service_says_when_it_is_healthy() -> None:
             )
 
 
-def test_a_service_that_cannot_say_it_is_scraped() -> None:
+def test_services_without_a_health_check_are_scraped() -> None:
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
     targets = [job["static_configs"][0]["targets"][0] for job in config["scrape_configs"]]
     for name, service in services("docker-compose.yml").items():
@@ -83,7 +83,7 @@ def test_a_service_that_cannot_say_it_is_scraped() -> None:
             assert any(target.startswith(f"{name}:") for target in targets), name
 
 
-def test_services_mount_what_is_there_and_secrets_lie_outside_of_the_tree() -> None:
+def test_services_mount_existing_files_and_secrets_lie_outside_of_the_tree() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     for name, service in compose["services"].items():
         for volume in service.get("volumes", []):
@@ -104,7 +104,7 @@ def test_grafana_reads_secrets_that_it_has() -> None:
     assert set(re.findall(r"/run/secrets/(\w+)", text)) == secrets
 
 
-def test_spans_go_to_the_collector_and_from_there_to_the_trace_store() -> None:
+def test_spans_reach_the_collector_and_the_trace_store() -> None:
     found = services("docker-compose.yml")
     config = yaml.safe_load((ROOT / "deploy/otel/collector.yml").read_text(encoding="utf-8"))
     receiver = config["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
@@ -146,7 +146,7 @@ def test_the_image_runs_as_a_user_without_rights_and_reports_its_health() -> Non
         assert not image.endswith(":latest")
 
 
-def test_the_image_copies_what_is_there_and_what_dockerignore_lets_through() -> None:
+def test_the_image_copies_existing_files_that_dockerignore_permits() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     let_through = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
     for copied in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE):

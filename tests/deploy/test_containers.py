@@ -122,8 +122,8 @@ def test_the_cache_outlives_kills_and_restarts_of_the_container(socket_dir: Path
                     assert engine.lookup(tokens, "read") == 4
                     assert check_chunks(engine, segment, tokens, 1, "read")
                 assert (end(number) == 0) == (number == signal.SIGTERM), log.read_text()
-        held = describe(socket_dir)
-        assert held is not None
-        assert held.seconds_left is not None
+        memory = describe(socket_dir)
+        assert memory is not None
+        assert memory.seconds_left is not None
         assert end_holder(signal.SIGTERM) == 0
     assert not list(Path("/dev/shm").glob(f"*test-{os.getpid()}"))

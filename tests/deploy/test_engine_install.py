@@ -103,9 +103,9 @@ def test_a_laptop_installs_the_commands_without_a_server(tmp_path: Path, wheels:
     assert tops - {"web"} == {"app", "dataplane", "migrations"}
     larder = python.with_name("larder")
     for command in (("status",), ("version", "-o", "yaml"), ("quotas", "list")):
-        asked = run(larder, *command, "--url", "http://127.0.0.1:9", cwd=tmp_path)
-        assert asked.returncode == 6
-        assert "no Larder answers at http://127.0.0.1:9" in asked.stderr
+        completed = run(larder, *command, "--url", "http://127.0.0.1:9", cwd=tmp_path)
+        assert completed.returncode == 6
+        assert "no Larder answers at http://127.0.0.1:9" in completed.stderr
     for name in ("up", "doctor", "dataplane"):
         refused = run(larder, name, cwd=tmp_path)
         assert refused.returncode == 2

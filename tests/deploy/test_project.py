@@ -59,12 +59,14 @@ def test_every_dependency_has_a_tested_version_that_fits(
         *project["dependencies"],
         *(each for extra in extras.values() for each in extra),
     ]:
-        wanted = Requirement(text)
-        if wanted.name in (project["name"], engine["name"]):
+        requirement = Requirement(text)
+        if requirement.name in (project["name"], engine["name"]):
             continue
-        assert wanted.name in pinned, f"constraints.txt has no {wanted.name}: run `make constraints`"
-        for found in pinned[wanted.name]:
-            assert found in wanted.specifier, f"{wanted} is tested with {found}"
+        assert requirement.name in pinned, (
+            f"constraints.txt has no {requirement.name}: run `make constraints`"
+        )
+        for found in pinned[requirement.name]:
+            assert found in requirement.specifier, f"{requirement} is tested with {found}"
 
 
 def test_the_constraints_leave_the_cuda_packages_to_torch() -> None:
@@ -91,7 +93,7 @@ def tracked() -> list[str]:
     return [name for name in listed.stdout.split("\0") if (ROOT / name).is_file()]
 
 
-def test_no_file_is_at_the_top_that_is_not_meant_to_be_there() -> None:
+def test_no_unexpected_file_is_at_the_top() -> None:
     assert {name for name in tracked() if "/" not in name} - TOP_LEVEL == set()
 
 
@@ -126,7 +128,7 @@ def test_make_alone_prints_the_menu() -> None:
     assert set(MENU) <= set(re.findall(r"^ +make (\w+) +\S", menu, re.MULTILINE))
 
 
-def test_make_says_what_is_missing_when_there_is_no_python(tmp_path: Path) -> None:
+def test_make_reports_a_missing_python(tmp_path: Path) -> None:
     require(shutil.which("make"), "make is not installed")
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "dataplane").mkdir()

@@ -185,9 +185,9 @@ class Stack:
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """Series with a value at some time since the start."""
-        asked = {"query": expr, "start": self.began, "end": time.time(), "step": 1}
+        parameters = {"query": expr, "start": self.began, "end": time.time(), "step": 1}
         try:
-            answer = self.prometheus.get("/api/v1/query_range", params=asked)
+            answer = self.prometheus.get("/api/v1/query_range", params=parameters)
         except httpx.TransportError:
             return []
         if answer.status_code == 503:  # it starts
@@ -246,8 +246,7 @@ def exercise(made: Stack) -> None:
 
         settled(found, "what was stored")
         settled(
-            lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'),
-            "its figures",
+            lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'), "its figures"
         )
         client.store([*range(2000, 3024)])
         client.lookup(TOKENS, "s")
@@ -282,14 +281,14 @@ def test_an_alert_reaches_its_receiver_and_larder(stack: Stack) -> None:
 def test_every_panel_has_data(stack: Stack) -> None:
     for name, title, expr in QUERIES:
         if title not in NEEDS_A_GPU:
-            asked = substituted(expr)
-            settled(partial(stack.query, asked), f"{name}, {title}: {asked}")
+            query = substituted(expr)
+            settled(partial(stack.query, query), f"{name}, {title}: {query}")
 
 
 def substituted(expr: str) -> str:
-    asked = expr.replace("$__rate_interval", "10s").replace("$node", ".*").replace("$tenant", ".*")
-    assert "$" not in asked, asked
-    return asked
+    query = expr.replace("$__rate_interval", "10s").replace("$node", ".*").replace("$tenant", ".*")
+    assert "$" not in query, query
+    return query
 
 
 @pytest.mark.full
@@ -297,9 +296,9 @@ def test_variables_have_values(stack: Stack) -> None:
     for name, dashboard in DASHBOARDS.items():
         for variable in dashboard["templating"]["list"]:
             if variable["type"] == "query":
-                asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
-                assert asked
-                query, label = asked.groups()
+                match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+                assert match
+                query, label = match.groups()
                 expr = query.replace("$node", ".*")
                 settled(partial(stack.values, expr, label), f"{name}: {variable['name']}")
 

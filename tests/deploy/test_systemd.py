@@ -73,7 +73,7 @@ def test_systemd_accepts_the_units(manager: str, units: Path, tmp_path: Path) ->
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_units_set_what_larder_knows_and_keep_the_planes_apart(units: Path) -> None:
+def test_the_units_set_known_settings_and_separate_the_planes(units: Path) -> None:
     settings = load(environ=environment_of(units / "larder.service"))
     assert not settings.app.embedded_data_plane
     managing, serving = (settings_of(units / name) for name in ("larder.service", "larder-dataplane.service"))
@@ -90,7 +90,7 @@ def test_a_data_plane_that_crashes_is_always_started_again(units: Path) -> None:
     assert (serving["Restart"], serving["StartLimitIntervalSec"]) == (["on-failure"], ["0"])
 
 
-def test_the_api_asks_for_a_token_from_the_start(manager: str, units: Path, tmp_path: Path) -> None:
+def test_the_api_requires_a_token_from_the_start(manager: str, units: Path, tmp_path: Path) -> None:
     assert requires_token(load(environ=environment_of(units / "larder.service")))
     assert "larder login --setup" in install(tmp_path, manager).output
 
@@ -247,9 +247,9 @@ def test_the_cache_outlives_a_restart_or_a_kill_of_either_service(
                 for i in room.writable:
                     room.array(i)[:] = 7 + i
                 assert room.commit().blocks == 2
-        held = describe(socket_dir)
-        assert held is not None
-        assert (held.pid, held.blocks, held.connected) == (first.pid, 2, False)
+        memory = describe(socket_dir)
+        assert memory is not None
+        assert (memory.pid, memory.blocks, memory.connected) == (first.pid, 2, False)
         with service(serving, overrides, log) as killed:
             read()
             os.killpg(killed.pid, signal.SIGKILL)

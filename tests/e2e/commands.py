@@ -51,19 +51,19 @@ def _serve(listening: socket.socket) -> None:
     running: list[threading.Thread] = []
     while True:
         try:
-            asked, _ = listening.accept()
+            connection, _ = listening.accept()
         except OSError:
             break
-        running.append(threading.Thread(target=_answer, args=[asked], name="command"))
+        running.append(threading.Thread(target=_answer, args=[connection], name="command"))
         running[-1].start()
     join(*running)
 
 
-def _answer(asked: socket.socket) -> None:
-    with asked:
-        body, streams, _, _ = socket.recv_fds(asked, MAX_REQUEST, 3)
+def _answer(connection: socket.socket) -> None:
+    with connection:
+        body, streams, _, _ = socket.recv_fds(connection, MAX_REQUEST, 3)
         try:
-            asked.send(b"%d" % _run(json.loads(body), streams))
+            connection.send(b"%d" % _run(json.loads(body), streams))
         except BrokenPipeError:
             pass
         finally:

@@ -25,7 +25,8 @@ def opened(larder: Larder, browser: Browser, token: str = "", **options: Any) ->
         page = context.new_page()
         page.on("pageerror", lambda error: thrown.append(str(error)))
         page.on(
-            "request", lambda asked: None if asked.url.startswith(larder.url) else foreign.append(asked.url)
+            "request",
+            lambda request: None if request.url.startswith(larder.url) else foreign.append(request.url),
         )
         page.goto(larder.url)
         if token:

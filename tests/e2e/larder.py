@@ -30,7 +30,7 @@ APPLIED_WITHIN = "30s"
 
 
 def keys(name: str, count: int) -> list[bytes]:
-    """A chain of keys that nobody else has."""
+    """A chain of keys that no other test has."""
     return [sha256(f"{name}/{at}".encode()).digest() for at in range(count)]
 
 

@@ -438,8 +438,8 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         press(form, "Check")
         press(form, "Save")
         press(form, "Done")
-        kept = larder.get("tokenizers/words")
-        assert (kept["digest"], kept["note"]) == (digest, "of June"), "the file stays"
+        record = larder.get("tokenizers/words")
+        assert (record["digest"], record["note"]) == (digest, "of June"), "the file stays"
         for width, dark in ((1280, False), (400, False), (1280, True), (400, True)):
             page.set_viewport_size({"width": width, "height": 1000})
             page.emulate_media(color_scheme="dark" if dark else "light")

@@ -70,7 +70,7 @@ async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_
         assert [text for text in (emulated.device.uuid, "2/2", "8 MiB") if text not in out] == []
         scrape = (await plane.http.get("/metrics")).text
         assert f'device="{emulated.device.uuid}"' in scrape
-        assert await plane.until_fact("gpu_copy_pool.created")
+        assert await plane.until_event("gpu_copy_pool.created")
 
         many = make.keys(12)  # of 1 MiB each
 

@@ -111,7 +111,7 @@ def larder(socket_dir: Path) -> Iterator[Larder]:
         yield one
 
 
-def test_a_block_that_is_not_run_says_why() -> None:
+def test_a_block_that_is_not_run_has_a_reason() -> None:
     assert {name: page.unmarked for name, page in READ.items() if page.unmarked} == {}
 
 
@@ -128,7 +128,7 @@ def test_the_guides_have_commands() -> None:
         if page.commands
     ],
 )
-def test_every_command_of_a_page_does_what_it_shows(larder: Larder, tmp_path: Path, name: str) -> None:
+def test_every_command_of_a_page_prints_the_shown_output(larder: Larder, tmp_path: Path, name: str) -> None:
     commands = READ[name].commands
     with larder.engine() as engine:
         chain = keys("wild", 4)
@@ -186,10 +186,10 @@ def run(larder: Larder, texts: list[str], folder: Path, programs: Path) -> list[
         timeout=120,
         check=True,
     )
-    printed, said = ended.stdout.split(f"{END}\n"), ended.stderr.split(f"{END}\n")
-    assert len(printed) == len(said) == len(texts) + 1, ended.stderr
+    printed, printed_errors = ended.stdout.split(f"{END}\n"), ended.stderr.split(f"{END}\n")
+    assert len(printed) == len(printed_errors) == len(texts) + 1, ended.stderr
     results = []
-    for out, err in zip(printed[:-1], said[:-1], strict=True):
+    for out, err in zip(printed[:-1], printed_errors[:-1], strict=True):
         code = int(re.findall(rf"{CODE}(\d+)", out)[-1])
         statuses = [int(found) for found in re.findall(rf"{STATUS}(\d+)", err)]
         errors = re.sub(rf"(?:{STATUS}|{CODE})\d+\n", "", err)

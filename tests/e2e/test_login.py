@@ -12,7 +12,7 @@ from tests.e2e.larder import running
 
 
 @pytest.mark.browser
-def test_the_dashboard_asks_for_a_token_and_shows_what_it_may(socket_dir: Path, browser: Browser) -> None:
+def test_the_dashboard_requires_a_token_and_shows_what_it_permits(socket_dir: Path, browser: Browser) -> None:
     with running(socket_dir) as larder:
         made = larder.api.post("/api/v1/tokens", json={"name": "root", "role": "admin"}).json()
         larder.api.headers["Authorization"] = f"Bearer {made['token']}"

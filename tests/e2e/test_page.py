@@ -36,15 +36,7 @@ def test_quota_pin_and_node_are_seen_live_without_an_external_request(
         for _ in range(5):
             cached(engine, prompt)
             engine.lookup(prompt, tenant="chat")
-        for text in (
-            "acme",
-            "chat",
-            "scanner",
-            "768 KiB",
-            "over limit",
-            "1 engine",
-            "pin.created",
-        ):
+        for text in ("acme", "chat", "scanner", "768 KiB", "over limit", "1 engine", "pin.created"):
             expect(page.get_by_role("main").get_by_text(text).first).to_be_visible()
         expect(page.get_by_text("in sync", exact=True).first).to_be_visible()
         page.get_by_role("link", name="Pins").click()

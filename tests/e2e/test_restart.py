@@ -109,7 +109,7 @@ def pinned(larder: Larder, name: str) -> tuple[int, int]:
     return pin["resident"], pin["resolved"]
 
 
-def test_a_stop_and_a_start_keep_blocks_and_pins_and_the_terminal_says_so(larder: Restarted) -> None:
+def test_a_stop_and_a_start_keep_blocks_and_pins_and_report_it(larder: Restarted) -> None:
     tokens = list(range(4))
     blocks = chain(tokens, cache_salt="acme", chunk_tokens=1)
     larder.put("pins/p", model=MODEL, tenant="acme", tokens=tokens, chunk_tokens=1, strength="guaranteed")
@@ -117,8 +117,8 @@ def test_a_stop_and_a_start_keep_blocks_and_pins_and_the_terminal_says_so(larder
         assert store(client, blocks, "acme") == 4
         until(lambda: pinned(larder, "p") == (4, 4), "the pin holds its blocks")
         larder.stop(signal.SIGINT)
-        (kept,) = larder.log_lines("memory.kept")
-        assert (kept["blocks"], kept["bytes"]) == (4, 4 * BLOCK_BYTES)
+        (line,) = larder.log_lines("memory.kept")
+        assert (line["blocks"], line["bytes"]) == (4, 4 * BLOCK_BYTES)
         assert read(client, blocks, "acme") == 4, "engines read on"
         larder.up()
         (adopted,) = until(lambda: larder.log_lines("memory.adopted"), "the adoption is logged")
@@ -208,7 +208,7 @@ def test_connections_that_come_during_a_restart_are_answered(larder: Restarted) 
     assert answered
 
 
-def test_a_restart_that_would_lose_the_cache_is_refused_with_what_would_be_lost(larder: Restarted) -> None:
+def test_a_restart_that_would_lose_the_cache_is_refused_with_the_amount(larder: Restarted) -> None:
     tokens = list(range(3))
     blocks = chain(tokens, chunk_tokens=1)
     larder.put("pins/precious", model=MODEL, tokens=tokens, chunk_tokens=1, strength="guaranteed")
@@ -240,9 +240,9 @@ def test_a_restart_that_would_lose_the_cache_is_refused_with_what_would_be_lost(
     assert (begun["kind"], begun["released"], begun["lost_blocks"]) == ("cold", True, 3)
 
 
-def test_a_restart_into_settings_that_cannot_be_is_refused_before_anything_stops(larder: Restarted) -> None:
+def test_a_restart_with_invalid_settings_is_refused_before_anything_stops(larder: Restarted) -> None:
     before = larder.pid()
-    for written, said in (
+    for written, expected in (
         ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
         ("[dataplane]\nno_such = 1\n", "no_such"),
         ("[app\n", "larder.toml"),
@@ -252,7 +252,7 @@ def test_a_restart_into_settings_that_cannot_be_is_refused_before_anything_stops
         for options in ((), ("--fresh",)):
             refused = larder.cli("restart", *options)
             assert refused.returncode == 1
-            assert said in refused.stderr
+            assert expected in refused.stderr
         assert larder.pid() == before
         assert larder.ready()
 
@@ -264,7 +264,7 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
     with larder.engine() as client:
         assert store(client, blocks) == 3
         larder.stop()
-        for written, said in (
+        for written, expected in (
             ("[dataplane]\ntick_s = 'soon'\n", "tick_s"),
             ("[app]\njoin_url = 'tcp://somewhere'\n", "join_url"),
         ):
@@ -275,7 +275,7 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
                 failed = subprocess.run(command, env=larder.environ, stderr=output, timeout=90, check=False)
                 output.seek(0)
                 text = output.read()
-            assert (failed.returncode, said in text) == (1, True), text
+            assert (failed.returncode, expected in text) == (1, True), text
             assert not locked(larder.folder / "dataplane.lock")
         larder.config.write_text("")
         stopped = subprocess.Popen(
@@ -294,11 +294,11 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
 def locked(path: Path) -> bool:
     """Whether a process holds the lock. An attempt to take it could refuse it to a process that starts."""
     inode = f":{path.stat().st_ino} "
-    held = Path("/proc/locks").read_text().splitlines()
-    return any(inode in line and "FLOCK" in line and "->" not in line for line in held)
+    locks = Path("/proc/locks").read_text().splitlines()
+    return any(inode in line and "FLOCK" in line and "->" not in line for line in locks)
 
 
-def test_down_stops_and_says_how_much_it_released(larder: Restarted) -> None:
+def test_down_stops_and_reports_how_much_it_released(larder: Restarted) -> None:
     with larder.engine() as client:
         assert store(client, keys("lost", 5)) == 5
         completed = larder.cli("down")
@@ -317,7 +317,7 @@ def test_down_stops_and_says_how_much_it_released(larder: Restarted) -> None:
     assert (begun["kind"], begun["released"], begun["reason"]) == ("cold", True, "released by `larder down`")
 
 
-def test_down_releases_what_a_stopped_larder_left(larder: Restarted) -> None:
+def test_down_releases_the_memory_of_a_stopped_larder(larder: Restarted) -> None:
     with larder.engine() as client:
         assert store(client, keys("left", 2)) == 2
     larder.stop()
@@ -330,7 +330,7 @@ def test_down_releases_what_a_stopped_larder_left(larder: Restarted) -> None:
     assert json.loads(completed.stdout).items() >= released.items()
 
 
-def test_down_ends_a_data_plane_whose_larder_was_killed(larder: Restarted) -> None:
+def test_down_ends_a_data_plane_of_a_killed_larder(larder: Restarted) -> None:
     with larder.engine() as client:
         assert store(client, keys("orphan", 2)) == 2
     larder.process.kill()
@@ -339,7 +339,7 @@ def test_down_ends_a_data_plane_whose_larder_was_killed(larder: Restarted) -> No
     assert (completed.returncode, completed.stdout) == (0, "released 2 blocks (128 KiB)\n"), completed.stderr
 
 
-def test_a_fresh_start_releases_what_was_kept_and_says_how_much(larder: Restarted) -> None:
+def test_a_fresh_start_releases_the_memory_and_reports_how_much(larder: Restarted) -> None:
     with larder.engine() as client:
         assert store(client, keys("old", 3)) == 3
     larder.stop()

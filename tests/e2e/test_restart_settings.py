@@ -89,7 +89,7 @@ def write(larder: Restarted, **settings: Any) -> None:
     larder.config.write_text("\n".join(lines))
 
 
-def check_kept(larder: Restarted, client: Client, name: str) -> None:
+def check_cached(larder: Restarted, client: Client, name: str) -> None:
     """Check that every block is there, and that stores are served."""
     until(lambda: store(client, keys(f"{name}/after", 1)) == 1, f"stores are served after {name}")
     assert read(client, BLOCKS) == len(BLOCKS), name
@@ -102,7 +102,7 @@ def refuse(larder: Restarted, client: Client, name: str, **settings: Any) -> str
     restarted = larder.cli("restart")
     assert restarted.returncode == 1, (name, restarted.stdout, restarted.stderr)
     assert "Traceback" not in restarted.stderr, name
-    check_kept(larder, client, name)
+    check_cached(larder, client, name)
     return restarted.stderr
 
 
@@ -131,10 +131,10 @@ def test_a_gateway_that_cannot_listen_is_refused_before_anything_is_stopped(
     pid = larder.pid()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = refuse(larder, client, "lmcache_port", lmcache_port=port)
-        assert f"lmcache_port: tcp://127.0.0.1:{port} cannot be listened on: Address already in use" in said
-        said = refuse(larder, client, "lmcache_host", lmcache_port=port, dataplane__lmcache_host=FOREIGN)
-        assert "Cannot assign requested address" in said
+        output = refuse(larder, client, "lmcache_port", lmcache_port=port)
+        assert f"lmcache_port: tcp://127.0.0.1:{port} cannot be listened on: Address already in use" in output
+        output = refuse(larder, client, "lmcache_host", lmcache_port=port, dataplane__lmcache_host=FOREIGN)
+        assert "Cannot assign requested address" in output
     assert larder.pid() == pid, "nothing was stopped"
 
 
@@ -145,15 +145,15 @@ def test_settings_that_fail_only_in_the_new_process_bring_the_old_one_back_with_
     pid = larder.pid()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        said = refuse(larder, client, "kv_events_url", kv_events_url=url)
-    assert "the new data plane did not start: " in said
-    assert "Address already in use" in said
-    assert "One with the old settings serves again" in said
+        output = refuse(larder, client, "kv_events_url", kv_events_url=url)
+    assert "the new data plane did not start: " in output
+    assert "Address already in use" in output
+    assert "One with the old settings serves again" in output
     assert larder.pid() != pid
     assert larder.start_of_cache()["kind"] == "warm"
     write(larder)
     assert larder.cli("restart").returncode == 0
-    check_kept(larder, client, "a restart that works")
+    check_cached(larder, client, "a restart that works")
 
 
 @pytest.mark.full
@@ -163,6 +163,6 @@ def test_no_setting_of_the_data_plane_loses_the_cache(larder: Restarted, client:
         "there is a value for every setting"
     )
     for name, value in WRONG.items():
-        said = refuse(larder, client, name, **{f"dataplane__{name}": value})
-        print(f"{name}: {said.strip()}")
-        assert name in said
+        output = refuse(larder, client, name, **{f"dataplane__{name}": value})
+        print(f"{name}: {output.strip()}")
+        assert name in output

@@ -22,7 +22,7 @@ def panel(page: Page, name: str) -> Any:
     return page.get_by_role("region", name=name, exact=True)
 
 
-def a_tenant_is_found_capped_and_let_go_again(larder: Larder, page: Page) -> None:
+def a_tenant_is_limited_and_its_limit_removed(larder: Larder, page: Page) -> None:
     node = larder.node()["name"]
     expect(page.get_by_role("link", name="noisy")).to_be_visible()
     page.keyboard.press("Control+k")
@@ -118,7 +118,7 @@ def a_node_drains_and_serves_again(larder: Larder, page: Page) -> None:
     expect(panel(page, "Pushed snapshots").get_by_text("applied").first).to_be_visible()
 
 
-def a_policy_is_put_back_from_its_history(larder: Larder, page: Page) -> None:
+def a_policy_is_restored_from_its_history(larder: Larder, page: Page) -> None:
     larder.put("policies/default", algorithm="lru", note="first")
     etag = larder.get("policies/default")["etag"]
     changed = larder.api.put(
@@ -142,8 +142,8 @@ def a_policy_is_put_back_from_its_history(larder: Larder, page: Page) -> None:
     expect(first).to_contain_text("applied by 1 node")
 
 
-def a_token_is_made_and_used(larder: Larder, page: Page) -> None:
-    """Afterwards, nobody may do anything without a token."""
+def a_token_is_created_and_used(larder: Larder, page: Page) -> None:
+    """Afterwards, every request needs a token."""
     go(page, "settings")
     press(page, "New token")
     form = dialog(page, "New token")
@@ -175,9 +175,9 @@ def test_an_operator_works_in_the_dashboard_alone(socket_dir: Path, browser: Bro
         store(engine, prompt, "chat")
         store(engine, keys("noise", 20), "noisy")
         until(lambda: larder.get("tenants")["total"] == 2, "both tenants are seen")
-        a_tenant_is_found_capped_and_let_go_again(larder, page)
+        a_tenant_is_limited_and_its_limit_removed(larder, page)
         a_prompt_is_pinned_by_its_text(larder, page)
         blocks_are_counted_before_they_are_dropped(page)
         a_node_drains_and_serves_again(larder, page)
-        a_policy_is_put_back_from_its_history(larder, page)
-        a_token_is_made_and_used(larder, page)
+        a_policy_is_restored_from_its_history(larder, page)
+        a_token_is_created_and_used(larder, page)

@@ -29,7 +29,7 @@ def by_tenant(larder: Larder) -> dict[str, Any]:
     return {item["group"]: item for item in larder.get("usage?step=1d")["items"]}
 
 
-def test_tokens_served_and_bytes_held_are_told_for_each_tenant_in_json_and_csv(larder: Larder) -> None:
+def test_tokens_served_and_bytes_held_are_reported_for_each_tenant_in_json_and_csv(larder: Larder) -> None:
     rate = {"model": MODEL, "prefill_tokens_per_s": 1000}
     assert larder.api.put("/api/v1/rates/measured", json=rate).status_code == 201
     with larder.engine() as engine:
@@ -73,9 +73,7 @@ def test_tokens_served_and_bytes_held_are_told_for_each_tenant_in_json_and_csv(l
     assert larder.cli("rates", "delete", "other").returncode == 0
 
 
-def test_what_was_used_right_before_a_stop_is_written(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_use_right_before_a_stop_is_written(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(socket_dir)
     with running(socket_dir) as first:
         with first.engine() as engine:

@@ -133,12 +133,12 @@ def ask_at_once(managers: Shared, strangers: list[Stranger], token: JoinToken) -
     return ["joined" if isinstance(each, Joined) else each.code for each in replies]
 
 
-def new_token(managers: Shared, **fields: Any) -> JoinToken:
+def create_token(managers: Shared, **fields: Any) -> JoinToken:
     return parse_token(managers.fleet.token(managers.fleet.nodes["a"].machine, **fields))
 
 
 def test_a_token_lets_in_as_many_as_it_says_whoever_asks_whom_at_once(managers: Shared) -> None:
-    token = new_token(managers, uses=USES)
+    token = create_token(managers, uses=USES)
     with ExitStack() as stack:
         strangers = [stack.enter_context(Stranger(f"stranger-{n}")) for n in range(ASKING)]
         replies = ask_at_once(managers, strangers, token)
@@ -148,7 +148,7 @@ def test_a_token_lets_in_as_many_as_it_says_whoever_asks_whom_at_once(managers: 
 
 
 def test_a_name_is_one_nodes_and_a_node_that_asks_twice_is_one_node(managers: Shared) -> None:
-    token = new_token(managers, uses=None)
+    token = create_token(managers, uses=None)
     with ExitStack() as stack:
         namesakes = [stack.enter_context(Stranger("namesake")) for _ in range(8)]
         assert sorted(ask_at_once(managers, namesakes, token)) == ["joined"] + ["name_taken"] * 7
@@ -164,7 +164,7 @@ def test_a_name_is_one_nodes_and_a_node_that_asks_twice_is_one_node(managers: Sh
 def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
     managers: Shared, why: str
 ) -> None:
-    token = new_token(managers, ttl_s=0.001 if why == "expired" else 3600)
+    token = create_token(managers, ttl_s=0.001 if why == "expired" else 3600)
     if why == "revoked":
         managers.first.ask("DELETE", f"join-tokens/{token.id}")
     with ExitStack() as stack:

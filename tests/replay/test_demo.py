@@ -83,10 +83,10 @@ def test_a_demonstration_obeys_the_settings(socket_dir):
         command = [sys.executable, "-m", "app.demo"]
         with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as demo:
             assert demo.stdout is not None
-            said = iter(demo.stdout)
-            assert next(said).startswith(f"port {environ['LARDER_HTTP_PORT']} is in use")
-            url = next(said).split()[1]
-            token = next(said).split()[1]
+            lines = iter(demo.stdout)
+            assert next(lines).startswith(f"port {environ['LARDER_HTTP_PORT']} is in use")
+            url = next(lines).split()[1]
+            token = next(lines).split()[1]
             with httpx.Client(base_url=url, trust_env=False, timeout=60) as api:
                 assert api.get("/api/v1/nodes").status_code == 401
                 answer = api.get("/api/v1/nodes", headers={"Authorization": f"Bearer {token}"})
@@ -122,7 +122,7 @@ def _listed(api: httpx.Client) -> dict[str, Any] | None:
     return nodes[0] if nodes and nodes[0]["listed_blocks"] is None else None
 
 
-def test_the_demonstration_says_why_its_s3_tier_is_not_in_service():
+def test_the_demonstration_reports_why_its_s3_tier_is_not_in_service():
     refused = {"faults": {"node-a": [{"path": "tiers.s3", "message": "expected no such parameter"}]}}
     answers = iter([refused])
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=next(answers)))
@@ -133,18 +133,18 @@ def test_the_demonstration_says_why_its_s3_tier_is_not_in_service():
 
 def test_the_demonstration_waits_until_its_s3_tier_serves(monkeypatch):
     monkeypatch.setattr("app.demo.READY_S", 0.3)
-    held = {"serves": False, "reason": "no answer"}
-    tier = {"faults": {}, "status": {"nodes": {"node-a": {"state": "in_sync"}}}, "stats": {"node-a": held}}
+    stats = {"serves": False, "reason": "no answer"}
+    tier = {"faults": {}, "status": {"nodes": {"node-a": {"state": "in_sync"}}}, "stats": {"node-a": stats}}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=tier))
     with httpx.Client(base_url="http://test", transport=transport) as api:
         with pytest.raises(DemoError, match="the tier s3 is not in service after 0 s: no answer"):
             _wait_until_tier_serves(api, "/api/v1/tiers/s3")
-        held["serves"] = True
+        stats["serves"] = True
         _wait_until_tier_serves(api, "/api/v1/tiers/s3")
 
 
 @pytest.mark.full
-def test_a_demonstration_with_s3_serves_from_all_tiers_and_goes_on_after_a_kill(socket_dir):
+def test_a_demonstration_with_s3_serves_from_all_tiers_and_continues_after_a_kill(socket_dir):
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "16MiB", "LARDER_LMCACHE_PORT": "0"}
     environ |= {"LARDER_DATAPLANE__DISK_TIER_BYTES": "64MiB"}
@@ -185,7 +185,7 @@ def test_a_demonstration_with_s3_serves_from_all_tiers_and_goes_on_after_a_kill(
     assert ", 0 wrong" in summary
 
 
-def test_a_node_of_the_demonstration_allows_the_key_of_its_s3_tier_and_what_is_allowed_without(socket_dir):
+def test_a_node_of_the_demonstration_allows_the_key_of_its_s3_tier_and_the_defaults(socket_dir):
     parameters = demo_s3.record(1, socket_dir)["parameters"]
     for given in ("", "env:OTHER"):
         entries = demo_s3.allowed(socket_dir, given).split(",")
@@ -194,7 +194,7 @@ def test_a_node_of_the_demonstration_allows_the_key_of_its_s3_tier_and_what_is_a
         assert all(allowed_secrets.is_entry(entry) for entry in entries)
 
 
-def test_a_demonstration_with_s3_says_what_to_install(monkeypatch):
+def test_a_demonstration_with_s3_reports_what_to_install(monkeypatch):
     monkeypatch.setattr(demo_s3, "REQUIRED", ("moto", "no_such_module"))
     done = CliRunner().invoke(main, ["--s3"])
     assert done.exit_code == 1

@@ -24,7 +24,7 @@ def blocks(content):
     return rows
 
 
-def test_what_was_filled_verifies(content, blocks):
+def test_filled_bytes_verify(content, blocks):
     assert content.wrong(blocks, KEYS) == 0
 
 

@@ -20,7 +20,7 @@ BLOCK_BYTES = 4096
 
 @contextmanager
 def _data_plane(folder: Path) -> Iterator[ControlLink]:
-    """A data plane on a folder, asked over its control socket; killed without a chance to say anything."""
+    """A data plane on a folder, queried over its control socket; killed without a shutdown."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {
         "LARDER_STATE_DIR": str(folder),

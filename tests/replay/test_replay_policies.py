@@ -38,7 +38,7 @@ def trace_path(trace, tmp_path_factory):
         if name != "age_class"
     ],
 )
-def test_a_data_plane_hits_what_the_policy_alone_hits(trace, trace_path, name):
+def test_a_data_plane_has_the_hits_of_its_policy(trace, trace_path, name):
     expected = Simulator(POLICIES[name](), 60)
     chains = DerivedChains()
     for now, ids in enumerate(trace):
@@ -78,7 +78,7 @@ def test_under_pressure_only_second_sightings_are_stored(trace, trace_path):
     assert roomy["blocks_refused"].get("not_admitted", 0) == 0, "what goes was idle for longer than that"
 
 
-def test_a_data_plane_of_ones_own_starts_under_the_policy_it_is_given():
+def test_an_own_data_plane_starts_under_the_configured_policy():
     with own(1 << 20, policy=PolicySpec(POLICY_IN_FORCE, "arc", admission=True)) as plane:
         assert plane.control_url is not None
         with ControlLink(plane.control_url) as link:
@@ -86,7 +86,7 @@ def test_a_data_plane_of_ones_own_starts_under_the_policy_it_is_given():
     assert (policy.algorithm, policy.admission, policy.admission_idle_s) == ("arc", True, 240.0)
 
 
-def test_a_policy_that_the_data_plane_refuses_is_told_with_its_reason(trace_path):
+def test_a_policy_that_the_data_plane_refuses_is_shown_with_its_reason(trace_path):
     done = _replay(trace_path, "--admission", "--admission-idle", 1e12, "--speed", 2)
     assert done.returncode == 1
     assert "admission_idle_s" in done.stderr

@@ -79,7 +79,7 @@ def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_pa
 @pytest.mark.parametrize(
     "pool_blocks", [7, *(pytest.param(count, marks=pytest.mark.full) for count in (60, 150))]
 )
-def test_one_engine_hits_exactly_what_an_exact_lru_hits(trace, trace_path, pool_blocks):
+def test_one_engine_has_the_hits_of_an_exact_lru(trace, trace_path, pool_blocks):
     reference = ExactLru(pool_blocks)
     for ids in trace:
         reference.serve(ids)
@@ -96,16 +96,16 @@ def test_one_engine_hits_exactly_what_an_exact_lru_hits(trace, trace_path, pool_
 
 
 @pytest.mark.full
-def test_four_engines_share_one_pool_and_its_books_add_up(trace_path):
+def test_four_engines_share_one_pool_and_its_accounts_add_up(trace_path):
     result = _result(_replay(trace_path, "--engines", 4, "--pool-blocks", 150, "--json"))
     assert result["engines"] == 4
     assert result["blocks_hit"] > 0
     _assert_every_block_is_counted_once(result)
     _assert_bytes_are_right(result)
-    books = result["accounting"]
-    assert books["pool_bytes_equal"]
-    assert books["used_bytes"] == books["tenant_bytes"] == 150 * BLOCK_BYTES
-    assert books["reserved_bytes"] == books["quarantined_bytes"] == 0
+    accounting = result["accounting"]
+    assert accounting["pool_bytes_equal"]
+    assert accounting["used_bytes"] == accounting["tenant_bytes"] == 150 * BLOCK_BYTES
+    assert accounting["reserved_bytes"] == accounting["quarantined_bytes"] == 0
 
 
 @pytest.mark.full
@@ -137,7 +137,7 @@ def test_a_speed_keeps_the_times_of_the_trace(trace, tmp_path):
     assert _result(_replay(path, "--speed", 10, "--json"))["seconds"] >= 0.4
 
 
-def test_without_json_there_is_a_table(trace_path):
+def test_without_json_a_table_is_shown(trace_path):
     done = _replay(trace_path, "--limit", 20)
     assert done.returncode == 0
     assert "hit ratio" in done.stdout
@@ -160,7 +160,7 @@ def test_a_running_data_plane_is_driven_and_keeps_its_blocks(trace, trace_path, 
     assert again["accounting"]["pool_bytes_equal"]
 
 
-def test_wrong_bytes_are_noticed_and_told_by_the_exit_code(trace, trace_path, plane: Plane):
+def test_wrong_bytes_are_reported_by_the_exit_code(trace, trace_path, plane: Plane):
     keys = DerivedChains().keys("", trace[0])
     client = attach(plane.engine_socket, [space_of(BLOCK_BYTES)], group="liar", engine="liar", timeout_s=30)
     with client.reserve(keys, BLOCK_BYTES) as reservation:
@@ -176,7 +176,7 @@ def test_wrong_bytes_are_noticed_and_told_by_the_exit_code(trace, trace_path, pl
     assert unchecked["blocks_verified"] == 0
 
 
-def test_a_control_socket_of_another_data_plane_is_not_asked(plane: Plane, socket_dir):
+def test_a_control_socket_of_another_data_plane_is_not_used(plane: Plane, socket_dir):
     assert plane.control_url is not None
     elsewhere = socket_dir / "engine.sock"
     (socket_dir / "control.sock").symlink_to(plane.control_url.removeprefix("ipc://"))
@@ -184,7 +184,7 @@ def test_a_control_socket_of_another_data_plane_is_not_asked(plane: Plane, socke
     assert running(str(elsewhere)).control_url is None
 
 
-def test_a_replay_whose_engine_dies_says_so_and_stops_everything(trace, tmp_path, socket_dir):
+def test_a_replay_with_a_killed_engine_reports_it_and_stops_everything(trace, tmp_path, socket_dir):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}
     command = [

@@ -27,7 +27,7 @@ def test_the_default_tenant_is_named_by_its_shown_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "NAME=WEIGHT"),
         ("a", "NAME=WEIGHT"),
@@ -44,8 +44,8 @@ def test_the_default_tenant_is_named_by_its_shown_name():
         ("x/y=1", "not a tenant"),
     ],
 )
-def test_shares_that_cannot_be_are_refused(text, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_shares_are_refused(text, expected):
+    with pytest.raises(ValueError, match=expected):
         parse_shares(text)
 
 

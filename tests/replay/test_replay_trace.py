@@ -1,4 +1,4 @@
-"""Trace files: what is read, and what is said about lines that cannot be."""
+"""Trace files: how they are read, and messages about invalid lines."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_empty_lines_a_missing_last_newline_and_unknown_fields_are_fine(tmp_path
     assert len(_read(tmp_path, f"\n{GOOD}\n\n{more}")) == 2
 
 
-def test_a_recorded_request_says_whose_it_is_and_how_large_its_blocks_are(tmp_path):
+def test_a_recorded_request_has_its_tenant_and_the_size_of_its_blocks(tmp_path):
     named = GOOD.replace("}", ', "tenant": "acme", "block_bytes": 64}')
     default = GOOD.replace("}", ', "tenant": "_default"}')
     requests = _read(tmp_path, f"{named}\n{default}\n{GOOD}")
@@ -44,7 +44,7 @@ def test_a_request_without_blocks_is_a_request(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         (GOOD.replace("[0, 1]", '"0, 1"'), "hash_ids: expected a list"),
         (GOOD.replace("[0, 1]", "[0, -1]"), "hash_ids[1]: expected a whole number, at least 0"),
@@ -62,11 +62,11 @@ def test_a_request_without_blocks_is_a_request(tmp_path):
         ("\x00\x01", "expected a JSON object"),
     ],
 )
-def test_a_bad_line_is_named_with_file_line_and_field(tmp_path, line, said):
+def test_a_bad_line_is_named_with_file_line_and_field(tmp_path, line, expected):
     with pytest.raises(TraceError) as caught:
         _read(tmp_path, f"{GOOD}\n{line}\n{GOOD}\n")
     assert str(caught.value).startswith(f"{tmp_path}/trace.jsonl:2: ")
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_bytes_that_are_no_text_are_a_bad_line(tmp_path):

@@ -1,4 +1,4 @@
-"""The command line: what is wrong is said clearly, before anything is started, with exit code 2."""
+"""The command line: usage errors have a clear message and exit code 2 before anything is started."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def trace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--pool", "1GiB", "--pool-blocks", "5"], "give one of them"),
         (["--attach", "absent.sock"], "no engine socket"),
@@ -44,10 +44,10 @@ def trace(tmp_path):
         (["--nonsense"], "--nonsense"),
     ],
 )
-def test_options_that_cannot_be_are_a_usage_error(trace, arguments, said):
+def test_invalid_options_are_a_usage_error(trace, arguments, expected):
     done = CliRunner().invoke(main, [str(trace), *arguments])
     assert done.exit_code == 2, done.output
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stdout == ""
 
 
@@ -95,7 +95,7 @@ def test_a_recorded_trace_is_replayed_with_the_size_of_its_blocks(tmp_path: Path
 
 
 def test_a_recorded_trace_is_replayed_with_its_tenants(tmp_path: Path) -> None:
-    # An odd number of blocks, so that in the second round each is asked for by the other tenant.
+    # An odd number of blocks, so that in the second round each is requested by the other tenant.
     trace = recorded(tmp_path, blocks=9, sizes=(4096,), tenants=("acme", "_default"))
     seen = outcome(trace)
     assert (seen["tenants"], seen["blocks_hit"]) == (2, 0)
@@ -103,7 +103,7 @@ def test_a_recorded_trace_is_replayed_with_its_tenants(tmp_path: Path) -> None:
     assert (seen["tenants"], seen["blocks_hit"]) == (1, 9), "what is asked for wins"
 
 
-def test_sizes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
+def test_sizes_that_cannot_be_stored_are_refused(tmp_path: Path) -> None:
     trace = recorded(tmp_path, blocks=4, sizes=(100,), tenants=("acme",))
     assert outcome(trace)["stderr"] == "Blocks of 100 bytes are replayed with 128 bytes each.\n"
     trace = recorded(tmp_path, blocks=4, sizes=(4096, 8192), tenants=("acme",))

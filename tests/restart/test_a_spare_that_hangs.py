@@ -29,8 +29,8 @@ def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: 
             plane.kill_plane()
             wait_for(lambda: plane.plane_pid != before, "another process serves")
             assert plane.plane_pid != hung
-            wait_for(lambda: plane.logged("dataplane.standby_given_up"), "the log says it")
-            assert [each["pid"] for each in plane.logged("dataplane.standby_given_up")] == [hung]
+            wait_for(lambda: plane.logged("dataplane.standby_timed_out"), "the log says it")
+            assert [each["pid"] for each in plane.logged("dataplane.standby_timed_out")] == [hung]
             with plane.manager() as manager:
                 assert manager.describe().pool.blocks == len(chain)
             wait_for(lambda: not Path(f"/proc/{hung}").exists(), "it is killed")

@@ -72,8 +72,8 @@ class _Reading:
             if not message.get("more_body"):
                 _tag(start, message.get("body", b""))
                 if self._known is not None and _matches(self._known, _header(start, b"etag")):
-                    kept = [pair for pair in start["headers"] if pair[0] not in _OF_A_BODY]
-                    start = {**start, "status": 304, "headers": kept}
+                    headers = [pair for pair in start["headers"] if pair[0] not in _OF_A_BODY]
+                    start = {**start, "status": 304, "headers": headers}
                     message = {**message, "body": b""}
             await self._send(start)
         if not self._head:
@@ -111,8 +111,8 @@ def _tag(start: Any, body: bytes) -> None:
     start["headers"] = [*start["headers"], *added]
 
 
-def _header(start: Any, wanted: bytes) -> bytes:
-    found: bytes = next(value for name, value in start["headers"] if name == wanted)
+def _header(start: Any, header: bytes) -> bytes:
+    found: bytes = next(value for name, value in start["headers"] if name == header)
     return found
 
 

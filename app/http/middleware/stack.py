@@ -225,18 +225,18 @@ class MiddlewareStack:
         self, status: int, known: Principal | LarderError | None, attempt: Credentials, scope: Any
     ) -> None:
         """Count a 401 and audit a Forbidden. A wrong token was already counted when it was checked."""
-        why = scope.get("state", {}).get(REFUSAL)
-        if status == 401 and not isinstance(why, WrongToken):
+        reason = scope.get("state", {}).get(REFUSAL)
+        if status == 401 and not isinstance(reason, WrongToken):
             self._auth.counts.failed("session" if attempt.cookie else "missing")
-        if not isinstance(why, Forbidden):
+        if not isinstance(reason, Forbidden):
             return
         by = known if isinstance(known, Principal) else await self._auth.identify(attempt, again=True)
-        await self._auth.refused(by, scope["method"], scope["path"], why.message)
+        await self._auth.refused(by, scope["method"], scope["path"], reason.message)
 
     def _crash(self, error: Exception, path: str) -> LarderError:
         known = _known(error)
         if known is not None:  # a stream broke off: the client sees that it is incomplete
-            self._log.warning("request.broke_off", path=path, code=known.code, reason=known.message)
+            self._log.warning("request.interrupted", path=path, code=known.code, reason=known.message)
             return known
         self._log.exception("request.crashed", path=path, exc_info=error)
         return LarderError(CRASHED)

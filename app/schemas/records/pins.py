@@ -21,8 +21,7 @@ class PinSource(msgspec.Struct, forbid_unknown_fields=True):
     """The prefix that is pinned. A patch does not change it."""
 
     model: Annotated[
-        str | None,
-        Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`."),
+        str | None, Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`.")
     ] = None
     tenant: Annotated[
         str | None,

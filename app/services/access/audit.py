@@ -59,7 +59,7 @@ class Audit:
                 rows, unreadable = await audit.readable(session, at, PART)
                 walk.take(_entry(row) for row in rows)
                 if unreadable is not None:
-                    walk.meet(*unreadable)
+                    walk.visit(*unreadable)
                 if not rows:
                     break
                 at = rows[-1].id
@@ -72,10 +72,10 @@ class Audit:
     async def run(self) -> None:
         """Log the newest hash now and then: an attacker who can rewrite the database cannot rewrite the log."""
         while True:
-            await self.tell()
+            await self.log_head()
             await asyncio.sleep(HEAD_EVERY_S)
 
-    async def tell(self) -> None:
+    async def log_head(self) -> None:
         try:
             async with self._database.read() as session:
                 head = await audit.head(session)
@@ -99,7 +99,7 @@ class ChainVerification:
     last_id: int = 0
     last_hash: str = ""
     entries: int = 0
-    met: bool = False
+    found_expected: bool = False
     """Whether the chain contains the remembered hash."""
     fault: str = ""
 
@@ -107,18 +107,18 @@ class ChainVerification:
         """Verify the next entries, in the order of their numbers."""
         for entry in entries:
             if entry.id <= 0 or not self._follows(entry):
-                what = f"({entry.action!r} {entry.kind!r} {entry.name!r} by {entry.actor!r})"
+                described = f"({entry.action!r} {entry.kind!r} {entry.name!r} by {entry.actor!r})"
                 self.fault = self._misplaced(entry.id) or (
-                    f"entry {entry.id} {what} was changed, moved or added: its hash does not match its contents"
+                    f"entry {entry.id} {described} was changed, moved or added: its hash does not match its contents"
                 )
                 return
             self.last_id, self.last_hash = entry.id, entry.hash
             self.entries += 1
-            self.met = self.met or entry.hash == self.expect
+            self.found_expected = self.found_expected or entry.hash == self.expect
 
-    def meet(self, number: int, why: str) -> None:
+    def visit(self, number: int, reason: str) -> None:
         """Report an unreadable entry: Larder never writes one."""
-        self.fault = self.fault or self._misplaced(number) or f"entry {number} was changed: {why}"
+        self.fault = self.fault or self._misplaced(number) or f"entry {number} was changed: {reason}"
 
     def end(self, head_id: int, head_hash: str) -> None:
         """Check that the chain ends at its head."""
@@ -130,7 +130,7 @@ class ChainVerification:
             self.fault = f"{_these(head_id + 1, self.last_id)} added after the head, which is entry {head_id}"
         elif not self.fault and head_hash != self.last_hash:
             self.fault = f"the head does not have the hash of entry {head_id}: one of the two was changed"
-        if not self.fault and self.expect and not self.met:
+        if not self.fault and self.expect and not self.found_expected:
             self.fault = (
                 f"no entry has the remembered hash {self.expect[:64]}: the journal was rewritten or cut since, "
                 "or the hash is of another one"
@@ -142,11 +142,7 @@ class ChainVerification:
     def _follows(self, entry: AuditEntry) -> bool:
         try:
             return link(self.last_hash, {name: getattr(entry, name) for name in HASHED}) == entry.hash
-        except (
-            ValueError,
-            TypeError,
-            RecursionError,
-        ):  # bytes, NaN, endless lists: JSON has none of them
+        except (ValueError, TypeError, RecursionError):  # bytes, NaN, endless lists: JSON has none of them
             return False
 
     def _misplaced(self, number: int) -> str:
@@ -181,8 +177,8 @@ def _shown(row: audit.AuditRow | audit.UnreadableEntry) -> tuple[AuditEntry, byt
         return _unreadable(row.id, f"it holds what no entry holds: {error}")
 
 
-def _unreadable(number: int, why: str) -> tuple[AuditEntry, bytes]:
+def _unreadable(number: int, reason: str) -> tuple[AuditEntry, bytes]:
     texts = dict.fromkeys(AuditEntry.__struct_fields__, "")
     defaults = {"id": number, "at": 0.0, "generation": 0, "before": None, "after": None}
-    entry = AuditEntry(**{**texts, **defaults, "decision": "unreadable", "reason": why})  # type: ignore[arg-type]
+    entry = AuditEntry(**{**texts, **defaults, "decision": "unreadable", "reason": reason})  # type: ignore[arg-type]
     return entry, msgspec.json.encode(entry)

@@ -26,7 +26,7 @@ from app.store.base.database import Database
 
 FRESH_S = 1.0
 """Largest age, in seconds, of cached tokens and sessions."""
-MAX_KEPT = 10_000
+MAX_CACHED = 10_000
 SHARES = {401: MinuteShare(whole=20, each=5, reserve=20), 403: MinuteShare(whole=60, each=20, reserve=60)}
 """Entries per minute that the audit keeps: of failures by address block, and of refusals by token. More are only
 counted."""
@@ -79,8 +79,8 @@ class Auth:
         self._may_open = may_open
         self._closed = bool(configured)
         self._hasher: Hasher | None = None
-        self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_KEPT)
-        self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_KEPT)
+        self._tokens = LoadingCache(self._load_token, FRESH_S, MAX_CACHED)
+        self._sessions = LoadingCache(self._load_session, FRESH_S, MAX_CACHED)
         self._tokens_exist = LoadingCache(self._load_tokens_exist, FRESH_S, 1)
         self._throttle = Throttle()
         self._refusals: dict[int, RefusalAudit[_Refused]] = {
@@ -186,9 +186,9 @@ class Auth:
         used, self._used = self._used, {}
         return used
 
-    async def refused(self, by: Principal, method: str, path: str, why: str) -> None:
+    async def refused(self, by: Principal, method: str, path: str, reason: str) -> None:
         """Audit the refusal of a request of an authenticated caller."""
-        await self._keep(403, by, method, "request", path, why)
+        await self._keep(403, by, method, "request", path, reason)
 
     async def check(self, presented: str, attempt: Credentials) -> Principal:
         """Return the caller of a token that was not sent in the Authorization header. Raises what `identify` raises."""
@@ -257,12 +257,12 @@ class Auth:
             f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s
         )
 
-    async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, why: str) -> None:
+    async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, reason: str) -> None:
         refusals = self._refusals[status]
-        refused = _Refused(by, action, kind, name, why)
+        refused = _Refused(by, action, kind, name, reason)
         source = address_block(by.source)
-        who = by.token_id if status == 403 and by.token_id else source
-        if not refusals.take(who, (source, by.token_id, action, name, why), refused, time.time()):
+        caller = by.token_id if status == 403 and by.token_id else source
+        if not refusals.take(caller, (source, by.token_id, action, name, reason), refused, time.time()):
             return
         suppressed, refusals.suppressed = refusals.suppressed, 0
         await self._write_down(refused, {"left_out_before": suppressed} if suppressed else None)
@@ -276,7 +276,7 @@ class Auth:
     async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
         try:
             await self._changes.denied(
-                refused.action, refused.kind, refused.name, more, refused.by, refused.why
+                refused.action, refused.kind, refused.name, more, refused.by, refused.reason
             )
         except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
             self._log.warning("audit.failed", reason=str(error))
@@ -302,7 +302,7 @@ class _Refused:
     action: str
     kind: str
     name: str
-    why: str
+    reason: str
 
 
 class _Wrong(Exception):

@@ -30,7 +30,7 @@ class _Minute(Generic[T]):
     number: int = -1
     used: int = 0
     reserve_used: int = 0
-    by_whom: Counter[str] = field(default_factory=Counter)
+    by_caller: Counter[str] = field(default_factory=Counter)
     again: dict[tuple[str, Hashable], tuple[T, int]] = field(default_factory=dict)
     """Entries that were kept, and how often each was repeated."""
 
@@ -46,19 +46,19 @@ class RefusalAudit(Generic[T]):
         """Number of refusals left out since the last one that was kept."""
         self.suppressed_total = 0
 
-    def take(self, who: str, what: Hashable, entry: T, now: float) -> bool:
+    def take(self, caller: str, key: Hashable, entry: T, now: float) -> bool:
         """Return whether to keep this refusal. If it is repeated within the minute, `take_repeated` returns `entry`."""
         self._turn(now)
         minute = self._minute
-        if (known := minute.again.get((who, what))) is not None:
-            minute.again[who, what] = (known[0], known[1] + 1)
+        if (known := minute.again.get((caller, key))) is not None:
+            minute.again[caller, key] = (known[0], known[1] + 1)
             return False
-        if not self._has_room(who):
+        if not self._has_room(caller):
             self.suppressed += 1
             self.suppressed_total += 1
             return False
-        minute.by_whom[who] += 1
-        minute.again[who, what] = (entry, 0)
+        minute.by_caller[caller] += 1
+        minute.again[caller, key] = (entry, 0)
         return True
 
     def take_repeated(self, now: float, *, all_of_them: bool = False) -> list[tuple[T, int]]:
@@ -67,14 +67,14 @@ class RefusalAudit(Generic[T]):
         ended, self._ended = self._ended, []
         return ended
 
-    def _has_room(self, who: str) -> bool:
+    def _has_room(self, caller: str) -> bool:
         share, minute = self._share, self._minute
-        if minute.by_whom[who] >= share.each:
+        if minute.by_caller[caller] >= share.each:
             return False
         if minute.used < share.whole:
             minute.used += 1
             return True
-        if minute.by_whom[who] or minute.reserve_used >= share.reserve:
+        if minute.by_caller[caller] or minute.reserve_used >= share.reserve:
             return False
         minute.reserve_used += 1
         return True

@@ -9,7 +9,7 @@ from app.schemas.access.tokens import SessionAnswer
 from app.services.access import credentials
 from app.services.access.auth import Auth, Credentials
 from app.services.access.credentials import SETUP_ID
-from app.services.access.tokens import who_fields
+from app.services.access.tokens import identity_fields
 from app.services.base.changes import Changes
 from app.services.base.principals import Principal
 from app.store.access import tokens
@@ -30,26 +30,26 @@ class LoginSessions:
     async def log_in(self, token: str, attempt: Credentials) -> tuple[str, SessionAnswer]:
         """Open a session, and return the cookie's value and the session. Raises Unauthorized, Forbidden,
         TooManyRequests."""
-        who = await self._auth.check(token.strip(), attempt)
-        if who.token_id == SETUP_ID:
+        principal = await self._auth.check(token.strip(), attempt)
+        if principal.token_id == SETUP_ID:
             raise Unauthorized("the setup token can only create the first token: use 'larder login --setup'")
-        if not who.may("viewer"):
-            raise Forbidden(f"{who.actor!r} has the role {who.role!r}, which sees nothing")
+        if not principal.may("viewer"):
+            raise Forbidden(f"{principal.actor!r} has the role {principal.role!r}, which sees nothing")
         cookie, now = credentials.new_cookie(), time.time()
         row = SessionRow(
             hash=self._auth.hasher.session(cookie),
-            token_id=who.token_id or None,
-            configured="" if who.token_id else self._auth.configured_hash,
+            token_id=principal.token_id or None,
+            configured="" if principal.token_id else self._auth.configured_hash,
             created_at=now,
             expires_at=now + SESSION_S,
-            source=who.source,
+            source=principal.source,
         )
-        async with self._changes.begin(who) as change:
+        async with self._changes.begin(principal) as change:
             ended = await tokens.open_session(change.session, row, change.now, MAX_OF_A_TOKEN)
-            change.noted("login", "session", who.actor, event=SessionOpened())
+            change.noted("login", "session", principal.actor, event=SessionOpened())
         for digest in (row.hash, *ended):
             self._auth.forget_session(digest)
-        return cookie, self._answer(replace(who, session=True), cookie, row.expires_at)
+        return cookie, self._answer(replace(principal, session=True), cookie, row.expires_at)
 
     async def get(self, cookie: str, by: Principal) -> SessionAnswer:
         """Return the identity of the caller, with or without a session."""
@@ -71,4 +71,4 @@ class LoginSessions:
 
     def _answer(self, by: Principal, cookie: str, expires_at: float | None) -> SessionAnswer:
         csrf = self._auth.hasher.csrf(cookie) if cookie else ""
-        return SessionAnswer(**who_fields(by), csrf_token=csrf, expires_at=expires_at)
+        return SessionAnswer(**identity_fields(by), csrf_token=csrf, expires_at=expires_at)

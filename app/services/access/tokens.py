@@ -136,10 +136,10 @@ class Tokens:
 
 
 def whoami(by: Principal) -> Whoami:
-    return Whoami(**who_fields(by))
+    return Whoami(**identity_fields(by))
 
 
-def who_fields(by: Principal) -> dict[str, Any]:
+def identity_fields(by: Principal) -> dict[str, Any]:
     return {
         "actor": by.actor,
         "role": by.role,

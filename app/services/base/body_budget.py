@@ -30,13 +30,13 @@ class BodyBudget:
         return self._used
 
     @contextmanager
-    def body(self, who: str) -> Iterator["CountedBody"]:
+    def body(self, caller: str) -> Iterator["CountedBody"]:
         """Count one body of a caller, for the duration of the block."""
-        counted = CountedBody(self, who)
+        counted = CountedBody(self, caller)
         try:
             yield counted
         finally:
-            self._take(who, -counted.counted_bytes)
+            self._take(caller, -counted.counted_bytes)
 
     def add(self, body: "CountedBody", nbytes: int) -> None:
         """Count more bytes of a body. Raises TooManyRequests, ServerBusy."""
@@ -48,29 +48,29 @@ class BodyBudget:
                 f"{limit:,} of them (app.body_budget_bytes); try again in a moment",
                 retry_after_s=RETRY_AFTER_S,
             )
-        others = self._of[body.who] - body.counted_bytes
-        if others and self._of[body.who] + nbytes > self._share:
+        others = self._of[body.caller] - body.counted_bytes
+        if others and self._of[body.caller] + nbytes > self._share:
             raise TooManyRequests(
                 f"{others:,} bytes of other request bodies of yours are under way; several may have "
                 f"{self._share:,} bytes together: send one after the other",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._take(body.who, nbytes)
+        self._take(body.caller, nbytes)
         body.counted_bytes += nbytes
 
-    def _take(self, who: str, nbytes: int) -> None:
+    def _take(self, caller: str, nbytes: int) -> None:
         self._used += nbytes
-        self._of[who] += nbytes
-        if not self._of[who]:
-            del self._of[who]
+        self._of[caller] += nbytes
+        if not self._of[caller]:
+            del self._of[caller]
 
 
 class CountedBody:
     """The bytes of one body. The first FREE_BYTES are not counted."""
 
-    def __init__(self, budget: BodyBudget, who: str) -> None:
+    def __init__(self, budget: BodyBudget, caller: str) -> None:
         self._budget = budget
-        self.who = who
+        self.caller = caller
         self._received = 0
         self.counted_bytes = 0
 

@@ -30,14 +30,14 @@ class ConcurrencyLimiter:
         self._of = {kind: FairLimiter(kind, Bounds(each_at_once=each)) for kind, each in self._most.items()}
 
     @property
-    def held(self) -> int:
+    def in_use(self) -> int:
         """Number of tokens, sessions and addresses that hold at least one place."""
         return sum(limiter.callers for limiter in self._of.values())
 
     @contextmanager
     def taken(self, by: Principal) -> Iterator[None]:
         """Hold a place for the duration of the block. Raises TooManyRequests."""
-        with ExitStack() as held:
+        with ExitStack() as in_use:
             for kind, holder, description in _holders(by):
                 if not self._of[kind].begin(holder):
                     raise TooManyRequests(
@@ -45,7 +45,7 @@ class ConcurrencyLimiter:
                         f"(app.streams_per_{kind}); close some of them first",
                         retry_after_s=RETRY_AFTER_S,
                     )
-                held.callback(self._of[kind].end, holder)
+                in_use.callback(self._of[kind].end, holder)
             yield
 
 

@@ -24,8 +24,8 @@ class FairLimiter:
     """Grants turns round-robin over callers, and in the order of arrival within a caller. `what` is the plural of the
     limited work, for messages."""
 
-    def __init__(self, what: str, bounds: Bounds) -> None:
-        self._what = what
+    def __init__(self, resource: str, bounds: Bounds) -> None:
+        self._resource = resource
         self._bounds = bounds
         self._running: Counter[str] = Counter()
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -41,56 +41,62 @@ class FairLimiter:
         return len(self._running)
 
     @asynccontextmanager
-    async def turn(self, who: str) -> AsyncIterator[None]:
+    async def turn(self, caller: str) -> AsyncIterator[None]:
         """Wait for a turn, and hold it for the duration of the block. Raises TooManyRequests."""
-        if not self.begin(who):
-            await self._wait(who)
+        if not self.begin(caller):
+            await self._wait(caller)
         try:
             yield
         finally:
-            self.end(who)
+            self.end(caller)
 
-    def begin(self, who: str) -> bool:
+    def begin(self, caller: str) -> bool:
         """Take a turn if one is free for this caller, and return whether one was; `end` must follow."""
         # A caller that already waits has as many turns as one caller may have, or none is free.
-        if who in self._queues or not self._may(who):
+        if caller in self._queues or not self._may(caller):
             return False
-        self._running[who] += 1
+        self._running[caller] += 1
         return True
 
-    async def _wait(self, who: str) -> None:
-        own = len(self._queues.get(who, ()))
+    async def _wait(self, caller: str) -> None:
+        own = len(self._queues.get(caller, ()))
         if own >= self._bounds.each_waiting:
-            raise TooManyRequests(f"{own} {self._what} of yours are waiting already; try again in a moment")
+            raise TooManyRequests(
+                f"{own} {self._resource} of yours are waiting already; try again in a moment"
+            )
         if self.waiting >= self._bounds.waiting:
-            raise TooManyRequests(f"{self.waiting} {self._what} are waiting already; try again in a moment")
+            raise TooManyRequests(
+                f"{self.waiting} {self._resource} are waiting already; try again in a moment"
+            )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(who, deque()).append(turn)
+        self._queues.setdefault(caller, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # the turn was granted at the same moment
-                self.end(who)
-            elif turn in self._queues.get(who, ()):
-                self._take(who, turn)
+                self.end(caller)
+            elif turn in self._queues.get(caller, ()):
+                self._take(caller, turn)
             raise
 
-    def _may(self, who: str) -> bool:
-        return self._running.total() < self._bounds.at_once and self._running[who] < self._bounds.each_at_once
+    def _may(self, caller: str) -> bool:
+        return (
+            self._running.total() < self._bounds.at_once and self._running[caller] < self._bounds.each_at_once
+        )
 
-    def _take(self, who: str, turn: asyncio.Future[None]) -> None:
+    def _take(self, caller: str, turn: asyncio.Future[None]) -> None:
         """Remove a turn from the queue, and move its caller behind the others."""
-        self._queues[who].remove(turn)
-        if self._queues[who]:
-            self._queues.move_to_end(who)
+        self._queues[caller].remove(turn)
+        if self._queues[caller]:
+            self._queues.move_to_end(caller)
         else:
-            del self._queues[who]
+            del self._queues[caller]
 
-    def end(self, who: str) -> None:
+    def end(self, caller: str) -> None:
         """Give a turn back, and pass it on to the next caller."""
-        self._running[who] -= 1
-        if not self._running[who]:
-            del self._running[who]
+        self._running[caller] -= 1
+        if not self._running[caller]:
+            del self._running[caller]
         while (follower := next((name for name in self._queues if self._may(name)), None)) is not None:
             turn = self._queues[follower][0]
             self._take(follower, turn)

@@ -17,7 +17,7 @@ _SECRET_WORDS = frozenset(
     ("password", "passwd", "passphrase", "secret", "secrets", "token", "credential", "credentials", "apikey")
 )
 _KEYS_OF = frozenset(("access", "account", "api", "private", "secret", "shared", "service", "signing"))
-_PLACES = frozenset(("file", "path", "directory"))
+_LOCATIONS = frozenset(("file", "path", "directory"))
 _USER_INFO = re.compile(r"^[A-Za-z][\w+.-]*://[^/?#]*@")
 
 
@@ -31,7 +31,7 @@ def faults(settings: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 def names_secret(name: str) -> bool:
     """Return whether text in a field of this name is a secret."""
     words = _WORDS.findall(_CAMEL.sub("_", name).lower())
-    if words and words[-1] in _PLACES:
+    if words and words[-1] in _LOCATIONS:
         return False  # `key_file` is a path
     return bool(_SECRET_WORDS.intersection(words)) or any(
         before in _KEYS_OF and word == "key" for before, word in pairwise(words)

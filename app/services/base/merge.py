@@ -24,10 +24,10 @@ def merge(target: Any, patch: Any) -> Any:
     return result
 
 
-def patched(kind: type[T], held: dict[str, Any], patch: dict[str, Any]) -> T:
+def patched(kind: type[T], record: dict[str, Any], patch: dict[str, Any]) -> T:
     """Return the complete intent: the held record with the patch applied. Raises Invalid."""
     check_names(patch, kind.__struct_encode_fields__)
-    return converted(kind, merge(held, patch))
+    return converted(kind, merge(record, patch))
 
 
 def check_names(patch: Iterable[str], known: Collection[str]) -> None:

@@ -23,26 +23,26 @@ class Precondition:
     waived: bool = False
     """The call did not come over HTTP: any state is accepted."""
 
-    def check(self, what: str, etag: str | None) -> None:
+    def check(self, subject: str, etag: str | None) -> None:
         """Check against `etag`, the record's current one, or None if it does not exist. Raises PreconditionFailed,
         PreconditionRequired."""
         if self.waived:
             return
         if etag is None:
             if self.exists or self.tags is not None:
-                raise PreconditionFailed(f"If-Match: there is no {what}")
+                raise PreconditionFailed(f"If-Match: there is no {subject}")
             return
         if self.absent:
-            raise PreconditionFailed(f"If-None-Match: there is a {what} already; its ETag is {etag}")
+            raise PreconditionFailed(f"If-None-Match: there is a {subject} already; its ETag is {etag}")
         if self.exists:
             return
         if self.tags is None:
             raise PreconditionRequired(
-                f"there is a {what}: expected If-Match with its ETag, {etag}, or * for any state of it"
+                f"there is a {subject}: expected If-Match with its ETag, {etag}, or * for any state of it"
             )
         if etag not in self.tags:
             raise PreconditionFailed(
-                f"If-Match: the {what} was changed meanwhile: its ETag is {etag}, got {', '.join(sorted(self.tags))}"
+                f"If-Match: the {subject} was changed meanwhile: its ETag is {etag}, got {', '.join(sorted(self.tags))}"
             )
 
 

@@ -66,11 +66,11 @@ class Principal:
         if not self.sees(salt):
             raise Forbidden(f"this token is limited to the tenants {self.tenants()}, not {shown(salt)!r}")
 
-    def check_whole(self, what: str) -> None:
-        """Raise Forbidden if the caller is limited to tenants; `what` concerns all tenants."""
+    def check_whole(self, subject: str) -> None:
+        """Raise Forbidden if the caller is limited to tenants; `subject` concerns all tenants."""
         if self.salts is not None:
             raise Forbidden(
-                f"this token is limited to the tenants {self.tenants()}, and {what} is about all of them"
+                f"this token is limited to the tenants {self.tenants()}, and {subject} is about all of them"
             )
 
     def tenants(self) -> str:

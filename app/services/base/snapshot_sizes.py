@@ -31,11 +31,7 @@ class SnapshotGrowth:
     """Keys of pins."""
 
     def add(
-        self,
-        kind: SnapshotType,
-        name: str,
-        before: Mapping[str, Any] | None,
-        after: Mapping[str, Any] | None,
+        self, kind: SnapshotType, name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
     ) -> None:
         """Add one record, given the fields that the audit keeps."""
         if before is not None:

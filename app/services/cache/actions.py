@@ -92,10 +92,10 @@ class Actions:
                 nodes, lambda nonce: CountBlocks(nonce, "clear", everything, request.permanent), Counted
             )
             return _counted(counts, None)
-        what = "everything, including blocks under permanent pins" if request.permanent else "everything"
+        scope = "everything, including blocks under permanent pins" if request.permanent else "everything"
         audited = {"permanent": request.permanent, "nodes": _names(nodes)}
-        event = SweepRequested("clear", what, _names(nodes))
-        await self._changes.note("clear", "blocks", what, audited, by, event)
+        event = SweepRequested("clear", scope, _names(nodes))
+        await self._changes.note("clear", "blocks", scope, audited, by, event)
         replies = await self._ask(nodes, lambda nonce: Clear(nonce, request.permanent), Swept)
         return _swept(replies, None)
 
@@ -112,10 +112,7 @@ class Actions:
         return VerifyAnswer(items, len(items), used)
 
     async def _ended(
-        self,
-        replies: list[NodeAnswers[P]],
-        progress: Callable[[FleetNode, int], Awaitable[P]],
-        wait_s: float,
+        self, replies: list[NodeAnswers[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
     ) -> list[NodeAnswers[P]]:
         """Wait for the end of the work that nodes have begun, for at most `wait_s` seconds, and return their
         answers."""
@@ -254,7 +251,7 @@ class Actions:
         return moved
 
     async def _moved(self, node: FleetNode, number: int) -> Moved:
-        return await self._targets.operations.ask(node, lambda nonce: ReadMove(nonce, number), Moved)
+        return await self._targets.node_requests.ask(node, lambda nonce: ReadMove(nonce, number), Moved)
 
     async def verification(self, name: str, number: int, by: Principal) -> NodeVerification:
         """Return the progress of a verification on a node. Raises NotFound, NodeUnreachable, NodeRefused."""
@@ -264,12 +261,16 @@ class Actions:
         return _verification(NodeAnswers(node, reply, None))
 
     async def _progress(self, node: FleetNode, number: int) -> Verified:
-        return await self._targets.operations.ask(node, lambda nonce: Verification(nonce, number), Verified)
+        return await self._targets.node_requests.ask(
+            node, lambda nonce: Verification(nonce, number), Verified
+        )
 
     async def _ask(
         self, nodes: Sequence[FleetNode], message: Callable[[str], Question], kind: type[R]
     ) -> list[NodeAnswers[R]]:
-        return await self._targets.each(nodes, lambda node: self._targets.operations.ask(node, message, kind))
+        return await self._targets.each(
+            nodes, lambda node: self._targets.node_requests.ask(node, message, kind)
+        )
 
     async def _scope(
         self, request: ScopePost, by: Principal, *, whole: bool

@@ -106,7 +106,7 @@ class BlockService:
         assert name is not None
         query = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
         replies = await self._targets.each(
-            self._targets.operations.connected(), lambda node: self._all(node, query)
+            self._targets.node_requests.connected(), lambda node: self._all(node, query)
         )
         found = [(each.node.name, block) for each in replies for block in each.answer or ()]
         items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
@@ -126,7 +126,7 @@ class BlockService:
             after = part.next
 
     async def _ask(self, node: FleetNode, message: ListBlocks) -> Blocks:
-        return await self._targets.operations.ask(
+        return await self._targets.node_requests.ask(
             node, lambda nonce: msgspec.structs.replace(message, nonce=nonce), Blocks
         )
 
@@ -154,8 +154,8 @@ class BlockService:
                 )
             (query.tenant,) = by.salts
         if filters.prefix is not None:
-            whose = None if query.tenant is None else shown(query.tenant)
-            found = await self._prefixes.keys(filters.prefix, by, whose)
+            tenant = None if query.tenant is None else shown(query.tenant)
+            found = await self._prefixes.keys(filters.prefix, by, tenant)
             query.keys = b"".join(found.keys)
         return query
 

@@ -122,11 +122,11 @@ class DryRuns:
         mine = [spec for selector, spec in records if matches(node.labels, selector)]
         built = self._desired.built(kind, node.labels)
         body = _MERGE[kind](built.body, mine)
-        wanted = built.wanted
+        desired = built.desired
         snapshot = Snapshot(
             kind,
             self._desired.store,
-            wanted.generation + 1,
+            desired.generation + 1,
             "",
             digest_of(body),
             body,
@@ -137,7 +137,7 @@ class DryRuns:
             known = await self._desired.bodies(digests)
             return known | {digest: bodies[digest] for digest in digests if digest in bodies}
 
-        return await self._targets.operations.try_out(node, snapshot, fetch)
+        return await self._targets.node_requests.try_out(node, snapshot, fetch)
 
     def _verdict(
         self, kind: SnapshotType, records: Candidates, reply: NodeAnswers[Ack | Nack]
@@ -160,17 +160,17 @@ def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:
     stats = node.live_stats
     if stats is None:
         return []
-    held = {each.tenant: each for each in stats.tenants}
+    tenants = {each.tenant: each for each in stats.tenants}
     in_tiers = {(tier.name, each.tenant): each.bytes for tier in stats.tiers for each in tier.tenants}
     found: list[Eviction] = []
     for quota in quotas:
         if quota.mode != "enforce":
             continue
         name = shown(quota.tenant)
-        tenant = held.get(name)
+        tenant = tenants.get(name)
         if tenant is not None and quota.limit_bytes is not None:
-            kept = max(quota.limit_bytes, tenant.pinned_bytes)
-            found.append(Eviction(name, "", tenant.bytes - kept))
+            allowed = max(quota.limit_bytes, tenant.pinned_bytes)
+            found.append(Eviction(name, "", tenant.bytes - allowed))
         for tier, share in quota.tiers.items():
             if share.limit_bytes is not None:
                 found.append(Eviction(name, tier, in_tiers.get((tier, name), 0) - share.limit_bytes))
@@ -198,13 +198,13 @@ def _with_path(path: str, rule: Callable[[], T]) -> T:
 
 
 def _quotas(body: bytes, records: Sequence[QuotaSpec]) -> bytes:
-    held = {spec.tenant: spec for spec in msgspec.msgpack.decode(body, type=list[QuotaSpec])}
-    return encode_quotas(list((held | {spec.tenant: spec for spec in records}).values()))
+    current = {spec.tenant: spec for spec in msgspec.msgpack.decode(body, type=list[QuotaSpec])}
+    return encode_quotas(list((current | {spec.tenant: spec for spec in records}).values()))
 
 
 def _pins(body: bytes, records: Sequence[PinSpec]) -> bytes:
-    held = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[PinSpec])}
-    return encode_pins(list((held | {spec.name: spec for spec in records}).values()))
+    current = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[PinSpec])}
+    return encode_pins(list((current | {spec.name: spec for spec in records}).values()))
 
 
 def _policies(body: bytes, records: Sequence[PolicySpec]) -> bytes:
@@ -217,8 +217,8 @@ def _tier(name: str, tier: TierPut) -> tuple[dict[str, str] | None, TierSpec]:
 
 
 def _tiers(body: bytes, records: Sequence[TierSpec]) -> bytes:
-    held = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[TierSpec])}
-    return encode_tiers(list((held | {spec.name: spec for spec in records}).values()))
+    current = {spec.name: spec for spec in msgspec.msgpack.decode(body, type=list[TierSpec])}
+    return encode_tiers(list((current | {spec.name: spec for spec in records}).values()))
 
 
 _MERGE: dict[SnapshotType, Callable[[bytes, Any], bytes]] = {

@@ -57,7 +57,10 @@ class Lookups:
         ]
         # Among equal numbers of chunks, those in a nearer tier count more; tiers are listed from the nearest on.
         items.sort(
-            key=lambda place: (-sum(place.hit_chunks.values()), *(-n for n in place.hit_chunks.values()))
+            key=lambda location: (
+                -sum(location.hit_chunks.values()),
+                *(-n for n in location.hit_chunks.values()),
+            )
         )
         failed_nodes = [
             NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None
@@ -99,7 +102,7 @@ class Lookups:
             after = part.next
 
     async def _part(self, node: FleetNode, question: LookupChain) -> Looked:
-        return await self._targets.operations.ask(
+        return await self._targets.node_requests.ask(
             node, lambda nonce: msgspec.structs.replace(question, nonce=nonce), Looked
         )
 

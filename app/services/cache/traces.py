@@ -8,7 +8,7 @@ import structlog
 
 from app.errors import NodeRefused
 from app.ingest.fleet import Fleet
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.services.fleet.targets import known_node
 from dataplane.protocol.control.prefixes import Trace, TracePart
 from dataplane.protocol.keys import DEFAULT_CHUNK_TOKENS
@@ -28,8 +28,8 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 class Traces:
-    def __init__(self, operations: NodeRequests, fleet: Fleet) -> None:
-        self._operations = operations
+    def __init__(self, node_requests: NodeRequests, fleet: Fleet) -> None:
+        self._node_requests = node_requests
         self._fleet = fleet
 
     async def lines(self, name: str, since_s: float) -> AsyncIterator[bytes]:
@@ -57,7 +57,7 @@ class Traces:
 
     async def _part(self, name: str, since: float, after: int) -> TracePart:
         node = known_node(self._fleet, name)
-        return await self._operations.ask(node, lambda nonce: Trace(nonce, since, after), TracePart)
+        return await self._node_requests.ask(node, lambda nonce: Trace(nonce, since, after), TracePart)
 
 
 def replayable(lines: bytes) -> bytes:

@@ -14,13 +14,7 @@ from typing import Any
 
 import msgspec
 
-from app.errors import (
-    FieldError,
-    FloorsExceedCapacity,
-    Forbidden,
-    Invalid,
-    PreconditionFailed,
-)
+from app.errors import FieldError, FloorsExceedCapacity, Forbidden, Invalid, PreconditionFailed
 from app.ingest.fleet import Fleet
 from app.schemas.documents.apply import ApplyAnswer, ApplyPut, FieldChange, RecordChange, TypeStatus
 from app.schemas.records.pins import PinPut
@@ -31,8 +25,8 @@ from app.services.base.principals import Principal
 from app.services.base.snapshot_sizes import SnapshotGrowth, record_bytes
 from app.services.base.yielding import awaited, in_thread, with_pauses
 from app.services.documents.declared import DeclaredRecords, declare
-from app.services.documents.plan import ApplyPlan, Held, PlanStep, outcome
-from app.services.documents.resource_types import KEPT, KINDS, Encode
+from app.services.documents.plan import ApplyPlan, PlanStep, StoredRecords, outcome
+from app.services.documents.resource_types import KEPT_FIELDS, KINDS, Encode
 from app.services.records import ceilings, owners
 from app.services.records.floors import Floor, excess
 from app.services.records.pin_quota import PinQuota
@@ -52,7 +46,7 @@ TEXTS_S = 60.0
 BOUNDS = Bounds(at_once=2, each_at_once=1, waiting=16, each_waiting=2)
 LIMITED_CHARACTERS = 1 << 20
 """Largest number of characters in a document of a caller who is limited to tenants."""
-_HELD_TOO = ("generation", "created_at", "updated_at")
+_ALSO_STORED = ("generation", "created_at", "updated_at")
 
 
 class Apply:
@@ -174,36 +168,34 @@ class Apply:
         return TypeStatus(status.applied, behind)
 
     async def _outcome(
-        self,
-        change: Change,
-        request: ApplyPut,
-        declared: DeclaredRecords,
-        numbers: dict[SnapshotType, int],
+        self, change: Change, request: ApplyPut, declared: DeclaredRecords, numbers: dict[SnapshotType, int]
     ) -> ApplyPlan:
         by, now = change.by, change.now
         _check_expected(request, numbers, by)
-        held: Held = {}
+        stored: StoredRecords = {}
         for kind in KINDS.values():
-            columns = (kind.key, *kind.written, *KEPT.get(kind.name, ()), *_HELD_TOO)
-            held[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
+            columns = (kind.key, *kind.written, *KEPT_FIELDS.get(kind.name, ()), *_ALSO_STORED)
+            stored[kind.name] = await bulk.rows(change.session, kind.row, kind.key, dict.fromkeys(columns))
         result = await in_thread(
-            lambda: outcome(declared, held, by, now, prune=request.prune, take_over=request.take_over)
+            lambda: outcome(declared, stored, by, now, prune=request.prune, take_over=request.take_over)
         )
         _check_owners(by, declared, result)
         if by.salts is not None:
             await _check_ceilings(change, declared, result)
-        self._check_floors(declared, held, result, by)
+        self._check_floors(declared, stored, result, by)
         for step in result.of("tiers", "delete"):
             if step.before is not None and step.before["spill"] == "drain":
                 check_drained(step.key, self._fleet)
-        pins = _pins(held["pins"], result)
-        await in_thread(self._shares.check_all, by, held["pins"].values(), pins)
-        await in_thread(_check_sizes, held, result, pins)
+        pins = _pins(stored["pins"], result)
+        await in_thread(self._shares.check_all, by, stored["pins"].values(), pins)
+        await in_thread(_check_sizes, stored, result, pins)
         return result
 
-    def _check_floors(self, declared: DeclaredRecords, held: Held, result: ApplyPlan, by: Principal) -> None:
+    def _check_floors(
+        self, declared: DeclaredRecords, stored: StoredRecords, result: ApplyPlan, by: Principal
+    ) -> None:
         """Check the floors after the whole plan: one floor may grow by what another releases."""
-        before = {key: _floor(row) for key, row in held["quotas"].items()}
+        before = {key: _floor(row) for key, row in stored["quotas"].items()}
         after = dict(before)
         for step in result.of("quotas", "create", "update", "delete"):
             after[step.key] = _floor(step.after)
@@ -235,10 +227,10 @@ def _check_owners(by: Principal, declared: DeclaredRecords, result: ApplyPlan) -
     for step in result.steps:
         if step.action not in ("create", "update") or step.after is None:
             continue
-        held = None if step.before is None else step.before["managed_by"]
+        current = None if step.before is None else step.before["managed_by"]
         try:
             booting = declared.assumed == owners.BOOT
-            owners.check(by, held, step.after["managed_by"], declared.owner, booting=booting)
+            owners.check(by, current, step.after["managed_by"], declared.owner, booting=booting)
         except Forbidden as error:
             path = declared.records[step.kind.name][step.key].path
             faults += [FieldError(f"{path}.{fault.path}", fault.message) for fault in error.errors]
@@ -265,8 +257,8 @@ async def _check_ceilings(change: Change, declared: DeclaredRecords, result: App
                 end = step.after["expires_at"]
                 left_s = None if end is None else end - change.now
                 salt, strength = step.after["tenant"], step.after["strength"]
-                held = None if step.before is None else step.before["selector"]
-                ceilings.check_pin_selector(change.by, held, step.after["selector"])
+                current = None if step.before is None else step.before["selector"]
+                ceilings.check_pin_selector(change.by, current, step.after["selector"])
                 await ceilings.check_pin(change.session, change.by, salt, strength, left_s)
         except Forbidden as error:
             record = declared.records[step.kind.name].get(step.key)
@@ -276,14 +268,14 @@ async def _check_ceilings(change: Change, declared: DeclaredRecords, result: App
     _refuse(faults)
 
 
-def _check_sizes(held: Held, result: ApplyPlan, pins: Collection[Mapping[str, Any]]) -> None:
+def _check_sizes(stored: StoredRecords, result: ApplyPlan, pins: Collection[Mapping[str, Any]]) -> None:
     """Check that the resulting snapshots can be sent to nodes. Raises Conflict."""
     for kind in KINDS.values():
         growth = SnapshotGrowth()
         for step in with_pauses(result.of(kind.name, "create", "update", "delete"), 1000):
             growth.add(kind.name, kind.shown(step.key), step.before, step.after)
         if growth.records > 0 or growth.bytes > 0 or growth.keys > 0:
-            rows = held[kind.name]
+            rows = stored[kind.name]
             held_bytes = sum(
                 record_bytes(kind.name, kind.shown(key), row) for key, row in with_pauses(rows.items(), 1000)
             )
@@ -354,7 +346,7 @@ async def _write(change: Change, kind: PushedType[Any], result: ApplyPlan) -> No
     """Write the rows and the audit entries of one type."""
     steps, work = await asyncio.to_thread(_prepared, change, kind, result)
     await bulk.put_bodies(change.session, work.bodies, change.now)
-    await bulk.delete(change.session, kind.row, kind.key, work.gone)
+    await bulk.delete(change.session, kind.row, kind.key, work.deleted)
     await bulk.insert(change.session, kind.row, work.made)
     await bulk.update(change.session, kind.row, work.changed)
     await bulk.drop_unused_bodies(change.session, work.old_digests)
@@ -370,7 +362,7 @@ class _Work:
 
     made: list[Values] = field(default_factory=list)
     changed: list[Values] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     bodies: dict[str, bytes] = field(default_factory=dict)
     old_digests: list[str] = field(default_factory=list)
 
@@ -378,14 +370,14 @@ class _Work:
 def _prepared(change: Change, kind: PushedType[Any], result: ApplyPlan) -> tuple[list[PlanStep], _Work]:
     """Return the steps and the rows to write; runs in a thread."""
     steps, work = result.of(kind.name, "create", "update", "delete"), _Work()
-    stamp = {"generation": change.generations[kind.name], "updated_at": change.now}
+    version = {"generation": change.generations[kind.name], "updated_at": change.now}
     for step in with_pauses(steps, 1000):
         if step.after is None:
-            work.gone.append(step.key)
+            work.deleted.append(step.key)
         elif step.before is None:
-            work.made.append({**step.after, **_made(kind, change), **stamp})
+            work.made.append({**step.after, **_made(kind, change), **version})
         else:
-            work.changed.append({**step.after, **stamp})
+            work.changed.append({**step.after, **version})
     if kind.name == "pins":
         work.bodies = _bodies(steps)
         old = [step.before["keys_digest"] for step in steps if step.before is not None]

@@ -111,8 +111,8 @@ def _documents(
             texts[path] = item
         if not parts and several:
             found.add(path, "expected a document, got nothing")
-        for place, part in enumerate(parts):
-            at = path if len(parts) == 1 else f"{path or 'document'}[{place}]"
+        for index, part in enumerate(parts):
+            at = path if len(parts) == 1 else f"{path or 'document'}[{index}]"
             if isinstance(part, dict):
                 yield at, part
             else:
@@ -160,11 +160,11 @@ def _sections(
         if kind is None:
             found.add(at, f"unknown; expected one of {', '.join((*_HEADS, *KINDS))}")
             continue
-        for place, key, fields in with_pauses(_entries(kind, section, at, found), 50):
+        for index, key, fields in with_pauses(_entries(kind, section, at, found), 50):
             if sum(map(len, found.records.values())) >= MAX_RECORDS:
                 found.add(at, f"expected at most {MAX_RECORDS:,} records in all")
                 return
-            _record(kind, place, key, fields, found, by, resolve)
+            _record(kind, index, key, fields, found, by, resolve)
 
 
 def _entries(
@@ -175,26 +175,26 @@ def _entries(
         return
     if isinstance(section, dict):
         for name, fields in section.items():
-            place = member(path, name)
+            item_path = member(path, name)
             if fields is None or isinstance(fields, dict):
-                yield place, name, fields or {}
+                yield item_path, name, fields or {}
             else:
-                found.add(place, f"expected a map, got {_kind_of(fields)}")
+                found.add(item_path, f"expected a map, got {_kind_of(fields)}")
         return
     if not isinstance(section, list):
         found.add(path, f"expected a list, or a map by {kind.key}, got {_kind_of(section)}")
         return
     for number, item in enumerate(section):
-        place = f"{path}[{number}]"
+        item_path = f"{path}[{number}]"
         if not isinstance(item, dict):
-            found.add(place, f"expected a map, got {_kind_of(item)}")
+            found.add(item_path, f"expected a map, got {_kind_of(item)}")
             continue
         name = item.get(kind.key)
         if not isinstance(name, str):
             got = _kind_of(name) if kind.key in item else "nothing"
-            found.add(f"{place}.{kind.key}", f"expected text, got {got}")
+            found.add(f"{item_path}.{kind.key}", f"expected text, got {got}")
         else:
-            yield place, name, {field: value for field, value in item.items() if field != kind.key}
+            yield item_path, name, {field: value for field, value in item.items() if field != kind.key}
 
 
 def _record(

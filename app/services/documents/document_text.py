@@ -114,8 +114,8 @@ class _Builder:
             for event in with_pauses(yaml.parse(text, Loader=_LOADER), 1000):
                 self._take(event)
         except yaml.MarkedYAMLError as error:
-            what = ", ".join(part for part in (error.context, error.problem) if part)
-            raise DocumentSyntaxError(f"{_at(error.problem_mark or error.context_mark)}: {what}") from None
+            problem = ", ".join(part for part in (error.context, error.problem) if part)
+            raise DocumentSyntaxError(f"{_at(error.problem_mark or error.context_mark)}: {problem}") from None
         except yaml.YAMLError as error:  # an invalid character; the error has no line
             raise DocumentSyntaxError(" ".join(str(error).split())) from None
         if len(self.documents) > 1:

@@ -52,7 +52,7 @@ class Export:
                 if types and kind.name not in types:
                     continue
                 found = await bulk.rows(session, kind.row, kind.key, dict.fromkeys((kind.key, *kind.written)))
-                rows[kind.name] = [row for row in found.values() if _is_wanted(kind, row, owner, by)]
+                rows[kind.name] = [row for row in found.values() if _is_exported(kind, row, owner, by)]
             digests = list(dict.fromkeys(row["keys_digest"] for row in rows.get("pins", [])))
             for batch in bulk.batches(digests):
                 bodies |= await pins.bodies(session, batch)
@@ -61,7 +61,7 @@ class Export:
         return ExportAnswer(document, ended, numbers)
 
 
-def _is_wanted(kind: PushedType[Any], row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
+def _is_exported(kind: PushedType[Any], row: Mapping[str, Any], owner: str | None, by: Principal) -> bool:
     salt = kind.salt(row)
     seen = by.salts is None or (salt is not None and by.sees(salt))
     return seen and owner in (None, row["managed_by"])
@@ -101,8 +101,8 @@ def _record(
     """Return the record as the body of a PUT, with its name."""
     defaults = _DEFAULTS[kind.name] | ({"managed_by": owner} if owner else {})
     values = _pin(row, bodies) if kind.name == "pins" else {name: row[name] for name in kind.written}
-    kept = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
-    return {kind.key: kind.shown(row[kind.key]), **_with_units(kept)}
+    shown = {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    return {kind.key: kind.shown(row[kind.key]), **_with_units(shown)}
 
 
 def _pin(row: Mapping[str, Any], bodies: Mapping[str, bytes]) -> dict[str, Any]:

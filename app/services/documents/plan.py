@@ -9,11 +9,11 @@ from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import with_pauses
 from app.services.documents.declared import DeclaredRecord, DeclaredRecords
-from app.services.documents.resource_types import KEPT, KINDS
+from app.services.documents.resource_types import KEPT_FIELDS, KINDS
 from app.services.records.record_types import PushedType, Values
 from dataplane.protocol.control.snapshots import SnapshotType
 
-Held = dict[SnapshotType, dict[str, Mapping[str, Any]]]
+StoredRecords = dict[SnapshotType, dict[str, Mapping[str, Any]]]
 """Existing rows of all types by key: the columns of `PushedType.written`, the key and `updated_at`."""
 
 
@@ -56,14 +56,20 @@ class ApplyPlan:
 
 
 def outcome(
-    declared: DeclaredRecords, held: Held, by: Principal, now: float, *, prune: bool, take_over: bool
+    declared: DeclaredRecords,
+    stored: StoredRecords,
+    by: Principal,
+    now: float,
+    *,
+    prune: bool,
+    take_over: bool,
 ) -> ApplyPlan:
     """Return the plan. Raises Conflict that lists every record of another owner; Forbidden for a record of another
     tenant."""
     result = ApplyPlan()
     conflicts: list[FieldError] = []
     for kind in KINDS.values():
-        rows = held[kind.name]
+        rows = stored[kind.name]
         records = declared.records[kind.name]
         for key, record in with_pauses(records.items(), 500):
             row = rows.get(key)
@@ -96,9 +102,9 @@ def _step(
     if row is None:
         action: Literal["create", "ended"] = "ended" if checked.ended else "create"
         return PlanStep(kind, key, action, None, values, checked.body)
-    kept = KEPT.get(kind.name, ())
-    if kept and values["keys_digest"] == row["keys_digest"]:
-        values = {**values, **{name: row[name] for name in kept}}
+    fields = KEPT_FIELDS.get(kind.name, ())
+    if fields and values["keys_digest"] == row["keys_digest"]:
+        values = {**values, **{name: row[name] for name in fields}}
     same = all(values[name] == row[name] for name in kind.written)
     return PlanStep(kind, key, "unchanged" if same else "update", row, values, checked.body)
 
@@ -124,12 +130,14 @@ def _check_owner(
     conflicts: list[FieldError],
     take_over: bool,
 ) -> None:
-    owner, wanted = row["managed_by"], record.checked.values["managed_by"]
-    if owner == wanted or take_over:
+    owner, requested = row["managed_by"], record.checked.values["managed_by"]
+    if owner == requested or take_over:
         return
-    whose = f"is managed by {owner!r}" if owner else "has no owner"
-    what = f"the {kind.noun} {kind.shown(row[kind.key])!r} {whose}"
-    conflicts.append(FieldError(record.path, f"{what}, not by {wanted!r}" if wanted else what))
+    ownership = f"is managed by {owner!r}" if owner else "has no owner"
+    record_name = f"the {kind.noun} {kind.shown(row[kind.key])!r} {ownership}"
+    conflicts.append(
+        FieldError(record.path, f"{record_name}, not by {requested!r}" if requested else record_name)
+    )
 
 
 def _check_tenant(kind: PushedType[Any], path: str, row: Mapping[str, Any], by: Principal) -> None:

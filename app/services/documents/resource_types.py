@@ -93,5 +93,5 @@ def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord
 KINDS: dict[SnapshotType, PushedType[Any]] = {kind.name: kind for kind in (QUOTAS, PINS, POLICIES, TIERS)}
 """Types in the order of their sections in a document."""
 RESOLVE: dict[SnapshotType, Resolve] = {"quotas": _quota, "pins": _pin, "policies": _policy, "tiers": _tier}
-KEPT = {"pins": ("origin",)}
+KEPT_FIELDS = {"pins": ("origin",)}
 """Columns of a pin that stay unchanged while its keys do; changes of them are not shown."""

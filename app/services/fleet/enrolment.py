@@ -24,7 +24,7 @@ from app.ingest.fleet import Fleet
 from app.observe.catalogue.access import JoinTokenCreated, JoinTokenDeleted
 from app.observe.catalogue.fleet import NodeEnrolled, NodeMoved
 from app.push.keys import ManagerKeyPair
-from app.push.ledger import apply_row, stored_node
+from app.push.node_journal import apply_row, stored_node
 from app.schemas.fleet.enrolment import JoinTokenAnswer, JoinTokenList, JoinTokenPost, NewJoinToken
 from app.services.base import checks
 from app.services.base.changes import Change, Changes
@@ -388,9 +388,4 @@ def _answer(row: JoinTokenRow, joined: list[str]) -> JoinTokenAnswer:
 
 def _audited(row: JoinTokenRow) -> dict[str, object]:
     """Return the fields that an audit entry keeps: never the secret or its hash."""
-    return {
-        "name": row.name,
-        "labels": row.labels,
-        "uses_left": row.uses_left,
-        "expires_at": row.expires_at,
-    }
+    return {"name": row.name, "labels": row.labels, "uses_left": row.uses_left, "expires_at": row.expires_at}

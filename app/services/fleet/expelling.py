@@ -23,7 +23,7 @@ class EngineExpulsion:
             message = "expected true with force or kill"
             raise Invalid(f"on: {message}", [FieldError("on", message)])
         node = self._targets.node(name)
-        self._targets.operations.check(node)
+        self._targets.node_requests.check(node)
         verb = "expel" if request.on else "readmit"
         after = {"client": client, "force": request.force, "kill": request.kill}
         event = (
@@ -32,7 +32,7 @@ class EngineExpulsion:
             else EngineReadmitRequested(client)
         )
         await self._changes.note(verb, "node", name, after, by, event, name)
-        reply = await self._targets.operations.ask(
+        reply = await self._targets.node_requests.ask(
             node, lambda nonce: Expel(nonce, client, request.on, request.force, request.kill), Expelled
         )
         return ExpelAnswer(

@@ -35,7 +35,7 @@ class Managers:
         self.url = ""
         """Set by the code that binds the socket."""
         lead.turned = self._turned
-        database.watch.tell = self._database_turned
+        database.watch.on_change = self._on_database_change
 
     @property
     def id(self) -> str:
@@ -112,7 +112,7 @@ class Managers:
         self._pending = [*self._pending[-9:], Notification(name_of(event), time.time(), fields_of(event))]
         self._fleet.change_signal.notify()
 
-    def _database_turned(self, away: bool, reason: str, seconds: float) -> None:
+    def _on_database_change(self, away: bool, reason: str, seconds: float) -> None:
         if away:
             self._bus.publish(DatabaseLost(reason))
         else:

@@ -1,6 +1,6 @@
 """Operators' intent for a node besides its records: drain, label, forget.
 
-Draining and labels are stored in the database, and the push worker applies the stored state to nodes. So they also hold
+Draining and labels are stored in the database, and the sync task applies the stored state to nodes. So they also hold
 for a node that is disconnected.
 """
 

@@ -1,9 +1,9 @@
-"""Enlarges a node's pool. The requested size is stored, and the push worker requests it again when the node comes back
+"""Enlarges a node's pool. The requested size is stored, and the sync task requests it again when the node comes back
 with a smaller pool, until the size is forgotten."""
 
 from app.ingest.fleet import Fleet
 from app.observe.catalogue.fleet import NodeResizeCancelled, NodeResizeRequested
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.schemas.fleet.nodes import ResizeAnswer, ResizePost
 from app.services.base import checks
 from app.services.base.changes import Changes
@@ -15,9 +15,11 @@ from dataplane.protocol.control.nodes import Resize, Resized
 
 
 class PoolResize:
-    def __init__(self, database: Database, operations: NodeRequests, changes: Changes, fleet: Fleet) -> None:
+    def __init__(
+        self, database: Database, node_requests: NodeRequests, changes: Changes, fleet: Fleet
+    ) -> None:
         self._database = database
-        self._operations = operations
+        self._node_requests = node_requests
         self._changes = changes
         self._fleet = fleet
 
@@ -27,11 +29,11 @@ class PoolResize:
         faults = checks.Faults()
         size = faults.check("pool_bytes", lambda: _pool(request.pool_bytes)) or 0
         faults.stop()
-        self._operations.check(node)
+        self._node_requests.check(node)
         await self._changes.note(
             "resize", "node", name, {"pool_bytes": size}, by, NodeResizeRequested(size), name
         )
-        reply = await self._operations.ask(node, lambda nonce: Resize(nonce, size), Resized)
+        reply = await self._node_requests.ask(node, lambda nonce: Resize(nonce, size), Resized)
         node.capacity_bytes = reply.capacity_bytes
         async with self._database.write() as session:
             await nodes.want_capacity(session, name, size)
@@ -43,8 +45,8 @@ class PoolResize:
         Raises NotFound."""
         known_node(self._fleet, name)
         async with self._database.read() as session:
-            wanted = await nodes.wanted_capacity(session, name)
-        if wanted is None:
+            previous = await nodes.desired_capacity(session, name)
+        if previous is None:
             raise checks.missing("requested pool size of node", name)
         await self._changes.note(
             "resize", "node", name, {"pool_bytes": None}, by, NodeResizeCancelled(), name

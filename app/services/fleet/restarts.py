@@ -39,12 +39,7 @@ class Restarts:
     restarts."""
 
     def __init__(
-        self,
-        settings: Settings,
-        supervisor: Supervisor | None,
-        fleet: Fleet,
-        changes: Changes,
-        instance: str,
+        self, settings: Settings, supervisor: Supervisor | None, fleet: Fleet, changes: Changes, instance: str
     ) -> None:
         self._settings = settings
         self._supervisor = supervisor
@@ -155,9 +150,7 @@ class Restarts:
     async def _check_command(self, *module: str) -> None:
         """Check that the code on disk starts: a new release may be half installed. Raises Conflict."""
         process = await asyncio.create_subprocess_exec(
-            *module_command(*module),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            *module_command(*module), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         try:
             _, errors = await asyncio.wait_for(process.communicate(), CHECK_TIMEOUT_S)
@@ -195,13 +188,13 @@ class Restarts:
     def _pins_lost(self) -> str:
         node = self._node()
         stats = None if node is None else node.live_stats
-        held = (
+        pins = (
             []
             if stats is None
             else [pin.name for pin in stats.pins if pin.strength != "soft" and pin.resident]
         )
-        if not held:
+        if not pins:
             return ""
-        named = ", ".join(repr(name) for name in held[:MAX_NAMED_PINS])
-        more = f" and {len(held) - MAX_NAMED_PINS} more" if len(held) > MAX_NAMED_PINS else ""
+        named = ", ".join(repr(name) for name in pins[:MAX_NAMED_PINS])
+        more = f" and {len(pins) - MAX_NAMED_PINS} more" if len(pins) > MAX_NAMED_PINS else ""
         return f", among them what the pins {named}{more} guarantee"

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from app.errors import LarderError
 from app.ingest.fleet import Fleet, FleetNode
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.schemas.cache.actions import TargetedPost
 from app.services.base import checks
 
@@ -34,8 +34,8 @@ def known_node(fleet: Fleet, name: str) -> FleetNode:
 class Targets:
     """Nodes to which a request is forwarded."""
 
-    def __init__(self, operations: NodeRequests, fleet: Fleet) -> None:
-        self.operations = operations
+    def __init__(self, node_requests: NodeRequests, fleet: Fleet) -> None:
+        self.node_requests = node_requests
         self._fleet = fleet
 
     def selected(self, request: TargetedPost) -> list[FleetNode]:
@@ -52,11 +52,11 @@ class Targets:
                 faults.add(path, f"there is no node {name[:128]!r}")
         faults.stop()
         if not names:
-            self.operations.connected()
+            self.node_requests.connected()
             return [node for _, node in sorted(self._fleet.nodes.items())]
         found = [self._fleet.nodes[name] for name in sorted({name for _, name in names})]
         if len(found) == 1:
-            self.operations.check(found[0])
+            self.node_requests.check(found[0])
         return found
 
     def node(self, name: str) -> FleetNode:
@@ -66,9 +66,9 @@ class Targets:
     def one_or_connected(self, name: str | None) -> list[FleetNode]:
         """Return one node, or all connected ones. Raises NotFound, NodeUnreachable."""
         if name is None:
-            return self.operations.connected()
+            return self.node_requests.connected()
         node = self.node(name)
-        self.operations.check(node)
+        self.node_requests.check(node)
         return [node]
 
     async def each(

@@ -110,9 +110,11 @@ class LmcacheObjects:
             raise LmcacheUnavailable(_NO_L2)
         try:
             turn, cursor = _turn(page_token, by)
-            whose = None if by.salts is None else sorted(by.salts)[turn]
-            query = ListBlocks("", tenant=whose, model=model, gateway=LMCACHE)
-            page = await self._blocks.listed(query, self._targets.operations.connected(), page_size, cursor)
+            salt = None if by.salts is None else sorted(by.salts)[turn]
+            query = ListBlocks("", tenant=salt, model=model, gateway=LMCACHE)
+            page = await self._blocks.listed(
+                query, self._targets.node_requests.connected(), page_size, cursor
+            )
         except Invalid:
             raise Malformed("page_token: expected next_page_token of a page of this list") from None
         if (
@@ -167,7 +169,7 @@ class LmcacheObjects:
 
     async def _readable(self, salt: str, model: str, keys: Iterable[str]) -> Sequence[CachedBlock]:
         """Return the readable blocks of these keys on all nodes."""
-        nodes = self._targets.operations.connected()
+        nodes = self._targets.node_requests.connected()
         found: list[CachedBlock] = []
         ordered = sorted(keys)
         for at in range(0, len(ordered), _BATCH):
@@ -197,15 +199,15 @@ class LmcacheObjects:
         Malformed, Forbidden, NodeUnreachable."""
         _check_tier(request.tier, ("l1",))
         by.check_whole("clearing")
-        nodes = self._targets.operations.connected()
+        nodes = self._targets.node_requests.connected()
         names = [node.name for node in nodes]
         audited = {"gateway": LMCACHE, "force": request.force, "nodes": names}
-        what = "everything of LMCache's clients"
-        event = SweepRequested("clear", what, names)
-        await self._changes.note("clear", "blocks", what, audited, by, event)
+        scope = "everything of LMCache's clients"
+        event = SweepRequested("clear", scope, names)
+        await self._changes.note("clear", "blocks", scope, audited, by, event)
         replies = await self._targets.each(
             nodes,
-            lambda node: self._targets.operations.ask(
+            lambda node: self._targets.node_requests.ask(
                 node, lambda nonce: ClearGateway(nonce, LMCACHE, request.force), Swept
             ),
         )
@@ -275,7 +277,7 @@ class LmcacheObjects:
             raise Malformed("block_ids is required")
         if request.chunk_size <= 0:
             raise Malformed("chunk_size must be positive")
-        answer = await self._targets.operations.ask(
+        answer = await self._targets.node_requests.ask(
             node,
             lambda nonce: DigestEngine(
                 nonce, LMCACHE, request.instance_id, request.block_ids, request.chunk_size, request.layerwise
@@ -295,8 +297,8 @@ class LmcacheObjects:
     async def _engine(self, number: int) -> tuple[FleetNode, GatewayInstance]:
         """Return a worker and its node, as nodes report them now. Raises NotFound, NodeUnreachable."""
         replies = await self._targets.each(
-            self._targets.operations.connected(),
-            lambda node: self._targets.operations.ask(node, DescribeNode, Description),
+            self._targets.node_requests.connected(),
+            lambda node: self._targets.node_requests.ask(node, DescribeNode, Description),
         )
         for each in replies:
             gateway = None if each.answer is None else each.answer.stats.gateway
@@ -309,7 +311,7 @@ class LmcacheObjects:
         """Return the number of blocks of all ranks on the node that has most of them; None if no worker of the model
         ever connected."""
         replies = await self._targets.each(
-            self._targets.operations.connected(),
+            self._targets.node_requests.connected(),
             lambda node: self._lookups.spaces(node, request.model_name, keys, request.cache_salt),
         )
         _all_did(each.error for each in replies)

@@ -68,10 +68,10 @@ class Ceilings:
             raise CEILINGS.missing(salt)
         return _seen(row, by)
 
-    async def page(self, wanted: PageRequest, by: Principal) -> CeilingList:
+    async def page(self, page_request: PageRequest, by: Principal) -> CeilingList:
         """Return a page of the ceilings that the caller may see. Raises Invalid."""
         async with self._database.read() as session:
-            page = await ceilings.page(session, wanted, by.salts)
+            page = await ceilings.page(session, page_request, by.salts)
         return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
@@ -109,10 +109,10 @@ class Ceilings:
         salt = checks.tenant_in_path(tenant)
         async with self._changes.begin(by, dry_run=dry_run) as change:
             row = await CEILINGS.existing(change, salt, expected)
-            held = CEILINGS.as_put(row)
+            current = CEILINGS.as_put(row)
             if "no_bound" not in patch:  # a field that gets a bound by this patch leaves the list
-                held["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
-            made = CEILINGS.write(change, salt, row, _checked(patched(CeilingPut, held, patch)))
+                current["no_bound"] = [name for name in row.no_bound or () if patch.get(name) is None]
+            made = CEILINGS.write(change, salt, row, _checked(patched(CeilingPut, current, patch)))
         return _answer(made)
 
     async def delete(self, tenant: str, by: Principal, expected: Precondition) -> None:
@@ -123,7 +123,7 @@ class Ceilings:
 
 
 async def check_quota(
-    change: Change, salt: str, held: Mapping[str, Any] | None, request: Mapping[str, Any] | None
+    change: Change, salt: str, current: Mapping[str, Any] | None, request: Mapping[str, Any] | None
 ) -> None:
     """Refuse a quota above the tenant's ceiling to a caller who is limited to tenants. `request` None deletes the
     quota. Unchanged fields are not checked. Raises Forbidden."""
@@ -137,8 +137,8 @@ async def check_quota(
             f"'larder ceilings set {shown(salt)}'"
         )
     wish = _UNASKED if request is None else request
-    faults = [fault for name in _BOUNDED if (fault := _above(name, row, held, wish)) is not None]
-    was = _UNASKED if held is None else held
+    faults = [fault for name in _BOUNDED if (fault := _above(name, row, current, wish)) is not None]
+    was = _UNASKED if current is None else current
     if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
         faults.append(
             FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it")
@@ -178,16 +178,16 @@ async def check_pin(
 
 
 def check_pin_selector(
-    by: Principal, held: Mapping[str, str] | None, request: Mapping[str, str] | None
+    by: Principal, current: Mapping[str, str] | None, request: Mapping[str, str] | None
 ) -> None:
     """Refuse a changed pin selector to a caller who is limited to tenants. Raises Forbidden."""
-    if by.salts is not None and (held or None) != (request or None):
+    if by.salts is not None and (current or None) != (request or None):
         message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
         raise Forbidden(f"selector: {message}", [FieldError("selector", message)])
 
 
 def _above(
-    name: str, row: CeilingRow, held: Mapping[str, Any] | None, wish: Mapping[str, Any]
+    name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: Mapping[str, Any]
 ) -> FieldError | None:
     """Return the error for a field above its ceiling, or for a raised field without a ceiling; None if it is
     allowed."""
@@ -195,17 +195,17 @@ def _above(
     value, ceiling = wish.get(field), getattr(row, name)
     if ceiling is None and name in (row.no_bound or ()):
         return None
-    if held is not None and value == held.get(field):
+    if current is not None and value == current.get(field):
         return None
-    why = "the tenant's ceiling"
+    bound = "the tenant's ceiling"
     if ceiling is None:
-        ceiling = (_UNASKED if held is None else held).get(field)
-        why = "the current value: the tenant's ceiling sets no bound for it, so it can only be lowered"
+        ceiling = (_UNASKED if current is None else current).get(field)
+        bound = "the current value: the tenant's ceiling sets no bound for it, so it can only be lowered"
     if value == ceiling or (value is not None and (ceiling is None or value <= ceiling)):
         return None
     say = format_size if field.endswith("_bytes") else "{:g}".format
     got = "no bound" if value is None else say(value)
-    return FieldError(field, f"expected at most {say(ceiling)} ({why}), got {got}")
+    return FieldError(field, f"expected at most {say(ceiling)} ({bound}), got {got}")
 
 
 def _checked(request: CeilingPut) -> dict[str, Any]:

@@ -63,12 +63,12 @@ def applied_on(
     refusal = node.refused.get(record.kind)
     if state is NodeState.NACKED and refusal is not None:
         first = faults[0] if faults and whole else None
-        why = "" if first is None else f": {first.path}: {first.message}"
+        reason = "" if first is None else f": {first.path}: {first.message}"
         return Condition(
             "Applied",
             "False",
             "Refused",
-            f"{node.name} refused generation {refusal.generation}{why}",
+            f"{node.name} refused generation {refusal.generation}{reason}",
             refusal.at,
         )
     return Condition("Applied", "False", "Waiting", f"{node.name} has not applied it yet", record.since)
@@ -92,13 +92,13 @@ def effective_on(
         return _effective(applied.status, applied.reason, applied.message, applied.since)
     if node.stats is None:
         return _effective("Unknown", "NotTold", f"{node.name} has not reported its state yet", applied.since)
-    for what, name, reason, message in (
+    for kind, name, reason, message in (
         ("unarmed", "", "Unarmed", f"{node.name} does not enforce yet: it has no snapshot of quotas"),
         *_obstacles(node, record, whole),
     ):
-        if (what == NO_GPU_COPY_POOL and gpu_copies_elsewhere) or (what == EMPTY and resident_elsewhere):
+        if (kind == NO_GPU_COPY_POOL and gpu_copies_elsewhere) or (kind == EMPTY and resident_elsewhere):
             continue
-        since = node.since.get((what, name))
+        since = node.since.get((kind, name))
         if since is not None:
             return _effective("False", reason, message, max(since, applied.since))
     if record.kind == "tiers" and all(tier.name != record.name for tier in node.stats.tiers):
@@ -152,14 +152,16 @@ def _away(node: FleetNode, name: str) -> str:
 def _nowhere(node: FleetNode, whole: bool) -> str:
     stats = node.stats
     if stats is None or stats.gpu_copy_pool_bytes == 0:
-        why = "gpu_pool_bytes is 0 there"
+        reason = "gpu_pool_bytes is 0 there"
     elif not stats.gpu_copy_pools:
-        why = "no engine on a GPU has requested any"
+        reason = "no engine on a GPU has requested any"
     elif whole:
-        why = next((pool.problem for pool in stats.gpu_copy_pools if pool.problem), "no reason was reported")
+        reason = next(
+            (pool.problem for pool in stats.gpu_copy_pools if pool.problem), "no reason was reported"
+        )
     else:
-        why = "none of them can keep any"
-    return f"no GPU of {node.name} keeps GPU copies: {why}; blocks are read from the node's pool"
+        reason = "none of them can keep any"
+    return f"no GPU of {node.name} keeps GPU copies: {reason}; blocks are read from the node's pool"
 
 
 def _holds_nothing(node: FleetNode, name: str) -> str:

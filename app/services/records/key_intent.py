@@ -28,8 +28,7 @@ def check_tokens(tokens: Sequence[int], chunk: int, faults: checks.Faults, path:
         return
     if len(tokens) > MAX_TOKENS or len(tokens) // chunk > MAX_KEYS:
         faults.add(
-            path,
-            f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens",
+            path, f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens"
         )
     elif len(tokens) < chunk:
         faults.add(path, f"expected at least one full chunk of {chunk} tokens, got {len(tokens)}")

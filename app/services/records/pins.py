@@ -81,10 +81,10 @@ class Pins:
             body = (await pins.bodies(session, [row.keys_digest]))[row.keys_digest]
         return PinKeys([body[at : at + KEY_BYTES].hex() for at in range(0, len(body), KEY_BYTES)])
 
-    async def page(self, wanted: PageRequest, filters: PinFilters, by: Principal) -> PinList:
+    async def page(self, page_request: PageRequest, filters: PinFilters, by: Principal) -> PinList:
         """Return a page of pins of the tenants that the caller may see. Raises Invalid."""
         async with self._database.read() as session:
-            page = await pins.page(session, wanted, filters, by.salts)
+            page = await pins.page(session, page_request, filters, by.salts)
         return PinList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(
@@ -172,8 +172,8 @@ class Pins:
         async with self._changes.begin(by, "pins") as change:
             row = await self._own(change, name)
             if row.expires_at is None:
-                what = "is permanent" if row.strength == "permanent" else "has no end"
-                raise Conflict(f"the pin {name!r} {what}: there is nothing to extend")
+                reason = "is permanent" if row.strength == "permanent" else "has no end"
+                raise Conflict(f"the pin {name!r} {reason}: there is nothing to extend")
             values = columns(row, PINS.written)
             values["expires_at"] = max(row.expires_at, change.now + request.ttl_s)
             await _check(change, row.tenant, row, values)
@@ -275,26 +275,26 @@ class Pins:
 def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     """Summarize a pin in one line. A chunk has one block for each space and node that holds it."""
     resolved, resident = sum(pin.resolved for pin in seen), sum(pin.resident for pin in seen)
-    there = (
+    cached = (
         f"{resident} resident"
         if resolved in (0, row.key_count)
         else f"{resident} of {resolved} blocks resident"
     )
     chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
     on_gpus = f", {sum(pin.gpu_copies for pin in seen)} GPU copies" if row.tier == "gpu" else ""
-    in_tiers = "".join(f", {held.blocks} in {name}" for name, held in _in_tiers(seen).items())
-    return f"resolved {chunks}, {there}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}{in_tiers}"
+    in_tiers = "".join(f", {stats.blocks} in {name}" for name, stats in _in_tiers(seen).items())
+    return f"resolved {chunks}, {cached}, {format_size(sum(pin.bytes for pin in seen))}{on_gpus}{in_tiers}"
 
 
 def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
     """Return what tiers of the same name hold of a pin on all nodes together."""
     total: dict[str, PinInTier] = {}
     for pin in seen:
-        for name, held in pin.tiers.items():
+        for name, stats in pin.tiers.items():
             of_tier = total.setdefault(name, PinInTier())
-            of_tier.blocks += held.blocks
-            of_tier.bytes += held.bytes
-            of_tier.guaranteed += held.guaranteed
+            of_tier.blocks += stats.blocks
+            of_tier.bytes += stats.bytes
+            of_tier.guaranteed += stats.guaranteed
     return dict(sorted(total.items()))
 
 

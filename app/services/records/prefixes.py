@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.errors import FieldError, Invalid
-from app.push.operations import NodeReply, NodeRequests
+from app.push.node_requests import NodeReply, NodeRequests
 from app.schemas.records.prefixes import By, NodeError, PrefixAnswer, PrefixList
 from app.services.base import checks
 from app.services.base.principals import Principal
@@ -14,7 +14,7 @@ from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.salts import shown
 
 MAX_LABEL_CHARACTERS = 128
-MAX_ASKED = 50
+MAX_TENANTS = 50
 """Largest number of tenants of a limited caller whose prefixes are listed together: each takes one request per node."""
 
 
@@ -28,15 +28,15 @@ class FoundPrefix:
 
 
 class PrefixService:
-    def __init__(self, operations: NodeRequests) -> None:
-        self._operations = operations
+    def __init__(self, node_requests: NodeRequests) -> None:
+        self._node_requests = node_requests
 
     async def page(self, by: By, tenant: str | None, limit: int, asks: Principal) -> PrefixList:
         """Return the hottest prefixes first; limited callers get only those of their tenants. Raises Invalid,
         Forbidden, NodeUnreachable if no node is connected."""
         items: list[PrefixAnswer] = []
         failed_nodes: dict[str, str] = {}
-        for salt in _asked_for(asks, tenant):
+        for salt in _salts(asks, tenant):
             replies = await self._listed(by, salt, limit)
             merged = _merged((one.node, p) for one in replies if one.answer for p in one.answer.prefixes)
             items += [item for item in merged if salt is None or item.tenant == shown(salt)]
@@ -48,7 +48,7 @@ class PrefixService:
 
     async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
-        return await self._operations.ask_all(
+        return await self._node_requests.ask_all(
             lambda nonce: ListPrefixes(nonce, by=by, tenant=salt, limit=limit), PrefixesListed
         )
 
@@ -59,14 +59,16 @@ class PrefixService:
             raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._own(label, _one_of(by, tenant))
-        replies = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        replies = await self._node_requests.ask_all(
+            lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed
+        )
         known = [p for p in _all(replies) if p.label == label]
         if known:
             return _best(label, known)
         failed_nodes = [one for one in replies if one.answer is None]
-        why = f" ({'; '.join(one.error for one in failed_nodes[:3])})" if failed_nodes else ""
+        failures = f" ({'; '.join(one.error for one in failed_nodes[:3])})" if failed_nodes else ""
         raise _unknown(
-            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{why}"
+            f"no connected node has a prefix {label!r} among its hot ones now: 'larder prefixes' lists them{failures}"
         )
 
     async def _own(self, label: str, salt: str) -> FoundPrefix:
@@ -78,14 +80,16 @@ class PrefixService:
         listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
-        replies = await self._operations.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
+        replies = await self._node_requests.ask_all(
+            lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed
+        )
         known = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
         if not known:
             raise unknown
         return _best(label, known)
 
 
-def _asked_for(by: Principal, tenant: str | None) -> list[str | None]:
+def _salts(by: Principal, tenant: str | None) -> list[str | None]:
     """Return the salts to query, one after the other; None means all tenants. Raises Invalid, Forbidden."""
     if tenant is not None:
         salt = checks.tenant_in_path(tenant)
@@ -93,9 +97,9 @@ def _asked_for(by: Principal, tenant: str | None) -> list[str | None]:
         return [salt]
     if by.salts is None:
         return [None]
-    if len(by.salts) > MAX_ASKED:
+    if len(by.salts) > MAX_TENANTS:
         message = (
-            f"expected one of the {len(by.salts)} tenants that this token is limited to, because at most {MAX_ASKED} "
+            f"expected one of the {len(by.salts)} tenants that this token is limited to, because at most {MAX_TENANTS} "
             "can be listed together"
         )
         raise Invalid(f"tenant: {message}", [FieldError("tenant", message)])

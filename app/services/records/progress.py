@@ -9,14 +9,7 @@ from app.observe.metric_sources import GenerationLag
 from app.push.desired import DesiredState
 from app.push.states import NodeState, node_state
 from app.schemas.base.status import NodeProgress, RecordStatus
-from app.services.records.conditions import (
-    RecordState,
-    accepted,
-    applied_on,
-    effective_on,
-    no_node,
-    over_all,
-)
+from app.services.records.conditions import RecordState, accepted, applied_on, effective_on, no_node, over_all
 from dataplane.base.labels import matches
 from dataplane.protocol.control.snapshots import SNAPSHOT_TYPES, Fault, Observed, SnapshotType
 
@@ -36,9 +29,9 @@ class RecordProgress:
     def state(self, node: FleetNode, kind: SnapshotType | None = None) -> NodeState:
         """Return a node's state for one type, or for all."""
         if kind is None:
-            return node_state(node, self._desired.wanted(node.labels), SNAPSHOT_TYPES)
-        wanted = self._desired.wanted_of(kind, node.labels)
-        return node_state(node, {} if wanted is None else {kind: wanted}, (kind,))
+            return node_state(node, self._desired.desired(node.labels), SNAPSHOT_TYPES)
+        desired = self._desired.desired_of(kind, node.labels)
+        return node_state(node, {} if desired is None else {kind: desired}, (kind,))
 
     def census(self) -> dict[str, int]:
         """Return the number of nodes in each state."""
@@ -54,18 +47,18 @@ class RecordProgress:
     def lags(self) -> Iterator[GenerationLag]:
         """Yield how far each node is behind, and whether it drifted or refused the newest, for each type."""
         for node in self._fleet.nodes.values():
-            for kind, wanted in self._desired.wanted(node.labels).items():
+            for kind, desired in self._desired.desired(node.labels).items():
                 observed = self._own(node, kind)
-                if kind not in node.observed and wanted.is_optional:
+                if kind not in node.observed and desired.is_optional:
                     continue
                 generation = 0 if observed is None else observed.generation
                 drifted = (
                     observed is not None
-                    and generation == wanted.generation
-                    and observed.digest != wanted.digest
+                    and generation == desired.generation
+                    and observed.digest != desired.digest
                 )
                 nacked = self.state(node, kind) is NodeState.NACKED
-                yield GenerationLag(node.name, kind, max(wanted.generation - generation, 0), drifted, nacked)
+                yield GenerationLag(node.name, kind, max(desired.generation - generation, 0), drifted, nacked)
 
     def status(
         self,
@@ -146,13 +139,13 @@ class RecordProgress:
 
     def _applied(self, node: FleetNode, kind: SnapshotType, generation: int) -> bool:
         observed = self._own(node, kind)
-        wanted = self._desired.wanted_of(kind, node.labels)
-        if kind not in node.observed and wanted is not None and wanted.is_optional:
-            return wanted.generation >= generation
-        if observed is None or wanted is None or observed.generation < generation:
+        desired = self._desired.desired_of(kind, node.labels)
+        if kind not in node.observed and desired is not None and desired.is_optional:
+            return desired.generation >= generation
+        if observed is None or desired is None or observed.generation < generation:
             return False
         # At the newest generation the digest must match, too: the node's labels may have changed meanwhile.
-        return observed.generation != wanted.generation or observed.digest == wanted.digest
+        return observed.generation != desired.generation or observed.digest == desired.digest
 
     def _own(self, node: FleetNode, kind: SnapshotType) -> Observed | None:
         """Return what the node has applied, if it comes from this database."""

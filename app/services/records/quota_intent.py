@@ -12,7 +12,7 @@ from app.services.base.changes import Action
 from app.services.records.record_types import PushedType, Values, checked, columns, defaults
 from app.store.records.quotas import QuotaRow
 from dataplane.base.field_errors import MAX_SHOWN
-from dataplane.base.units import format_exact_size as said
+from dataplane.base.units import format_exact_size as size
 from dataplane.protocol.control.records import MAX_QUOTA_TIERS, QuotaSpec, TierQuota
 from dataplane.protocol.tiers import EXPECTED_TIER_NAME, is_tier_name
 
@@ -72,7 +72,7 @@ def _tiers(given: Mapping[str, TierQuotaPut], faults: checks.Faults) -> dict[str
         floor = faults.check(f"{path}.floor_bytes", _size_of(share.floor_bytes)) or 0
         limit = faults.check(f"{path}.limit_bytes", _size_of(share.limit_bytes))
         if limit is not None and floor > limit:
-            message = f"expected at most limit_bytes, {said(limit)}, got {said(floor)}"
+            message = f"expected at most limit_bytes, {size(limit)}, got {size(floor)}"
             faults.add(f"{path}.floor_bytes", message)
         found[name] = TierQuota(floor, limit)
     return found
@@ -85,11 +85,11 @@ def _size_of(value: int | str | None) -> Callable[[], int | None]:
 def _check(spec: QuotaSpec, faults: checks.Faults) -> None:
     limit, floor, budget = spec.limit_bytes, spec.floor_bytes, spec.pin_budget_bytes
     if limit is not None and floor > limit:
-        faults.add("floor_bytes", f"expected at most limit_bytes, {said(limit)}, got {said(floor)}")
+        faults.add("floor_bytes", f"expected at most limit_bytes, {size(limit)}, got {size(floor)}")
     if budget is not None and floor and budget > floor:
-        faults.add("pin_budget_bytes", f"expected at most floor_bytes, {said(floor)}, got {said(budget)}")
+        faults.add("pin_budget_bytes", f"expected at most floor_bytes, {size(floor)}, got {size(budget)}")
     elif budget is not None and limit is not None and budget > limit:
-        faults.add("pin_budget_bytes", f"expected at most limit_bytes, {said(limit)}, got {said(budget)}")
+        faults.add("pin_budget_bytes", f"expected at most limit_bytes, {size(limit)}, got {size(budget)}")
     if not MIN_WEIGHT <= spec.weight <= MAX_WEIGHT:
         faults.add("weight", f"expected {MIN_WEIGHT:g} to {MAX_WEIGHT:g}, got {spec.weight:g}")
     if spec.store_rate_bytes is not None and spec.store_rate_bytes < 1:

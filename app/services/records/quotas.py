@@ -42,10 +42,10 @@ class Quotas:
             raise QUOTAS.missing(salt)
         return self.answers([row], by)[0]
 
-    async def page(self, wanted: PageRequest, filters: QuotaFilters, by: Principal) -> QuotaList:
+    async def page(self, page_request: PageRequest, filters: QuotaFilters, by: Principal) -> QuotaList:
         """Return a page of quotas of the tenants that the caller may see. Raises Invalid."""
         async with self._database.read() as session:
-            page = await quotas.page(session, wanted, filters, by.salts)
+            page = await quotas.page(session, page_request, filters, by.salts)
         return QuotaList(self.answers(page.rows, by), page.total, page.next_cursor)
 
     async def put(

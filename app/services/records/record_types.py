@@ -23,10 +23,7 @@ from dataplane.protocol.salts import shown
 R = TypeVar("R", bound=Base)
 Values = dict[str, Any]
 """Columns of a record by name."""
-_RULES: Mapping[str, Callable[[Any], Any]] = {
-    "managed_by": checks.managed_by,
-    "selector": checks.labels,
-}
+_RULES: Mapping[str, Callable[[Any], Any]] = {"managed_by": checks.managed_by, "selector": checks.labels}
 """Rules of fields that mean the same in every type of record."""
 
 

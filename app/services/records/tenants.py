@@ -53,13 +53,13 @@ class Tenants:
         self._fleet = fleet
         self._quotas = quota_service
 
-    async def page(self, wanted: PageRequest, managed: bool | None, by: Principal) -> TenantList:
+    async def page(self, page_request: PageRequest, managed: bool | None, by: Principal) -> TenantList:
         """Return a page of the tenants that the caller may see. Raises Invalid."""
         known = await known_tenants(self._database, self._fleet.stats(), by.salts)
 
         def make_page() -> TenantList:
             found = [answer for answer in known if managed in (None, answer.managed)]
-            page = page_of(found, lambda answer: answer.tenant, _BY_NAME, wanted)
+            page = page_of(found, lambda answer: answer.tenant, _BY_NAME, page_request)
             return TenantList(list(page.rows), page.total, page.next_cursor)
 
         return await asyncio.to_thread(make_page)

@@ -6,7 +6,6 @@ Deleting a record closes the tier on its nodes and deletes none of its blocks.
 from collections.abc import Sequence
 from typing import Any
 
-from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import (
     SettingsTier,
@@ -19,43 +18,26 @@ from app.schemas.records.tiers import (
     TierRefusal,
 )
 from app.services.base import checks
-from app.services.base.changes import Change, Changes
-from app.services.base.merge import patched
 from app.services.base.preconditions import ANY, Precondition
 from app.services.base.principals import Principal
-from app.services.records import owners
-from app.services.records.progress import RecordProgress
-from app.services.records.record_types import Values, fields
+from app.services.records.named_records import NamedRecords
+from app.services.records.record_types import fields
 from app.services.records.tier_drains import check_drained
 from app.services.records.tier_intent import TIERS, resolve
-from app.store.base.database import Database
 from app.store.records import tiers
 from app.store.records.tiers import TierRow
 from dataplane.base.units import format_size
 from dataplane.protocol.stats.tiers import TierStats
 
 
-class Tiers:
-    """Get, put, patch, delete; a put of an identical record changes nothing."""
+class Tiers(NamedRecords[TierRow, TierPut, TierAnswer]):
+    _type = TIERS
+    _resolve = staticmethod(resolve)
 
-    def __init__(self, database: Database, changes: Changes, progress: RecordProgress, fleet: Fleet) -> None:
-        self._database = database
-        self._changes = changes
-        self._progress = progress
-        self._fleet = fleet
-
-    async def get(self, name: str) -> TierAnswer:
-        """Return the tier. Raises Invalid, NotFound."""
-        checks.pin_name(name)
-        row = await self._database.row(TierRow, name)
-        if row is None:
-            raise TIERS.missing(name)
-        return self.answers([row])[0]
-
-    async def page(self, wanted: PageRequest, filters: TierFilters) -> TierList:
+    async def page(self, page_request: PageRequest, filters: TierFilters) -> TierList:
         """Return a page of tiers. Raises Invalid."""
         async with self._database.read() as session:
-            page = await tiers.page(session, wanted, filters)
+            page = await tiers.page(session, page_request, filters)
         return TierList(self.answers(page.rows), page.total, page.next_cursor, self._from_settings(filters))
 
     def _from_settings(self, filters: TierFilters) -> list[SettingsTier]:
@@ -68,49 +50,13 @@ class Tiers:
                 tiers.append(SettingsTier(name, **_sums(shown), stats=shown))
         return tiers
 
-    async def put(
-        self, name: str, intent: TierPut, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> tuple[TierAnswer, bool]:
-        """Store the record, and return it and whether it is new. Raises Invalid, Forbidden, PreconditionFailed,
-        PreconditionRequired."""
-        checks.pin_name(name)
-        values = resolve(name, intent)
-        async with self._changes.begin(by, "tiers") as change:
-            row = await tiers.get(change.session, name)
-            TIERS.check_state(expected, name, row)
-            created = row is None
-            row = self._write(change, row, values)
-        await self._progress.wait("tiers", row.generation, wait_s)
-        return self.answers([row])[0], created
-
-    async def patch(
-        self,
-        name: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        wait_s: float = 0.0,
-    ) -> TierAnswer:
-        """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
-        checks.pin_name(name)
-        async with self._changes.begin(by, "tiers") as change:
-            row = await TIERS.existing(change, name, expected)
-            intent = patched(TierPut, TIERS.as_put(row), patch)
-            row = self._write(change, row, resolve(name, intent))
-        await self._progress.wait("tiers", row.generation, wait_s)
-        return self.answers([row])[0]
-
-    def _write(self, change: Change, row: TierRow | None, values: Values) -> TierRow:
-        owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
-        return TIERS.write(change, values["name"], row, values)
-
     async def delete(
         self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
     ) -> TierDeletion:
         """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
         PreconditionRequired, and Conflict while the tier drains."""
         checks.pin_name(name)
-        held = self._stats().get(name, {})
+        stats = self._stats().get(name, {})
         async with self._changes.begin(by, "tiers") as change:
             row = await TIERS.existing(change, name, expected)
             if row.spill == "drain":
@@ -118,7 +64,7 @@ class Tiers:
             await TIERS.remove(change, row)
         generation = change.generations["tiers"]
         await self._progress.wait("tiers", generation, wait_s)
-        return _deletion(name, generation, held)
+        return _deletion(name, generation, stats)
 
     def answers(self, rows: Sequence[TierRow]) -> list[TierAnswer]:
         """Return records with what the nodes report about their tiers."""
@@ -169,12 +115,12 @@ def _sums(stats: dict[str, TierStats]) -> dict[str, Any]:
     }
 
 
-def _deletion(name: str, generation: int, held: dict[str, TierStats]) -> TierDeletion:
-    blocks = sum(tier.blocks for tier in held.values())
-    stored_bytes = sum(tier.stored_bytes for tier in held.values())
+def _deletion(name: str, generation: int, stats: dict[str, TierStats]) -> TierDeletion:
+    blocks = sum(tier.blocks for tier in stats.values())
+    stored_bytes = sum(tier.stored_bytes for tier in stats.values())
     if blocks:
-        what = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
-        message = f"{what}, and stay where they are: nothing is deleted from disks or servers"
+        loss = f"{blocks:,} blocks ({format_size(stored_bytes)}) that it holds are no longer loaded"
+        message = f"{loss}, and stay where they are: nothing is deleted from disks or servers"
     else:
         message = "no connected node reports blocks in it; nothing is deleted from disks or servers"
-    return TierDeletion(name, generation, blocks, stored_bytes, sorted(held), message)
+    return TierDeletion(name, generation, blocks, stored_bytes, sorted(stats), message)

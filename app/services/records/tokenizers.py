@@ -76,10 +76,10 @@ class Tokenizers:
             raise TOKENIZERS.missing(name)
         return tokenizer_of(_answer(row), by)
 
-    async def page(self, wanted: PageRequest, by: Principal) -> TokenizerList:
+    async def page(self, page_request: PageRequest, by: Principal) -> TokenizerList:
         """Return a page of tokenizers. Raises Invalid."""
         async with self._database.read() as session:
-            page = await tokenizers.page(session, wanted)
+            page = await tokenizers.page(session, page_request)
         return TokenizerList(
             [tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor
         )
@@ -129,12 +129,12 @@ class Tokenizers:
             row = await tokenizers.with_file(session, name)
         if row is None:
             raise TOKENIZERS.missing(name)
-        held = TOKENIZERS.etag(row)
-        expected.check(TOKENIZERS.called(name), held)
+        etag = TOKENIZERS.etag(row)
+        expected.check(TOKENIZERS.called(name), etag)
         values = {**columns(row, TOKENIZERS.written), "tokenizer": row.file.decode()}
         del values["digest"]
         request = patched(TokenizerPut, values, patch)
-        answer, _ = await self.put(name, request, by, state_of(held), dry_run=dry_run)
+        answer, _ = await self.put(name, request, by, state_of(etag), dry_run=dry_run)
         return answer
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:

@@ -15,7 +15,7 @@ import structlog
 from app.errors import LarderError, NodeRefused, StoreUnavailable
 from app.ingest.fleet import Fleet, FleetNode
 from app.ingest.usage import PendingUsage
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.store.base.database import Database
 from app.store.usage import ledger
 from dataplane.protocol.usage import ReadUsage, UsageRead
@@ -37,7 +37,7 @@ class UsageLedger:
 
     def __init__(
         self,
-        operations: NodeRequests,
+        node_requests: NodeRequests,
         fleet: Fleet,
         database: Database,
         read_s: float,
@@ -45,7 +45,7 @@ class UsageLedger:
         is_writing: Callable[[], bool] = _always,
     ) -> None:
         """`is_writing` returns whether this manager keeps the ledger."""
-        self._operations = operations
+        self._node_requests = node_requests
         self._fleet = fleet
         self._database = database
         self._read_s = read_s
@@ -143,7 +143,7 @@ class UsageLedger:
         return f"{wrong} accounts with invalid numbers or names" if wrong else ""
 
     async def _part(self, node: FleetNode, noted: float, after: int) -> UsageRead:
-        return await self._operations.ask(node, lambda nonce: ReadUsage(nonce, noted, after), UsageRead)
+        return await self._node_requests.ask(node, lambda nonce: ReadUsage(nonce, noted, after), UsageRead)
 
     async def write(self) -> None:
         """Write the pending counts; they stay pending while the database is unavailable."""
@@ -158,7 +158,7 @@ class UsageLedger:
                             await ledger.forget_epochs(session, name, epoch, time.time() - KEEP_POSITIONS_S)
             written = True
         except StoreUnavailable as error:
-            self._log.warning("usage.waits", accounts=len(reports), reason=error.message)
+            self._log.warning("usage.postponed", accounts=len(reports), reason=error.message)
         finally:
             if not written:
                 self._waiting.put_back(reports)

@@ -12,9 +12,9 @@ from app.ingest.usage import HOUR_S
 from app.schemas.usage.reports import GroupBy, Step, TierUsageCounts, UsageCounts, UsageItem, UsageReport
 from app.services.base import checks
 from app.services.base.principals import Principal
-from app.services.records.rates import KnownRates
+from app.services.records.prefill_rates import KnownPrefillRates
 from app.store.base.database import Database
-from app.store.records import rates
+from app.store.records import prefill_rates
 from app.store.usage import ledger
 from app.store.usage.ledger import ACCOUNTS, COUNTERS, TIER_COUNTERS, TIERS, UsageSum
 from dataplane.protocol.salts import shown
@@ -64,10 +64,10 @@ class UsageReports:
             by.check_salt(salt)
             tenants = (salt,)
         async with self._database.read() as session:
-            wanted = (group_by, STEPS[step], first, last, tenants, MAX_SUMS)
-            sums = await ledger.sums(session, ACCOUNTS, *wanted)
-            sums += await ledger.sums(session, TIERS, *wanted)
-            known = KnownRates(await rates.all_rates(session))
+            arguments = (group_by, STEPS[step], first, last, tenants, MAX_SUMS)
+            sums = await ledger.sums(session, ACCOUNTS, *arguments)
+            sums += await ledger.sums(session, TIERS, *arguments)
+            known = KnownPrefillRates(await prefill_rates.all_rates(session))
         items = _items(sums, group_by == "tenant", known)
         if len(sums) > MAX_SUMS or len(items) > MAX_ITEMS:
             raise Invalid(
@@ -84,7 +84,7 @@ class UsageReports:
         )
 
 
-def _items(sums: Sequence[UsageSum], salts: bool, known: KnownRates) -> list[UsageItem]:
+def _items(sums: Sequence[UsageSum], salts: bool, known: KnownPrefillRates) -> list[UsageItem]:
     grouped: dict[tuple[int, str], list[UsageSum]] = {}
     for each in sorted(sums, key=lambda each: (each.start, each.group)):
         grouped.setdefault((each.start, each.group), []).append(each)
@@ -99,7 +99,7 @@ def _items(sums: Sequence[UsageSum], salts: bool, known: KnownRates) -> list[Usa
     ]
 
 
-def _total(sums: Sequence[UsageSum], known: KnownRates) -> UsageCounts:
+def _total(sums: Sequence[UsageSum], known: KnownPrefillRates) -> UsageCounts:
     total = dict.fromkeys(COUNTERS, 0.0)
     saved_s = unrated = 0.0
     for each in sums:

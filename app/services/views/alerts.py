@@ -123,9 +123,9 @@ class Alerts:
         async with self._database.write() as session:
             rows = await alerts.locked(session, newest)
             for fingerprint, each in newest.items():
-                what = _merge(rows[fingerprint], each, now)
-                counts[what] += 1
-                if what != "repeated" and not (what == "resolved" and not rows[fingerprint].received_at):
+                event = _merge(rows[fingerprint], each, now)
+                counts[event] += 1
+                if event != "repeated" and not (event == "resolved" and not rows[fingerprint].received_at):
                     events.append(_event(rows[fingerprint]))
                 rows[fingerprint].received_at = now
             await session.flush()
@@ -137,10 +137,10 @@ class Alerts:
 
     async def page(self, page_request: PageRequest, filters: AlertFilters, by: Principal) -> AlertList:
         """Return a page of the alerts that the caller may see, newest first by default. Raises Invalid."""
-        wanted = PageRequest(page_request.limit, page_request.cursor, page_request.sort or "-starts_at")
+        ordered = PageRequest(page_request.limit, page_request.cursor, page_request.sort or "-starts_at")
         tenants = None if by.salts is None else [shown(salt) for salt in by.salts]
         async with self._database.read() as session:
-            page = await alerts.page(session, wanted, filters, tenants)
+            page = await alerts.page(session, ordered, filters, tenants)
         preceding = await self._changes.preceding(map(_subject, page.rows), by)
         items = [_answer(row, preceding[_subject(row)]) for row in page.rows]
         return AlertList(items, page.total, page.next_cursor)

@@ -99,7 +99,7 @@ class AppliedChanges:
     def _annotation(self, change: ChangeAnswer, ended_at: float) -> Annotation:
         living = [node for node in self._fleet.nodes.values() if not node.lost]
         acked = [node for node in living if _has(node, change)]
-        who = f" by {change.actor}" if change.actor else ""
+        actor = f" by {change.actor}" if change.actor else ""
         lines = [_difference(field) for field in change.fields]
         if change.type:
             lines.append(
@@ -109,7 +109,7 @@ class AppliedChanges:
         return Annotation(
             time=int(change.at * 1000),
             time_end=int(max(change.at, ended_at) * 1000),
-            title=f"{change.action} {change.kind} {change.name}{who}",
+            title=f"{change.action} {change.kind} {change.name}{actor}",
             text="\n".join(lines),
             tags=_tags(change),
             change=change,
@@ -134,12 +134,12 @@ class _SharedRead:
         found: list[ChangeAnswer] = []
         while self._read and self._read[0][0] > at:
             self._read.popleft()
-        for place in range(SCANNED):
-            if place == len(self._read):
+        for index in range(SCANNED):
+            if index == len(self._read):
                 await self._more(oldest - self._window_s, at)
-            if place == len(self._read) or self._read[place][0] < at - self._window_s:
+            if index == len(self._read) or self._read[index][0] < at - self._window_s:
                 break
-            when, _, changes = self._read[place]
+            when, _, changes = self._read[index]
             if when <= at:
                 found += [change for change in changes if _precedes(change, subject)]
             if len(found) >= PRECEDING:

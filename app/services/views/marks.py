@@ -128,12 +128,12 @@ def _without_rejoins(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _of_change(change: ChangeAnswer) -> Mark:
-    who = f" by {change.actor}" if change.actor else ""
+    actor = f" by {change.actor}" if change.actor else ""
     return Mark(
         at=change.at,
         kind="change",
         level="info",
-        title=_cut(f"{change.summary}{who}"),
+        title=_cut(f"{change.summary}{actor}"),
         node=change.node or None,
         tenant=change.tenant or None,
         ref="" if change.audit_id is None else f"audit/{change.audit_id}",

@@ -86,11 +86,11 @@ def roll_up(columns: Columns, step_s: int, factor: int) -> dict[str, Column]:
             if name in COUNTERS:
                 merged.append(sum(known) if known else None)
                 most = len(known) * step_s
-                place = at // factor
-                if place == len(counted):
+                index = at // factor
+                if index == len(counted):
                     counted.append(most)
                 else:
-                    counted[place] = max(counted[place], most)
+                    counted[index] = max(counted[index], most)
             else:
                 merged.append(round(sum(known) / len(known)) if known else None)
         found[name] = merged
@@ -123,7 +123,7 @@ def _pack_column(values: Sequence[int | None], is_counter: bool) -> bytes:
         _TYPES[kind], [null if number is None else min(number, _LARGEST) for number in numbers]
     ).tobytes()
     width = 1 << kind
-    return _BASE.pack(kind, base) + b"".join(raw[place::width] for place in range(width))
+    return _BASE.pack(kind, base) + b"".join(raw[index::width] for index in range(width))
 
 
 def _half(kind: int) -> int:
@@ -144,9 +144,9 @@ def _unpack_column(packed: bytes, is_counter: bool) -> Column:
     width = 1 << kind
     count = (len(packed) - _BASE.size) // width
     raw = bytearray(count * width)
-    for place in range(width):
-        begin = _BASE.size + place * count
-        raw[place::width] = packed[begin : begin + count]
+    for index in range(width):
+        begin = _BASE.size + index * count
+        raw[index::width] = packed[begin : begin + count]
     numbers = array(_TYPES[kind])
     numbers.frombytes(raw)
     null = -_half(kind)

@@ -69,7 +69,7 @@ class PrometheusSeries:
         self._url = f"{url.rstrip('/')}/api/v1/query_range"
 
     async def values(
-        self, wanted: Sequence[tuple[SeriesDeclaration, Selection]], first: int, last: int, step_s: int
+        self, selections: Sequence[tuple[SeriesDeclaration, Selection]], first: int, last: int, step_s: int
     ) -> tuple[list[list[float | None]], str]:
         """Return the values of each wanted series for the steps that end from `first` to `last`, and a sentence that
         says what is missing; empty if nothing is. Raises nothing."""
@@ -98,7 +98,7 @@ class PrometheusSeries:
                 found = {int(at): float(text) for each in answer.data.result for at, text in each.values}
                 return [_known(found.get(at)) for at in times]
 
-            values = await asyncio.gather(*(one(*each) for each in wanted))
+            values = await asyncio.gather(*(one(*each) for each in selections))
         return list(values), "; ".join(dict.fromkeys(problems))
 
 

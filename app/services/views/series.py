@@ -24,7 +24,7 @@ from app.services.base.principals import Principal
 from app.services.views.marks import Marks
 from app.services.views.packed_points import MEASURED_S, Column, PackedScopes, unpack
 from app.services.views.prometheus_series import PrometheusSeries, Selection
-from app.services.views.series_writer import DAY_S, HOUR_S, KEPT_S, ROLLED_STEP_S, SPANS, SeriesWriter
+from app.services.views.series_writer import DAY_S, HOUR_S, RETENTION_S, ROLLED_STEP_S, SPANS, SeriesWriter
 from app.store.base.database import Database
 from app.store.views import series
 from app.store.views.series import PackedSeries
@@ -141,15 +141,15 @@ class SeriesService:
         Invalid, Forbidden."""
         declarations, subjects = self._checked(query, by)
         now = self._clock()
-        if query.range_s > KEPT_S[ROLLED_STEP_S] and self._prometheus is None:
+        if query.range_s > RETENTION_S[ROLLED_STEP_S] and self._prometheus is None:
             raise _invalid(
                 "range_s",
-                f"expected at most {KEPT_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
+                f"expected at most {RETENTION_S[ROLLED_STEP_S]} without a Prometheus (app.prometheus_url), got "
                 f"{query.range_s}",
             )
         end = now if query.end is None else min(query.end, now)
         grid = _grid(query, len(declarations) * len(subjects), end, now)
-        if self._prometheus is not None and end - query.range_s < now - KEPT_S[ROLLED_STEP_S] - HOUR_S:
+        if self._prometheus is not None and end - query.range_s < now - RETENTION_S[ROLLED_STEP_S] - HOUR_S:
             found, problem = await self._from_prometheus(self._prometheus, grid, declarations, subjects)
         else:
             scopes = sorted({scope for subject in subjects for scope in subject.scopes})
@@ -157,7 +157,7 @@ class SeriesService:
             points = list(self._sampler.points)
             found = await asyncio.to_thread(_series, grid, declarations, subjects, stored, points)
             problem = stored.problem or self._writer.problem
-        at = [grid.first + place * grid.step_s for place in range(grid.points)]
+        at = [grid.first + index * grid.step_s for index in range(grid.points)]
         marks = await self._marks.between(grid.start, end, query.nodes, query.tenants, by)
         return SeriesAnswer(grid.step_s, at, found, marks, problem)
 
@@ -169,8 +169,8 @@ class SeriesService:
         subjects: Sequence[_Subject],
     ) -> tuple[list[SeriesValues], str]:
         pairs = [(each, subject) for each in declarations for subject in subjects]
-        wanted = [(each, subject.selection) for each, subject in pairs]
-        values, problem = await prometheus.values(wanted, grid.first, grid.last, grid.step_s)
+        selections = [(each, subject.selection) for each, subject in pairs]
+        values, problem = await prometheus.values(selections, grid.first, grid.last, grid.step_s)
         return [
             SeriesValues(
                 each.name,
@@ -237,14 +237,14 @@ class SeriesService:
 
 def _grid(query: SeriesQuery, series_count: int, end: float, now: float) -> _Grid:
     """Return the time axis. Raises Invalid."""
-    stored_step_s = STEP_S if end - query.range_s >= now - KEPT_S[STEP_S] else ROLLED_STEP_S
+    stored_step_s = STEP_S if end - query.range_s >= now - RETENTION_S[STEP_S] else ROLLED_STEP_S
     step_s = query.step_s
     if step_s is None:
         fits = [step for step in STEPS_S if step % stored_step_s == 0 and query.range_s <= step * MAX_POINTS]
         step_s = fits[0] if fits else STEPS_S[-1]
     elif step_s % stored_step_s:
-        what = "" if stored_step_s == STEP_S else " for times more than a day ago"
-        raise _invalid("step_s", f"expected a multiple of {stored_step_s}{what}, got {step_s}")
+        note = "" if stored_step_s == STEP_S else " for times more than a day ago"
+        raise _invalid("step_s", f"expected a multiple of {stored_step_s}{note}, got {step_s}")
     count = max(1, math.ceil(query.range_s / step_s))
     if count * series_count > MAX_VALUES:
         raise _invalid(
@@ -382,18 +382,18 @@ def _values(
 ) -> list[float | None]:
     """Return the values of a series, over all of its scopes."""
     parts = [[sums.get((scope, name)) for name in each.columns] for scope in scopes]
-    return [_value(each, parts, place) for place in range(count)]
+    return [_value(each, parts, index) for index in range(count)]
 
 
-def _value(each: SeriesDeclaration, parts: Sequence[Sequence[_Sums | None]], place: int) -> float | None:
+def _value(each: SeriesDeclaration, parts: Sequence[Sequence[_Sums | None]], index: int) -> float | None:
     if each.form == "ratio":
-        part = sum(one[0].total[place] for one in parts if one[0] is not None)
-        whole = sum(one[1].total[place] for one in parts if one[1] is not None)
+        part = sum(one[0].total[index] for one in parts if one[0] is not None)
+        whole = sum(one[1].total[index] for one in parts if one[1] is not None)
         return _rounded(part / whole * each.factor) if whole else None
     known = [
-        one[0].total[place] / one[0].seconds[place]
+        one[0].total[index] / one[0].seconds[index]
         for one in parts
-        if one[0] is not None and one[0].seconds[place]
+        if one[0] is not None and one[0].seconds[index]
     ]
     return _rounded(sum(known) * each.factor) if known else None
 

@@ -29,7 +29,7 @@ HOUR_S, DAY_S = 3600, 86_400
 ROLLED_STEP_S = 300
 SPANS = {STEP_S: HOUR_S, ROLLED_STEP_S: DAY_S}
 """Seconds of one row, by the step of its points."""
-KEPT_S = {STEP_S: 25 * HOUR_S, ROLLED_STEP_S: 30 * DAY_S}
+RETENTION_S = {STEP_S: 25 * HOUR_S, ROLLED_STEP_S: 30 * DAY_S}
 """Age up to which points are kept, by their step."""
 MAX_BYTES = 72 << 20
 """Maximum size of the packed points of one step."""
@@ -88,7 +88,7 @@ class SeriesWriter:
                 self._tidied = hour
         except LarderError as error:
             if not self.problem:
-                self._log.warning("series.wait", reason=error.message)
+                self._log.warning("series.postponed", reason=error.message)
             since = (
                 ""
                 if not self._written
@@ -128,7 +128,7 @@ class SeriesWriter:
         await self._complete_hours()
         await self._complete_days()
         for step_s, span_s in SPANS.items():
-            await self._delete(step_s, int(self._clock() - KEPT_S[step_s] - span_s))
+            await self._delete(step_s, int(self._clock() - RETENTION_S[step_s] - span_s))
             await self._bound(step_s)
 
     async def _complete_hours(self) -> None:
@@ -192,7 +192,7 @@ def _packed(points: Sequence[Point]) -> bytes:
     count = (points[-1].at - start) // STEP_S
     scopes: dict[str, dict[str, Column]] = {}
     for point in points:
-        place = (point.at - start) // STEP_S - 1
+        index = (point.at - start) // STEP_S - 1
         for scope in point.packed:
             values = point.values(scope)
             if values is None:
@@ -200,7 +200,7 @@ def _packed(points: Sequence[Point]) -> bytes:
             names = columns_of(scope)
             columns = scopes.setdefault(scope, {name: [None] * count for name in names})
             for name, value in zip(names, values, strict=True):
-                columns[name][place] = value
+                columns[name][index] = value
     return packed_points.pack_scopes(start, STEP_S, scopes)
 
 
@@ -234,6 +234,6 @@ def _day(scope: str, day: int, hours: Iterable[PackedSeries]) -> PackedSeries:
 
 def _place(column: Column, values: Sequence[int | None], first: int) -> None:
     """Write values into a column, from a place on. A value that is there stays if the new one is null."""
-    for place, value in enumerate(values, first):
-        if value is not None and 0 <= place < len(column):
-            column[place] = value
+    for index, value in enumerate(values, first):
+        if value is not None and 0 <= index < len(column):
+            column[index] = value

@@ -223,10 +223,10 @@ def _conditions(filters: AuditFilters) -> list[sa.ColumnElement[bool]]:
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, filters: AuditFilters
+    session: AsyncSession, page_request: PageRequest, filters: AuditFilters
 ) -> ListPage[AuditRow | UnreadableEntry]:
     """Return one page, newest first. Raise Invalid."""
-    newest_first = PageRequest(wanted.limit, wanted.cursor, "-id")
+    newest_first = PageRequest(page_request.limit, page_request.cursor, "-id")
     where = _conditions(filters)
     by_number = {"id": AuditRow.id}
     try:
@@ -235,13 +235,7 @@ async def page(
     except (*_NO_VALUE, OperationalError) as error:
         _cause(error)
     found = await listing.page(
-        session,
-        AuditRow,
-        AuditRow.id,
-        by_number,
-        newest_first,
-        *where,
-        options=(load_only(AuditRow.id),),
+        session, AuditRow, AuditRow.id, by_number, newest_first, *where, options=(load_only(AuditRow.id),)
     )
     numbers = [row.id for row in found.rows]
     return ListPage([await _row(session, number) for number in numbers], found.total, found.next_cursor)

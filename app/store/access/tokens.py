@@ -122,9 +122,9 @@ _SORTABLE: dict[str, listing.Expression] = {
 }
 
 
-async def page(session: AsyncSession, wanted: PageRequest) -> ListPage[TokenRow]:
+async def page(session: AsyncSession, page_request: PageRequest) -> ListPage[TokenRow]:
     """Return one page, sorted by id by default. Raise Invalid."""
-    return await listing.page(session, TokenRow, TokenRow.id, _SORTABLE, wanted, _MADE)
+    return await listing.page(session, TokenRow, TokenRow.id, _SORTABLE, page_request, _MADE)
 
 
 async def open_session(session: AsyncSession, row: SessionRow, now: float, most: int) -> list[str]:

@@ -115,10 +115,10 @@ def _copy_sqlite(url: sa.URL, part: Path) -> None:
         raise StoreUnavailable(f"there is no database at {source}")
     try:
         with (
-            closing(sqlite3.connect(f"file:{source.absolute().as_posix()}?mode=ro", uri=True)) as held,
+            closing(sqlite3.connect(f"file:{source.absolute().as_posix()}?mode=ro", uri=True)) as connection,
             closing(sqlite3.connect(part)) as copy,
         ):
-            held.backup(copy, pages=PAGES, sleep=0.01)
+            connection.backup(copy, pages=PAGES, sleep=0.01)
             copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
             (verdict,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.Error as error:

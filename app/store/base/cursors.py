@@ -14,8 +14,8 @@ class CursorError(ValueError):
     """The text is not a cursor for this type."""
 
 
-def write(place: msgspec.Struct) -> str:
-    packed = msgspec.msgpack.encode(place)
+def write(position: msgspec.Struct) -> str:
+    packed = msgspec.msgpack.encode(position)
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
@@ -25,9 +25,9 @@ def read(text: str, kind: type[T]) -> T:
         raise CursorError(f"expected at most {MAX_CHARACTERS} characters, got {len(text)}")
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        place = msgspec.msgpack.decode(packed, type=kind)
+        position = msgspec.msgpack.decode(packed, type=kind)
     except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError) as error:
         raise CursorError(str(error)) from None
-    if write(place) != text:
+    if write(position) != text:
         raise CursorError("expected the shortest encoding")
-    return place
+    return position

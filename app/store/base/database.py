@@ -292,13 +292,13 @@ class Database:
 
 
 @asynccontextmanager
-async def _discarded_if_hung(held: AsyncSession | AsyncConnection) -> AsyncIterator[None]:
+async def _discarded_if_hung(resource: AsyncSession | AsyncConnection) -> AsyncIterator[None]:
     """Discard a connection that hangs instead of rolling it back."""
     try:
         yield
     except TimeoutError:
         with suppress(SQLAlchemyError, OSError):
-            await held.invalidate()
+            await resource.invalidate()
         raise
 
 

@@ -45,7 +45,7 @@ async def page(
     entity: type[R],
     key: InstrumentedAttribute[Any],
     sortable: Mapping[str, Expression],
-    wanted: PageRequest,
+    page_request: PageRequest,
     *where: sa.ColumnElement[bool],
     options: Sequence[ExecutableOption] = (),
 ) -> ListPage[R]:
@@ -53,23 +53,23 @@ async def page(
 
     `sortable` maps each sort field to an expression that is never NULL. `options` select the columns to load.
     """
-    field, descending = _sort(wanted, sortable)
+    field, descending = _sort(page_request, sortable)
     value = sortable[field] if field else key
     matching = sa.and_(sa.true(), *where)
     query: Any = sa.select(entity, value.label("sorted_by")).options(*options).where(matching)
-    if wanted.cursor:
-        cursor = _read(wanted.cursor, wanted.sort)
+    if page_request.cursor:
+        cursor = _read(page_request.cursor, page_request.sort)
         if not _fits(cursor.value, value) or not _fits(cursor.key, key):
             raise _invalid("cursor", "expected next_cursor of a page of this list, with the same sort")
         query = query.where(_after(value, key, cursor, descending))
     order = (value.desc(), key.desc()) if descending else (value.asc(), key.asc())
-    found = (await session.execute(query.order_by(*order).limit(wanted.limit + 1))).all()
+    found = (await session.execute(query.order_by(*order).limit(page_request.limit + 1))).all()
     total = await session.scalar(sa.select(sa.func.count()).select_from(entity).where(matching))
-    rows = [row[0] for row in found[: wanted.limit]]
-    more = len(found) > wanted.limit
-    last = found[wanted.limit - 1] if more else None
+    rows = [row[0] for row in found[: page_request.limit]]
+    more = len(found) > page_request.limit
+    last = found[page_request.limit - 1] if more else None
     next_cursor = (
-        "" if last is None else cursors.write(_Cursor(wanted.sort, last[1], getattr(last[0], key.key)))
+        "" if last is None else cursors.write(_Cursor(page_request.sort, last[1], getattr(last[0], key.key)))
     )
     return ListPage(rows, total or 0, next_cursor)
 
@@ -83,10 +83,10 @@ def page_of(
     items: Iterable[T],
     key: Callable[[T], str],
     sortable: Mapping[str, Callable[[T], Any]],
-    wanted: PageRequest,
+    page_request: PageRequest,
 ) -> ListPage[T]:
     """Return one page of items that are not in a table. A missing number sorts as LAST. Raise Invalid."""
-    field, descending = _sort(wanted, sortable)
+    field, descending = _sort(page_request, sortable)
     value = sortable[field] if field else key
 
     def place(item: T) -> tuple[Any, str]:
@@ -95,21 +95,23 @@ def page_of(
 
     ordered = sorted(items, key=place, reverse=descending)
     total, rest = len(ordered), ordered
-    if wanted.cursor:
-        cursor = _read(wanted.cursor, wanted.sort)
+    if page_request.cursor:
+        cursor = _read(page_request.cursor, page_request.sort)
         last = (cursor.value, str(cursor.key))
         try:
             rest = [item for item in ordered if (place(item) < last if descending else place(item) > last)]
         except TypeError:
             raise _invalid("cursor", "expected next_cursor of a page of this list") from None
-    rows = rest[: wanted.limit]
-    next_cursor = cursors.write(_Cursor(wanted.sort, *place(rows[-1]))) if len(rest) > wanted.limit else ""
+    rows = rest[: page_request.limit]
+    next_cursor = (
+        cursors.write(_Cursor(page_request.sort, *place(rows[-1]))) if len(rest) > page_request.limit else ""
+    )
     return ListPage(rows, total, next_cursor)
 
 
-def _sort(wanted: PageRequest, sortable: Mapping[str, Any]) -> tuple[str, bool]:
+def _sort(page_request: PageRequest, sortable: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the sort field, and whether the order is descending. Raise Invalid."""
-    field, descending = wanted.sort.removeprefix("-"), wanted.sort.startswith("-")
+    field, descending = page_request.sort.removeprefix("-"), page_request.sort.startswith("-")
     if field and field not in sortable:
         raise _invalid(
             "sort",

@@ -54,14 +54,14 @@ _decoder = msgspec.json.Decoder(Notice)
 
 def pack(origin: str, events: Sequence[Notification]) -> bytes:
     """Encode a payload with as many of the first events as fit."""
-    kept: list[Notification] = []
+    included: list[Notification] = []
     size = len(msgspec.json.encode(Notice(origin, [], len(events))))
     for event in events:
         size += len(msgspec.json.encode(event)) + 1
         if size > MAX_PAYLOAD_BYTES:
             break
-        kept.append(event)
-    return msgspec.json.encode(Notice(origin, kept, len(events) - len(kept)))
+        included.append(event)
+    return msgspec.json.encode(Notice(origin, included, len(events) - len(included)))
 
 
 async def post(session: AsyncSession, events: Sequence[Notification]) -> None:
@@ -76,11 +76,14 @@ class Listener:
     """Receives the other managers' notifications on a dedicated connection, until cancelled."""
 
     def __init__(
-        self, database: Database, heard: Callable[[Sequence[Notification]], None], missed: Callable[[], None]
+        self,
+        database: Database,
+        on_notices: Callable[[Sequence[Notification]], None],
+        missed: Callable[[], None],
     ) -> None:
         """Create it. `missed` is called whenever notifications may have been lost: everything must then be reloaded."""
         self._database = database
-        self._heard = heard
+        self._on_notices = on_notices
         self._missed = missed
         self.listening = False
         self._log = structlog.get_logger()
@@ -106,7 +109,7 @@ class Listener:
                     asyncpg.InterfaceError,
                     asyncpg.InternalClientError,
                 ) as error:
-                    self._log.debug("listener.away", reason=str(error)[:200])
+                    self._log.debug("listener.disconnected", reason=str(error)[:200])
                     wait_s = BACKOFF_FIRST_S if self.listening else min(wait_s * 2, BACKOFF_MAX_S)
                 finally:
                     self.listening = False
@@ -116,8 +119,8 @@ class Listener:
 
     async def _listen(self, connection: Any) -> None:
         """Listen until the connection is lost, which raises."""
-        gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
+        disconnected = asyncio.Event()
+        connection.add_termination_listener(lambda _: disconnected.set())
         await connection.add_listener(CHANNEL, self._take)
         self.listening = True
         self._log.info("notices.listening")
@@ -126,7 +129,7 @@ class Listener:
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PING_S):
-                        await gone.wait()
+                        await disconnected.wait()
                 await connection.execute("SELECT 1")  # detects a connection that hangs
         finally:
             connection.terminate()
@@ -138,4 +141,4 @@ class Listener:
             self._log.warning("listener.malformed", payload=str(payload)[:100])
             return
         if notice.origin != self._database.origin:
-            self._heard(notice.events)
+            self._on_notices(notice.events)

@@ -19,7 +19,7 @@ class DatabaseWatch:
         self._failed_at = 0.0
         self._recovered_at = 0.0
         self._log = structlog.get_logger()
-        self.tell: Callable[[bool, str, float], None] = lambda away, reason, seconds: None
+        self.on_change: Callable[[bool, str, float], None] = lambda away, reason, seconds: None
         """Called when availability changes: whether it is away, the reason, and seconds away (0 when just lost)."""
 
     @property
@@ -39,7 +39,7 @@ class DatabaseWatch:
         if not self._failing:
             self._since = self._failed_at
             self._log.warning("database.lost", what=f"{kind}s", reason=reason)
-            self.tell(True, reason, 0.0)
+            self.on_change(True, reason, 0.0)
         self._failing[kind] = reason
 
     def worked(self, kind: Kind, began: float) -> None:
@@ -56,4 +56,4 @@ class DatabaseWatch:
             self._recovered_at = time.monotonic()
             away_s = self._recovered_at - self._since
             self._log.info("database.recovered", away_s=round(away_s, 3))
-            self.tell(False, "", away_s)
+            self.on_change(False, "", away_s)

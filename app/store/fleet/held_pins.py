@@ -18,7 +18,7 @@ class HeldPinRow(Base):
     """Digest of the keys that the pin had. A pin whose keys have changed since has not lost these blocks."""
 
 
-async def all_held(session: AsyncSession) -> Sequence[HeldPinRow]:
+async def all_pins(session: AsyncSession) -> Sequence[HeldPinRow]:
     return (await session.scalars(sa.select(HeldPinRow))).all()
 
 
@@ -28,8 +28,8 @@ async def save(session: AsyncSession, changed: Mapping[tuple[str, str], str | No
         if digest is not None:
             await session.merge(HeldPinRow(node=node, pin=pin, keys_digest=digest))
             continue
-        gone = (HeldPinRow.node == node, HeldPinRow.pin == pin)
-        await session.execute(sa.delete(HeldPinRow).where(*gone))
+        where = (HeldPinRow.node == node, HeldPinRow.pin == pin)
+        await session.execute(sa.delete(HeldPinRow).where(*where))
 
 
 async def forget(session: AsyncSession, node: str) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base.declarative import Base, Name, Seconds, Whole
 
-KEPT_S = 3600.0
-KEPT = 100
+RETENTION_S = 3600.0
+MAX_ROWS = 100
 """Rows of managers that are gone are kept for KEPT_S seconds. At most KEPT rows are kept in total."""
 
 
@@ -39,8 +39,8 @@ async def clock(session: AsyncSession) -> float:
 async def save(session: AsyncSession, row: ManagerRow) -> None:
     """Insert or update a manager, seen now. Delete managers that are long gone."""
     row.seen_at = await clock(session)
-    await session.execute(sa.delete(ManagerRow).where(ManagerRow.seen_at < row.seen_at - KEPT_S))
-    newest = sa.select(ManagerRow.id).order_by(ManagerRow.seen_at.desc(), ManagerRow.id).limit(KEPT)
+    await session.execute(sa.delete(ManagerRow).where(ManagerRow.seen_at < row.seen_at - RETENTION_S))
+    newest = sa.select(ManagerRow.id).order_by(ManagerRow.seen_at.desc(), ManagerRow.id).limit(MAX_ROWS)
     await session.execute(sa.delete(ManagerRow).where(ManagerRow.id.not_in(newest)))
     await session.merge(row)
 

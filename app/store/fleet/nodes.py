@@ -70,12 +70,10 @@ async def observations(session: AsyncSession, node: str) -> Sequence[Observation
 async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
     """Insert or update a node. Delete the nodes that it replaces at its control URL, and return their names."""
     replaced = sa.select(NodeRow).where(
-        NodeRow.control_url == row.control_url,
-        NodeRow.public_key == row.public_key,
-        NodeRow.name != row.name,
+        NodeRow.control_url == row.control_url, NodeRow.public_key == row.public_key, NodeRow.name != row.name
     )
-    gone = list((await session.scalars(replaced)).all())
-    for old in gone:
+    replaced_names = list((await session.scalars(replaced)).all())
+    for old in replaced_names:
         await session.delete(old)
     known = await session.get(NodeRow, row.name)
     if known is not None:
@@ -86,7 +84,7 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
             row.control_url, row.events_url = known.control_url, known.events_url
             row.joined_by = known.joined_by
     await session.merge(row)
-    return [old.name for old in gone]
+    return [old.name for old in replaced_names]
 
 
 async def by_key(session: AsyncSession, public_key: str) -> NodeRow | None:
@@ -103,7 +101,7 @@ async def forget(session: AsyncSession, row: NodeRow) -> None:
     await session.delete(row)
 
 
-async def wanted_capacity(session: AsyncSession, name: str) -> int | None:
+async def desired_capacity(session: AsyncSession, name: str) -> int | None:
     return await session.scalar(sa.select(NodeRow.wanted_capacity_bytes).where(NodeRow.name == name))
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.store.base.declarative import Base, Digest, Name, RowNumber, Seconds, Whole
 
-KEPT = 10_000
+MAX_ROWS = 10_000
 PRUNE_EVERY = 100
 
 
@@ -59,22 +59,22 @@ async def acknowledged(session: AsyncSession, generations: Collection[int]) -> d
 
 
 async def add(session: AsyncSession, row: PushRow) -> None:
-    """Insert a push. From time to time, delete pushes older than the newest `KEPT`."""
+    """Insert a push. From time to time, delete pushes older than the newest `MAX_ROWS`."""
     session.add(row)
     await session.flush()
     if row.id % PRUNE_EVERY == 0:
-        await session.execute(sa.delete(PushRow).where(PushRow.id <= row.id - KEPT))
+        await session.execute(sa.delete(PushRow).where(PushRow.id <= row.id - MAX_ROWS))
 
 
 async def newest(
     session: AsyncSession, *, kind: str | None, node: str | None, state: str | None, limit: int
 ) -> tuple[Sequence[PushRow], int]:
     """Return the matching pushes, newest first, and the total number of matches."""
-    wanted = [
+    conditions = [
         column == value
         for column, value in ((PushRow.type, kind), (PushRow.node, node), (PushRow.state, state))
         if value is not None
     ]
-    query = sa.select(PushRow).where(*wanted).order_by(PushRow.id.desc()).limit(limit)
-    total = await session.scalar(sa.select(sa.func.count()).select_from(PushRow).where(*wanted))
+    query = sa.select(PushRow).where(*conditions).order_by(PushRow.id.desc()).limit(limit)
+    total = await session.scalar(sa.select(sa.func.count()).select_from(PushRow).where(*conditions))
     return (await session.scalars(query)).all(), total or 0

@@ -24,11 +24,11 @@ async def rows(
 ) -> dict[str, Mapping[str, Any]]:
     """Return these columns of all rows of a table, by key."""
     table = entity.__table__
-    wanted = sa.select(*(table.c[name] for name in columns))
+    statement = sa.select(*(table.c[name] for name in columns))
     found: dict[str, Mapping[str, Any]] = {}
     last: str | None = None
     while True:
-        query = wanted.order_by(table.c[key]).limit(BATCH * 8)
+        query = statement.order_by(table.c[key]).limit(BATCH * 8)
         part = (
             (await session.execute(query if last is None else query.where(table.c[key] > last)))
             .mappings()

@@ -38,10 +38,10 @@ async def get(session: AsyncSession, tenant: str) -> CeilingRow | None:
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, salts: Collection[str] | None = None
+    session: AsyncSession, page_request: PageRequest, salts: Collection[str] | None = None
 ) -> ListPage[CeilingRow]:
     """Return one page, sorted by tenant, optionally only of the tenants `salts`. Raise Invalid."""
     where: list[sa.ColumnElement[bool]] = [] if salts is None else [CeilingRow.tenant.in_(salts)]
     return await listing.page(
-        session, CeilingRow, CeilingRow.tenant, {"tenant": CeilingRow.tenant}, wanted, *where
+        session, CeilingRow, CeilingRow.tenant, {"tenant": CeilingRow.tenant}, page_request, *where
     )

@@ -100,13 +100,16 @@ _SORTABLE: dict[str, listing.Expression] = {
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, filters: PinFilters, salts: Collection[str] | None = None
+    session: AsyncSession,
+    page_request: PageRequest,
+    filters: PinFilters,
+    salts: Collection[str] | None = None,
 ) -> ListPage[PinRow]:
     """Return one page, sorted by name by default, optionally only of the tenants `salts`. Raise Invalid."""
     where = listing.matching(PinRow, filters)
     if salts is not None:
         where.append(PinRow.tenant.in_(salts))
-    return await listing.page(session, PinRow, PinRow.name, _SORTABLE, wanted, *where)
+    return await listing.page(session, PinRow, PinRow.name, _SORTABLE, page_request, *where)
 
 
 async def put_body(session: AsyncSession, digest: str, body: bytes, now: float) -> None:

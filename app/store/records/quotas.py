@@ -93,13 +93,13 @@ _SORTABLE: dict[str, listing.Expression] = {
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, filters: QuotaFilters, salts: Collection[str] | None
+    session: AsyncSession, page_request: PageRequest, filters: QuotaFilters, salts: Collection[str] | None
 ) -> ListPage[QuotaRow]:
     """Return one page, sorted by tenant by default, optionally only of the tenants `salts`. Raise Invalid."""
     where = listing.matching(QuotaRow, filters)
     if salts is not None:
         where.append(QuotaRow.tenant.in_(salts))
-    return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, wanted, *where)
+    return await listing.page(session, QuotaRow, QuotaRow.tenant, _SORTABLE, page_request, *where)
 
 
 async def floors(session: AsyncSession) -> dict[str, tuple[dict[str, str] | None, int]]:

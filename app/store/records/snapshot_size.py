@@ -50,10 +50,10 @@ async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnEle
         "tiers": (TierRow.name,),
     }[kind]
     dialect = session.get_bind().dialect.name
-    wanted: list[Any] = [sa.func.count(), *(sa.func.sum(_bytes(text, dialect)) for text in texts)]
+    columns: list[Any] = [sa.func.count(), *(sa.func.sum(_bytes(text, dialect)) for text in texts)]
     if kind == "pins":
-        wanted.append(sa.func.sum(PinRow.key_count))
-    count, *sums = (await session.execute(sa.select(*wanted).where(*where))).one()
+        columns.append(sa.func.sum(PinRow.key_count))
+    count, *sums = (await session.execute(sa.select(*columns).where(*where))).one()
     numbers = [int(each or 0) for each in sums]
     keys = numbers.pop() if kind == "pins" else 0
     return SnapshotSize(count, sum(numbers) + count * FIXED_BYTES[kind], keys)

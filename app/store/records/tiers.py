@@ -35,10 +35,6 @@ class TierRow(Base):
     updated_at: Mapped[Seconds]
 
 
-async def get(session: AsyncSession, name: str) -> TierRow | None:
-    return await session.get(TierRow, name)
-
-
 _SORTABLE: dict[str, listing.Expression] = {
     "name": TierRow.name,
     "type": TierRow.type,
@@ -50,7 +46,7 @@ _SORTABLE: dict[str, listing.Expression] = {
 }
 
 
-async def page(session: AsyncSession, wanted: PageRequest, filters: TierFilters) -> ListPage[TierRow]:
+async def page(session: AsyncSession, page_request: PageRequest, filters: TierFilters) -> ListPage[TierRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
     where = listing.matching(TierRow, filters)
-    return await listing.page(session, TierRow, TierRow.name, _SORTABLE, wanted, *where)
+    return await listing.page(session, TierRow, TierRow.name, _SORTABLE, page_request, *where)

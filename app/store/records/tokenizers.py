@@ -62,6 +62,6 @@ async def models(session: AsyncSession, most: int) -> list[str]:
     return list(await session.scalars(query))
 
 
-async def page(session: AsyncSession, wanted: PageRequest) -> ListPage[TokenizerRow]:
+async def page(session: AsyncSession, page_request: PageRequest) -> ListPage[TokenizerRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
-    return await listing.page(session, TokenizerRow, TokenizerRow.name, _SORTABLE, wanted)
+    return await listing.page(session, TokenizerRow, TokenizerRow.name, _SORTABLE, page_request)

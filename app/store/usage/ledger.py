@@ -240,15 +240,15 @@ def _named(tables: CountedTables, key: Key, values: Iterable[int]) -> dict[str, 
 
 async def _marks(session: AsyncSession, tables: CountedTables, keys: set[Key]) -> dict[Key, UsageMark]:
     columns = [getattr(tables.mark, name) for name in tables.keys]
-    wanted = {key[: len(tables.keys)]: key for key in sorted(keys)}
+    key_of = {key[: len(tables.keys)]: key for key in sorted(keys)}
     found: dict[Key, UsageMark] = {}
-    ordered = list(wanted)
+    ordered = list(key_of)
     for first in range(0, len(ordered), _AT_ONCE):
         part = ordered[first : first + _AT_ONCE]
         query: Any = sa.select(tables.mark).where(sa.tuple_(*columns).in_(part))
         for row in await session.scalars(query):
             counts = tuple(getattr(row, name) for name in tables.counters)
-            key = wanted[tuple(getattr(row, name) for name in tables.keys)]
+            key = key_of[tuple(getattr(row, name) for name in tables.keys)]
             found[key] = UsageMark(row.epoch, row.number, row.at, counts)
     return found
 

@@ -13,7 +13,7 @@ from app.store.base import listing
 from app.store.base.declarative import EMPTY, Base, Digest, Name, Seconds
 from app.store.base.listing import ListPage
 
-KEPT = 10_000
+MAX_ROWS = 10_000
 """Maximum number of stored alerts. Ended alerts are deleted first, then those that were last sent longest ago."""
 
 
@@ -92,21 +92,21 @@ async def firing(session: AsyncSession) -> dict[tuple[str, str], int]:
     return {(name, severity): count for name, severity, count in (await session.execute(query)).all()}
 
 
-async def trim(session: AsyncSession, kept: int = KEPT) -> None:
-    """Delete alerts until at most `kept` are left."""
+async def trim(session: AsyncSession, most: int = MAX_ROWS) -> None:
+    """Delete alerts until at most `most` are left."""
     total = await session.scalar(sa.select(sa.func.count()).select_from(AlertRow)) or 0
-    if total <= kept:
+    if total <= most:
         return
     ended_first = sa.case((AlertRow.state == "firing", 1), else_=0)
-    surplus = sa.select(AlertRow.fingerprint).order_by(ended_first, AlertRow.received_at).limit(total - kept)
+    surplus = sa.select(AlertRow.fingerprint).order_by(ended_first, AlertRow.received_at).limit(total - most)
     await session.execute(sa.delete(AlertRow).where(AlertRow.fingerprint.in_(surplus)))
 
 
 async def page(
-    session: AsyncSession, wanted: PageRequest, filters: AlertFilters, tenants: Collection[str] | None
+    session: AsyncSession, page_request: PageRequest, filters: AlertFilters, tenants: Collection[str] | None
 ) -> ListPage[AlertRow]:
     """Return one page, only of these tenants (shown names) if given. Raise Invalid."""
     where = listing.matching(AlertRow, filters)
     if tenants is not None:
         where.append(AlertRow.tenant.in_(sorted(tenants)))
-    return await listing.page(session, AlertRow, AlertRow.fingerprint, _SORTABLE, wanted, *where)
+    return await listing.page(session, AlertRow, AlertRow.fingerprint, _SORTABLE, page_request, *where)

@@ -49,7 +49,7 @@ async def between(
     return (await session.scalars(query.order_by(EventRow.at.desc(), EventRow.id.desc()).limit(most))).all()
 
 
-async def page(session: AsyncSession, wanted: PageRequest, filters: EventFilters) -> ListPage[EventRow]:
+async def page(session: AsyncSession, page_request: PageRequest, filters: EventFilters) -> ListPage[EventRow]:
     """Return one page. Raise Invalid."""
     where: list[sa.ColumnElement[bool]] = []
     if filters.name is not None:
@@ -61,4 +61,4 @@ async def page(session: AsyncSession, wanted: PageRequest, filters: EventFilters
         where.append(EventRow.actor == filters.actor)
     if filters.since is not None:
         where.append(EventRow.at >= filters.since)
-    return await listing.page(session, EventRow, EventRow.id, _SORTABLE, wanted, *where)
+    return await listing.page(session, EventRow, EventRow.id, _SORTABLE, page_request, *where)

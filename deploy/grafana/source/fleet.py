@@ -18,7 +18,7 @@ from source.recurring import (
 
 
 def fleet() -> Dashboard:
-    asked, hits = (
+    requested, hits = (
         per_second("larder_requested_blocks_total", "node"),
         per_second("larder_hit_blocks_total", "node"),
     )
@@ -47,7 +47,7 @@ def fleet() -> Dashboard:
                     'count(ALERTS{alertstate="firing", alertname=~"Larder.*"}) or vector(0)',
                     thresholds=[(None, "green"), (1, "red")],
                 ),
-                figure("Hit ratio", "Of all nodes.", ratio(total(hits), total(asked)), "percentunit"),
+                figure("Hit ratio", "Of all nodes.", ratio(total(hits), total(requested)), "percentunit"),
                 figure(
                     "Pools in use",
                     "Bytes in use, as a share of all pools. A full pool is normal, unless the policy is noop.",
@@ -75,7 +75,9 @@ def fleet() -> Dashboard:
             "Nodes": [
                 hit_ratio("node", NODE, "{{node}}"),
                 Panel(
-                    "Requested blocks", "Blocks per second that engines look up.", rows((asked, "{{node}}"))
+                    "Requested blocks",
+                    "Blocks per second that engines look up.",
+                    rows((requested, "{{node}}")),
                 ),
                 Panel(
                     "Pool in use",

@@ -137,11 +137,7 @@ def node() -> Dashboard:
                     "binBps",
                 ),
                 operations("{{operation}}", "operation"),
-                Panel(
-                    "Engines",
-                    "Attached engines.",
-                    rows((of("larder_engines", "node"), "engines")),
-                ),
+                Panel("Engines", "Attached engines.", rows((of("larder_engines", "node"), "engines"))),
                 Panel(
                     "Corrupt blocks and events lost",
                     "Investigate any corrupt block. Dropped accesses make eviction less exact.",

@@ -5,16 +5,18 @@ from source.queries import NODE, of, per_second, quantile, ratio, total
 
 
 def hit_ratio(by: str, only: str, legend: str) -> Panel:
-    hits, asked = ("larder_hit_blocks_total", "larder_requested_blocks_total")
+    hits, requested = ("larder_hit_blocks_total", "larder_requested_blocks_total")
     if "tenant" in only or "tenant" in by:
-        hits, asked = ("larder_tenant_hit_blocks_total", "larder_tenant_requested_blocks_total")
+        hits, requested = ("larder_tenant_hit_blocks_total", "larder_tenant_requested_blocks_total")
     every = "node, tenant" if "tenant" in hits else "node"
     return Panel(
         "Hit ratio",
         "Cached blocks as a share of requested blocks. Compare a drop with the marks of changes.",
         rows(
             (
-                ratio(total(per_second(hits, every, only), by), total(per_second(asked, every, only), by)),
+                ratio(
+                    total(per_second(hits, every, only), by), total(per_second(requested, every, only), by)
+                ),
                 legend,
             )
         ),

@@ -1,4 +1,4 @@
-"""What callers who are limited to tenants see of the fleet: nodes by name and state, and nothing of their inside."""
+"""The fleet as callers of some tenants see it: nodes by name and state, without addresses and totals."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import asked, bearer, guarding, made
+from tests.app.callers import bearer, create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, TOKENS, Plane
 from tests.app.tokenizer_files import TEMPLATE, words
@@ -42,7 +42,7 @@ async def first_overview(plane: Plane, token: str) -> str:
             return await anext(lines)
 
 
-async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_are(
+async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(
@@ -55,21 +55,21 @@ async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_a
         await plane.events_flow()
         await plane.http.patch("/api/v1/nodes/node-a", json={"labels": {"for": "other-tenant"}},
                                headers={"content-type": "application/merge-patch+json"})  # fmt: skip
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         store, _ = await identity(plane)
         inside = (store, node.epoch, node.control_url, node.events_url, str(socket_dir), "/nowhere", "other-tenant",
                   f'"pid":{os.getpid()}', '"tenant":"other"')  # fmt: skip
         whole = (await plane.http.get("/api/v1/overview")).text
         assert [text for text in inside if text not in whole] == []
-        shown = (await asked(plane, token, "GET", "/api/v1/overview")).text
+        shown = (await send(plane, token, "GET", "/api/v1/overview")).text
         streamed = await first_overview(plane, token)
         for overview in (shown, streamed):
             assert [text for text in inside if text in overview] == []
             assert '"name":"node-a","state":"in_sync"' in overview
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a"):
-            answer = await asked(plane, token, "GET", path)
+            answer = await send(plane, token, "GET", path)
             assert (answer.status_code, [text for text in inside if text in answer.text]) == (200, [])
-        (node_seen,) = (await asked(plane, token, "GET", "/api/v1/nodes")).json()["items"]
+        (node_seen,) = (await send(plane, token, "GET", "/api/v1/nodes")).json()["items"]
         assert {name: value for name, value in node_seen.items() if value} == {
             "name": "node-a",
             "state": "in_sync",
@@ -78,22 +78,22 @@ async def test_the_overview_of_a_tenant_shows_nodes_and_not_where_or_what_they_a
         }
 
 
-async def test_of_the_policy_a_tenant_sees_the_rules_and_not_what_nodes_count_or_operators_note(
+async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
         assert (await plane.http.put("/api/v1/policies/default?wait=30s", json=body)).status_code == 201
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         whole = (await plane.http.get("/api/v1/overview")).json()["policy"]
-        seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()["policy"]
+        seen = (await send(plane, token, "GET", "/api/v1/overview")).json()["policy"]
         assert (whole["note"], list(whole["status"]["nodes"])) == ("for the rival", ["node-a"])
         status = {"accepted": True, "applied": whole["status"]["applied"], "nodes": {}, "conditions": []}
         assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
 
 
-async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
+async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(
     socket_dir: Path, node: FakeNode
 ) -> None:
     space = Space(model="m", layout="l", dtype="d")
@@ -106,35 +106,35 @@ async def test_locate_tells_a_tenant_which_nodes_and_not_where_they_are(
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         node.answers = answer
-        token = await made(plane, "acme-op", tenants=["acme"])
+        token = await create_token(plane, "acme-op", tenants=["acme"])
         body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
         (whole,) = (await plane.http.post("/api/v1/actions/locate", json=body)).json()["items"]
         assert (whole["engine_socket"], whole["control_url"]) == ("/nowhere", node.control_url)
-        (place,) = (await asked(plane, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
+        (place,) = (await send(plane, token, "POST", "/api/v1/actions/locate", json=body)).json()["items"]
         assert place == {**whole, "engine_socket": "", "control_url": ""}
 
 
-async def test_why_a_node_refused_everybodys_records_is_not_told_to_one_tenant(
+async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "other wants too much")]
         await plane.put_quota("acme", 1)
         await plane.put_pin("p", tenant="acme")
         for path in ("/api/v1/quotas/acme", "/api/v1/pins/p"):
             assert "other wants too much" in (await plane.http.get(path)).text
-            answer = (await asked(plane, token, "GET", path)).text
+            answer = (await send(plane, token, "GET", path)).text
             assert "node-a refused generation 1" in answer
             assert "other" not in answer
         for path in ("/api/v1/quotas", "/api/v1/pins", "/api/v1/overview"):
-            assert "other" not in (await asked(plane, token, "GET", path)).text
+            assert "other" not in (await send(plane, token, "GET", path)).text
 
 
-async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_taken(socket_dir: Path) -> None:
+async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         await plane.put_pin("plain", wait="", tenant="rival")
         await plane.put_pin(
             "strong", wait="", tenant="third", strength="permanent", note="ours", model="secret"
@@ -142,7 +142,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
         pin, refused = {**PIN, "tenant": "acme"}, set()
         for name in ("plain", "strong"):
             for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
-                answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
+                answer = await send(plane, token, "PUT", f"/api/v1/pins/{name}", json=pin, headers=headers)
                 problem = answer.json()
                 del problem["request_id"]
                 refused.add((answer.status_code, str(problem).replace(name, "NAME")))
@@ -155,7 +155,7 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
                                    ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
             refusals = set()
             for name in ("plain", "strong", "nobodys"):
-                answer = await asked(
+                answer = await send(
                     plane, token, method, f"/api/v1/pins/{name}{path}", json=body, headers={"if-match": "*"}
                 )
                 refusals.add((answer.status_code, answer.json()["detail"].replace(name, "NAME")))
@@ -163,25 +163,27 @@ async def test_of_a_pin_of_another_tenant_nothing_shows_but_that_its_name_is_tak
         document = {"apiVersion": "larder/v1", "pins": {"strong": pin}}
         for dry_run in (True, False):
             whole = {"document": document, "dry_run": dry_run}
-            refused = (await asked(plane, token, "POST", "/api/v1/apply", json=whole)).json()
+            refused = (await send(plane, token, "POST", "/api/v1/apply", json=whole)).json()
             assert refused["detail"] == (
                 "pins.strong: 'strong' is taken: names of pins are unique in the whole fleet; choose another one"
             )
-        assert (await asked(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
+        assert (await send(plane, token, "PUT", "/api/v1/pins/mine", json=pin)).status_code == 201
 
 
-async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(socket_dir: Path) -> None:
+async def test_no_output_contains_the_key_of_token_hashes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "ci")
+        token = await create_token(plane, "ci")
         store, secret = await identity(plane)
         assert len(bytes.fromhex(secret)) == 32
         database: Database = plane.app.parts.database
         async with database.read() as session:
-            kept = (await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))).scalar_one()
+            stored = (
+                await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))
+            ).scalar_one()
         _, ident, part = token.split("_")
         for known in (store, "", ident):
             key = blake3(known.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
-            assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != kept
+            assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != stored
         for path in (
             "nodes",
             "overview",
@@ -196,7 +198,7 @@ async def test_nothing_that_is_shown_tells_with_what_hashes_of_tokens_are_keyed(
             assert secret not in (await plane.http.get(f"/api/v1/{path}")).text
 
 
-async def test_a_look_up_tells_a_tenant_of_no_engines_that_hold_nothing_of_it(
+async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(
     socket_dir: Path, node: FakeNode
 ) -> None:
     ours, theirs = (Space(model="m", layout="l", dtype=dtype, world_size=2, rank=0) for dtype in ("o", "t"))
@@ -215,18 +217,18 @@ async def test_a_look_up_tells_a_tenant_of_no_engines_that_hold_nothing_of_it(
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         node.answers = answer
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         body = {"model": "m", "tenant": "acme", "tokens": TOKENS, "chunk_tokens": 4}
         path = "/api/v1/actions/lookup"
         (whole,) = (await plane.http.post(path, json=body)).json()["items"]
         assert [each["dtype"] for each in whole["spaces"]] == ["o", "o", "t"]
-        (seen,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
         assert seen == {**whole, "spaces": whole["spaces"][:2]}
         del spaces[:2]
-        (seen,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
+        (seen,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
         spaces.clear()
-        (nobody,) = (await asked(plane, token, "POST", path, json=body)).json()["items"]
-        assert seen == nobody, "a model of others and one of nobody are told apart"
+        (unknown,) = (await send(plane, token, "POST", path, json=body)).json()["items"]
+        assert seen == unknown, "a model of others and one of nobody are told apart"
 
 
 async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Path) -> None:
@@ -237,8 +239,8 @@ async def test_of_tokenizers_a_tenant_sees_which_models_have_one(socket_dir: Pat
         }  # fmt: skip
         put = await plane.http.put("/api/v1/tokenizers/t", json=body)
         assert put.status_code == 201, put.text
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
-        one = (await asked(plane, token, "GET", "/api/v1/tokenizers/t")).json()
-        (listed,) = (await asked(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
+        one = (await send(plane, token, "GET", "/api/v1/tokenizers/t")).json()
+        (listed,) = (await send(plane, token, "GET", "/api/v1/tokenizers")).json()["items"]
         blank = {"digest": "", "chat_template": None, "special_tokens": None, "note": ""}
         assert one == listed == {**put.json(), **blank}

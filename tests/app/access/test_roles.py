@@ -1,4 +1,4 @@
-"""Every route and every role: who may, who may not, and that no route forgets to say."""
+"""Every route and every role: permitted and refused callers, as each route declares them."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from app.services.base.principals import ROLES
 from app.settings import Settings
 from dataplane.protocol.control.snapshots import Fault
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import ADMIN, asked, bearer, guarded, guarding, made
+from tests.app.callers import ADMIN, bearer, create_token, guarded, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
@@ -31,14 +31,14 @@ OPEN = {
     "/healthz/fleet",
     "/healthcheck",
 }
-"""Paths that may have a method that answers everybody, or does so by a setting."""
+"""Paths that may have a method that needs no token, or needs none by a setting."""
 UNDER = ("/api/docs", "/docs", "/api/v1/join")
 """The description of the API and the documentation are no secrets; nodes that join prove themselves with tokens of
 their own."""
 
 
 def routes(app: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    """Method, path and `opt` of every route that was written by somebody."""
+    """Method, path and `opt` of every route that Larder declares."""
     return [
         (method, route.path_format, handler.opt)
         for route in app.litestar.routes
@@ -65,10 +65,10 @@ async def status(plane: Plane, method: str, path: str, token: str) -> int:
         return answer.status_code
 
 
-async def test_every_route_says_who_may_and_only_those_may(socket_dir: Path) -> None:
+async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        tokens = {role: await made(plane, f"{role}-token", role) for role in ROLES}
-        limited = await made(plane, "limited", "operator", tenants=["only-mine"])
+        tokens = {role: await create_token(plane, f"{role}-token", role) for role in ROLES}
+        limited = await create_token(plane, "limited", "operator", tenants=["only-mine"])
         wrong = []
         for method, path, opt in routes(plane.app):
             assert opt.get("role") in (*ROLES, "anyone"), (
@@ -85,11 +85,11 @@ async def test_every_route_says_who_may_and_only_those_may(socket_dir: Path) -> 
             got = await status(plane, method, path, limited)
             may = opt.get("scoped", False) and opt["role"] != "admin"
             seen["limited"] = (got, () if may else (403,))
-            for who, (got, expected) in seen.items():
+            for caller, (got, expected) in seen.items():
                 refused = got in (401, 403)
-                if (expected and got not in expected) or (not expected and refused and who != "limited"):
-                    wrong.append(f"{method} {path} by {who}: {got}")
-                assert got < 500 or got == 503, f"{method} {path} by {who}: {got}"
+                if (expected and got not in expected) or (not expected and refused and caller != "limited"):
+                    wrong.append(f"{method} {path} by {caller}: {got}")
+                assert got < 500 or got == 503, f"{method} {path} by {caller}: {got}"
         assert wrong == []
 
 
@@ -100,30 +100,30 @@ async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
     async with serving(settings_in(socket_dir)) as plane:  # nobody needs a token before there is one
         await plane.until_state("in_sync")
         assert await status(plane, "GET", "/metrics", "") == 200
-        first = await made(plane, "first", "admin")
+        first = await create_token(plane, "first", "admin")
         assert await status(plane, "GET", "/metrics", "") == 401
         viewer = (
-            await asked(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
+            await send(plane, first, "POST", "/api/v1/tokens", json={"name": "scraper", "role": "viewer"})
         ).json()["token"]
         assert await status(plane, "GET", "/metrics", viewer) == 200
     async with guarding(socket_dir, anonymous_metrics=True) as plane:
         await plane.events_flow()
-        answer = await asked(plane, "", "GET", "/metrics")
+        answer = await send(plane, "", "GET", "/metrics")
         assert (answer.status_code, 'tenant="acme"' in answer.text) == (200, True)
 
 
-async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node: FakeNode) -> None:
+async def test_health_needs_no_token_and_shows_no_name_without_one(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        ready = await asked(plane, "", "GET", "/readyz")
+        ready = await send(plane, "", "GET", "/readyz")
         assert (ready.status_code, ready.json()) == (200, {"status": "ready", "database": ""})
-        fleet = await asked(plane, "", "GET", "/healthz/fleet")
+        fleet = await send(plane, "", "GET", "/healthz/fleet")
         assert (fleet.status_code, fleet.json()) == (200, {"status": "ok", "nodes": {}, "database": ""})
         assert (await plane.get("/healthz/fleet"))["nodes"] == {"node-a": "in_sync"}
         node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "acme wants too much")]
         await plane.put_quota("acme", 1)
-        assert (await asked(plane, "", "GET", "/readyz")).status_code == 200
-        behind = await asked(plane, "", "GET", "/healthz/fleet")
+        assert (await send(plane, "", "GET", "/readyz")).status_code == 200
+        behind = await send(plane, "", "GET", "/healthz/fleet")
         assert behind.status_code == 503
         assert behind.json()["detail"] == "1 of 1 nodes have not applied the current records"
         assert "node-a is nacked" in (await plane.http.get("/healthz/fleet")).json()["detail"]
@@ -131,13 +131,13 @@ async def test_health_is_open_and_tells_strangers_no_name(socket_dir: Path, node
             socket_dir / "aside"
         )
         for path in ("/healthz", "/readyz", "/healthz/fleet"):
-            away = await asked(plane, "", "GET", path)
+            away = await send(plane, "", "GET", path)
             assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
 
 
-async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_dir: Path) -> None:
+async def test_metrics_and_health_are_guarded_by_settings(socket_dir: Path) -> None:
     async with guarding(socket_dir, anonymous_health=False) as plane:
-        viewer, limited = await made(plane, "v"), await made(plane, "l", tenants=["a"])
+        viewer, limited = await create_token(plane, "v"), await create_token(plane, "l", tenants=["a"])
         for path in ("/metrics", "/healthz", "/readyz", "/healthz/fleet"):
             assert await status(plane, "GET", path, "") == 401
             assert await status(plane, "GET", path, viewer) in (200, 503)
@@ -148,39 +148,41 @@ async def test_metrics_and_health_are_guarded_when_the_settings_say_so(socket_di
             assert await status(plane, "GET", path, "") in (200, 503)
 
 
-async def test_the_address_of_a_caller_is_told_by_trusted_proxies_alone(socket_dir: Path) -> None:
+async def test_the_address_of_a_caller_is_taken_from_trusted_proxies_alone(socket_dir: Path) -> None:
     sent = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", **bearer(ADMIN)}
     for proxies, source in (("", "127.0.0.1"), ("10.0.0.0/8", "127.0.0.1"), ("127.0.0.1", "198.51.100.7"),
                             ("127.0.0.0/8, 198.51.100.0/24", "203.0.113.9")):  # fmt: skip
         async with guarding(socket_dir, trusted_proxies=proxies) as plane:
-            who = (await plane.http.get("/api/v1/whoami", headers=sent)).json()
-            assert who["source"] == source, proxies
+            caller = (await plane.http.get("/api/v1/whoami", headers=sent)).json()
+            assert caller["source"] == source, proxies
             nonsense = {**bearer(ADMIN), "X-Forwarded-For": "<script>, , 1.2.3"}
             assert (await plane.http.get("/api/v1/whoami", headers=nonsense)).json()["source"] == "127.0.0.1"
 
 
-async def test_while_nobody_needs_a_token_a_proxy_that_nobody_named_asks_for_nobody(socket_dir: Path) -> None:
+async def test_a_proxy_that_is_not_named_authenticates_no_caller_while_no_token_exists(
+    socket_dir: Path,
+) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         for sent in ({"X-Forwarded-For": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"X-Real-IP": ""}):
             for method, path in (("GET", "/api/v1/quotas"), ("PUT", "/api/v1/quotas/acme"), ("GET", "/metrics"),
                                  ("GET", "/api/v1/events"), ("POST", "/api/v1/tokens")):  # fmt: skip
-                refused = await asked(plane, "", method, path, headers=sent, json={"limit_bytes": 1})
+                refused = await send(plane, "", method, path, headers=sent, json={"limit_bytes": 1})
                 assert (refused.status_code, refused.json()["type"]) == (403, "urn:larder:problem:forbidden")
-                for said in (
+                for expected in (
                     "LARDER_APP__TRUSTED_PROXIES",
                     "larder tokens create",
                     "LARDER_APP__AUTH=required",
                 ):
-                    assert said in refused.json()["detail"]
-            assert (await asked(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
+                    assert expected in refused.json()["detail"]
+            assert (await send(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
         assert (await plane.get("/api/v1/quotas"))["total"] == 0
         assert (await plane.get("/api/v1/audit?decision=denied"))["total"] >= 5, "the same once a minute"
-        token = await made(plane, "first", "admin")
+        token = await create_token(plane, "first", "admin")
         proxied = {"X-Forwarded-For": "203.0.113.9"}
-        assert (await asked(plane, token, "GET", "/api/v1/quotas", headers=proxied)).status_code == 200
-        assert (await asked(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
+        assert (await send(plane, token, "GET", "/api/v1/quotas", headers=proxied)).status_code == 200
+        assert (await send(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
     async with guarding(socket_dir, trusted_proxies="127.0.0.1") as plane:
-        assert (await asked(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
+        assert (await send(plane, "", "GET", "/api/v1/quotas", headers=proxied)).status_code == 401
 
 
 def test_settings_never_show_the_token(socket_dir: Path) -> None:

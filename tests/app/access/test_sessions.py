@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app.services.access import sessions
 from app.store.access.tokens import SessionRow
-from tests.app.callers import ADMIN, bearer, guarding, made
+from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +20,11 @@ def browser(plane: Plane) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=60)
 
 
-async def test_a_session_may_what_its_token_may_and_changes_need_the_pages_token(socket_dir: Path) -> None:
+async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_token(
+    socket_dir: Path,
+) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
-        token = await made(plane, "ops", "operator")
+        token = await create_token(plane, "ops", "operator")
         login = await page.post(SESSION, json={"token": f" {token}\n"})
         assert login.status_code == 200, login.text
         cookie = login.headers["set-cookie"].lower()
@@ -31,8 +33,8 @@ async def test_a_session_may_what_its_token_may_and_changes_need_the_pages_token
         assert "secure" not in cookie
         assert (login.headers["cache-control"], token in login.text) == ("no-store", False)
         csrf = login.headers["x-csrf-token"]
-        who = (await page.get(SESSION)).json()
-        assert (who["actor"], who["role"], who["session"], who["csrf_token"]) == (
+        identity = (await page.get(SESSION)).json()
+        assert (identity["actor"], identity["role"], identity["session"], identity["csrf_token"]) == (
             "ops",
             "operator",
             True,
@@ -55,13 +57,13 @@ async def test_a_session_may_what_its_token_may_and_changes_need_the_pages_token
 
 async def test_a_session_ends_with_logout_and_with_its_token(socket_dir: Path, database_url: str) -> None:
     async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
-        token = await made(plane, "ops", "operator")
+        token = await create_token(plane, "ops", "operator")
         csrf = (await page.post(SESSION, json={"token": token})).headers["x-csrf-token"]
-        kept = dict(page.cookies)
+        cookies = dict(page.cookies)
         assert (await page.delete(SESSION)).status_code == 403
         out = await page.delete(SESSION, headers={"x-csrf-token": csrf})
         assert (out.status_code, "max-age=0" in out.headers["set-cookie"].lower()) == (204, True)
-        page.cookies.update(kept)
+        page.cookies.update(cookies)
         over = await page.get(SESSION)
         assert (over.status_code, "over" in over.json()["detail"]) == (401, True)
         assert (await page.post(SESSION, json={"token": token})).status_code == 200
@@ -75,9 +77,9 @@ async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir
     async with guarding(socket_dir) as plane, browser(plane) as page:
         assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
         assert (await page.get("/api/v1/tokens")).status_code == 200
-        kept = dict(page.cookies)
+        cookies = dict(page.cookies)
     async with guarding(socket_dir) as plane, browser(plane) as page:
-        page.cookies.update(kept)
+        page.cookies.update(cookies)
         assert (await page.get(SESSION)).json()["actor"] == "admin"
     from tests.app.plane import serving, settings_in
 
@@ -85,19 +87,19 @@ async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir
         serving(settings_in(socket_dir, admin_token="another-" + ADMIN)) as plane,
         browser(plane) as page,
     ):
-        page.cookies.update(kept)
+        page.cookies.update(cookies)
         assert (await page.get(SESSION)).status_code == 401
 
 
-async def test_wrong_logins_are_refused_kept_and_slowed_down(socket_dir: Path) -> None:
+async def test_wrong_logins_are_refused_logged_and_slowed_down(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
         answers = await asyncio.gather(*(page.post(SESSION, json={"token": f"wrong-{n}"}) for n in range(40)))
         statuses = [answer.status_code for answer in answers]
         assert statuses.count(401) >= 10
         assert 429 in statuses
         assert (await page.post(SESSION, json={"token": ADMIN})).status_code == 200
-        kept = (await plane.get("/api/v1/audit?decision=denied"))["total"]
-        assert kept in (1, 2, 3), "the same once a minute, and how often it came again"
+        total = (await plane.get("/api/v1/audit?decision=denied"))["total"]
+        assert total in (1, 2, 3), "the same once a minute, and how often it came again"
         for body in ({}, {"token": 5}, {"token": "x" * 513}, {"token": "x", "more": 1}):
             assert (await page.post(SESSION, json=body)).status_code == 422
         page.cookies.clear()
@@ -111,7 +113,7 @@ async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
 ) -> None:
     monkeypatch.setattr(sessions, "MAX_OF_A_TOKEN", 3)
     async with guarding(socket_dir, database_url) as plane, browser(plane) as page:
-        token, other = await made(plane, "ops", "operator"), await made(plane, "other")
+        token, other = await create_token(plane, "ops", "operator"), await create_token(plane, "other")
 
         async def opened(text: str) -> str:
             page.cookies.clear()
@@ -126,10 +128,10 @@ async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
             return [answer.status_code == 200 for answer in answers]
 
         for text in (token, ADMIN):
-            kept = [await opened(other), *[await opened(text) for _ in range(3)]]
-            assert await valid(kept) == [True] * 4
-            kept.append(await opened(text))
-            assert await valid(kept) == [True, False, True, True, True]
+            opened_sessions = [await opened(other), *[await opened(text) for _ in range(3)]]
+            assert await valid(opened_sessions) == [True] * 4
+            opened_sessions.append(await opened(text))
+            assert await valid(opened_sessions) == [True, False, True, True, True]
         async with plane.app.parts.database.read() as session:
             count = await session.scalar(sa.select(sa.func.count()).select_from(SessionRow))
         assert count == 3 + 3 + 2, "no row is left of those that ended"

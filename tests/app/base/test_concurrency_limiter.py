@@ -13,7 +13,7 @@ from app.errors import TooManyRequests
 from app.http.routes.views.stream import EventMessages
 from app.services.base.concurrency_limiter import ConcurrencyLimiter, ConcurrencyLimits
 from app.services.base.principals import Principal
-from tests.app.callers import ADMIN, bearer, guarding, made
+from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.plane import Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -39,13 +39,16 @@ async def status(plane: Plane, token: str, **headers: str) -> int:
 async def until_free(plane: Plane) -> None:
     """The server notices by itself that a client is gone."""
     async with asyncio.timeout(60):
-        while plane.app.parts.stream_slots.held:
+        while plane.app.parts.stream_slots.in_use:
             await asyncio.sleep(0.02)
 
 
-async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_held_up(socket_dir: Path) -> None:
+async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_delayed(socket_dir: Path) -> None:
     async with guarding(socket_dir, streams_per_token=2) as plane, AsyncExitStack() as opened:
-        greedy, other = await made(plane, "greedy"), await made(plane, "other", tenants=["acme"])
+        greedy, other = (
+            await create_token(plane, "greedy"),
+            await create_token(plane, "other", tenants=["acme"]),
+        )
         for _ in range(2):
             assert (await opened.enter_async_context(stream(plane, greedy))).status_code == 200
         async with stream(plane, greedy) as refused:
@@ -73,7 +76,7 @@ async def test_streams_of_a_session_and_of_an_address_are_bounded(socket_dir: Pa
         "trusted_proxies": "127.0.0.1",
     }
     async with guarding(socket_dir, **settings) as plane, AsyncExitStack() as opened:
-        token, cookies = await made(plane, "wall"), []
+        token, cookies = await create_token(plane, "wall"), []
         for _ in range(2):
             login = await plane.http.post(
                 "/api/v1/session", json={"token": token}, headers={"authorization": ""}
@@ -104,10 +107,10 @@ def test_a_network_of_ipv6_counts_as_one_address_and_a_place_comes_back() -> Non
             pass
     with limiter.taken(Principal(source="2001:db8::2")):
         pass
-    assert limiter.held == 0
+    assert limiter.in_use == 0
 
 
-async def test_the_overview_is_made_once_for_all_who_see_the_same_tenants(socket_dir: Path) -> None:
+async def test_the_overview_is_made_once_for_callers_of_the_same_tenants(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         await plane.put_quota("acme", 5, wait="")
         await plane.put_quota("other", 5, wait="")

@@ -1,4 +1,4 @@
-"""Turns are shared out by caller: whoever asks for all of them holds up nobody but themselves."""
+"""Turns are shared out by caller: a caller that requests all of them delays only itself."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """Things that are done by turns, for as long as they are told to."""
+    """Work that is done by turns, until the test ends it."""
 
     def __init__(self, **bounds: int) -> None:
         self.turns = FairLimiter("things", Bounds(**bounds))
@@ -67,7 +67,7 @@ async def test_one_caller_never_has_all_turns_and_another_begins_at_once() -> No
     assert (work.turns.waiting, sum(work.turns._running.values())) == (0, 0)
 
 
-async def test_callers_who_wait_take_turns() -> None:
+async def test_waiting_callers_take_turns() -> None:
     work = Work(at_once=1, each_at_once=1, waiting=9, each_waiting=9)
     await work.ask("a1", "a2", "a3", "b1", "b2", "c1")
     await work.end("a1", "a2", "b1", "c1", "a3", "b2")
@@ -87,7 +87,7 @@ async def test_as_many_wait_as_may_and_one_caller_cannot_fill_the_queue() -> Non
     await work.end("a2", "b1", "a3", "c2")
 
 
-async def test_who_gives_up_waiting_leaves_no_gap_also_at_the_moment_of_their_turn() -> None:
+async def test_a_cancelled_wait_leaves_no_gap_even_at_the_moment_of_its_turn() -> None:
     work = Work(at_once=1, each_at_once=1, waiting=9, each_waiting=9)
     await work.ask("a1", "b1", "c1", "d1")
     work.tasks["b1"].cancel()  # found by the end of a1, before b1 itself knows
@@ -103,7 +103,7 @@ async def test_who_gives_up_waiting_leaves_no_gap_also_at_the_moment_of_their_tu
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_bounds_hold_and_nobody_is_forgotten_whatever_happens(seed: int) -> None:
+async def test_bounds_hold_and_no_caller_is_forgotten(seed: int) -> None:
     chance = random.Random(seed)
     bounds = Bounds(at_once=3, each_at_once=2, waiting=12, each_waiting=4)
     turns, running, done = FairLimiter("things", bounds), Counter[str](), Counter[str]()

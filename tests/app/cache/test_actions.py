@@ -1,4 +1,4 @@
-"""Invalidate and demote: which scopes are taken, what nodes are asked, and that it is written down."""
+"""Invalidate and demote: valid scopes, requests to nodes, and audit entries."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ async def act(plane: Plane, verb: str, **scope: Any) -> Any:
     return response.json()
 
 
-async def test_every_node_is_asked_and_names_its_sweep(plane: Plane, node: FakeNode) -> None:
+async def test_every_node_is_sent_the_verification_and_names_its_sweep(plane: Plane, node: FakeNode) -> None:
     first = await act(plane, "invalidate", tenant="_default", model="m")
     assert first["items"] == [{"node": "node-a", "sweep": 1, "error": None, "blocks": 3, "bytes": 12288}]
     assert (first["total"], first["tokenizer"]) == (1, None)
@@ -59,7 +59,7 @@ async def test_actions_are_audited_with_the_scope_and_no_keys(plane: Plane) -> N
     assert len(entry["after"]["keys_digest"]) == 64
 
 
-async def test_a_scope_that_cannot_be_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+async def test_an_invalid_scope_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
     cases: list[tuple[Any, list[str]]] = [
         ({}, ["tenant"]),
         ({"chunk_tokens": 4}, ["tenant"]),
@@ -87,7 +87,7 @@ async def test_a_scope_that_cannot_be_is_refused_by_field(plane: Plane, node: Fa
     assert (await plane.get("/api/v1/audit?kind=blocks"))["total"] == 0
 
 
-async def test_a_node_that_refuses_is_told_apart_from_one_that_did_it(plane: Plane, node: FakeNode) -> None:
+async def test_a_refusal_of_a_node_is_distinguished_from_success(plane: Plane, node: FakeNode) -> None:
     node.unable = True
     (item,) = (await act(plane, "invalidate", tenant="acme"))["items"]
     assert (item["sweep"], item["error"]) == (None, "node-a: unsupported: not known here")

@@ -1,11 +1,9 @@
-"""What is cached, asked of a real data plane through the API: lookups, blocks, verification, clearing."""
+"""The cache of a real data plane through the API: lookups, blocks, verification, clearing."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
 from tests.app.command import larder
 from tests.app.plane import Plane
-from tests.app.real_node import governing
 from tests.app.tokenizer_files import TEMPLATE, text, words
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -26,30 +23,6 @@ CHUNK = 4
 TOKENS = list(range(40))
 WHERE: dict[str, Any] = {"model": make.MODEL, "tenant": "acme", "chunk_tokens": CHUNK}
 KEYS = chain(TOKENS, "acme", chunk_tokens=CHUNK)
-
-
-@pytest.fixture
-def node(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder).start()
-    yield data_plane
-    alive, log = data_plane.alive, data_plane.log()
-    data_plane.kill()
-    assert alive, log
-    assert "request_failed" not in log
-
-
-@pytest.fixture
-async def governed(node: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(node, socket_dir) as plane:
-        yield plane
-
-
-@pytest.fixture
-def engine(node: DataPlane) -> Iterator[Client]:
-    with attach(node.socket, [make.space()], timeout_s=60) as client:
-        yield client
 
 
 def store(engine: Client, keys: list[bytes], tenant: str = "acme") -> None:
@@ -79,7 +52,7 @@ async def all_blocks(plane: Plane, **query: str) -> list[dict[str, Any]]:
             return items
 
 
-async def test_a_lookup_says_the_tokens_that_an_engine_would_be_served(
+async def test_a_lookup_returns_the_tokens_that_an_engine_would_be_served(
     governed: Plane, engine: Client
 ) -> None:
     store(engine, KEYS[:6])
@@ -96,13 +69,13 @@ async def test_a_lookup_says_the_tokens_that_an_engine_would_be_served(
     assert by_keys["items"] == found["items"]
     other = await post(governed, "lookup", **{**WHERE, "tenant": "other"}, tokens=TOKENS)
     assert other["items"][0]["hit_tokens"] == {"l1": 0}
-    nobody = await post(governed, "lookup", **{**WHERE, "model": "nobody's"}, tokens=TOKENS)
-    assert nobody["items"][0]["hit_tokens"] == {}
+    unknown = await post(governed, "lookup", **{**WHERE, "model": "nobody's"}, tokens=TOKENS)
+    assert unknown["items"][0]["hit_tokens"] == {}
 
 
-async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, node: DataPlane) -> None:
+async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, data_plane: DataPlane) -> None:
     spaces = [make.space(rank=rank, world=2) for rank in range(2)]
-    with attach(node.socket, spaces, timeout_s=60) as client:
+    with attach(data_plane.socket, spaces, timeout_s=60) as client:
         for at, count in enumerate((7, 3)):
             with client.reserve(KEYS[:count], PAGE, tenant="acme", space=at) as reservation:
                 reservation.commit()
@@ -111,14 +84,14 @@ async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, node: Da
         assert [space["hits"] for space in found["items"][0]["spaces"]] == [{"l1": 7}, {"l1": 3}]
 
 
-async def test_locate_names_the_node_and_its_socket_and_leaves_out_who_holds_nothing(
-    governed: Plane, node: DataPlane, engine: Client
+async def test_locate_names_the_node_and_its_socket_and_leaves_out_nodes_without_blocks(
+    governed: Plane, data_plane: DataPlane, engine: Client
 ) -> None:
     assert (await post(governed, "locate", **WHERE, tokens=TOKENS))["items"] == []
     store(engine, KEYS[:5])
     located = await post(governed, "locate", **WHERE, tokens=TOKENS)
     (place,) = located["items"]
-    assert (place["engine_socket"], place["hit_tokens"]) == (node.socket, {"l1": 20})
+    assert (place["engine_socket"], place["hit_tokens"]) == (data_plane.socket, {"l1": 20})
     assert located["failed_nodes"] == []
 
 
@@ -174,10 +147,10 @@ async def test_blocks_are_listed_page_by_page_with_filters(governed: Plane, engi
     assert [item["key"] for item in await all_blocks(governed, key=KEYS[3].hex())] == [KEYS[3].hex()]
 
 
-async def test_one_block_is_told_with_all_its_copies(
-    governed: Plane, engine: Client, node: DataPlane
+async def test_one_block_is_shown_with_all_its_copies(
+    governed: Plane, engine: Client, data_plane: DataPlane
 ) -> None:
-    with attach(node.socket, [make.space(dtype="fp8")], timeout_s=60) as other:
+    with attach(data_plane.socket, [make.space(dtype="fp8")], timeout_s=60) as other:
         store(engine, KEYS[:2])
         store(other, KEYS[:1])
         found = await governed.get(f"/api/v1/blocks/{KEYS[0].hex()}")
@@ -202,7 +175,7 @@ WRONG_LISTINGS: list[tuple[dict[str, str], int, str | None]] = [
 ]
 
 
-async def test_a_listing_that_cannot_be_is_refused_by_field(governed: Plane) -> None:
+async def test_an_invalid_listing_is_refused_by_field(governed: Plane) -> None:
     for query, status, path in WRONG_LISTINGS:
         response = await governed.http.get("/api/v1/blocks", params=query)
         assert response.status_code == status, response.text
@@ -210,20 +183,20 @@ async def test_a_listing_that_cannot_be_is_refused_by_field(governed: Plane) -> 
             assert [error["path"] for error in response.json()["errors"]] == [path]
 
 
-async def test_a_verification_finds_and_drops_what_is_corrupt(
-    governed: Plane, engine: Client, node: DataPlane
+async def test_a_verification_finds_and_drops_corrupt_blocks(
+    governed: Plane, engine: Client, data_plane: DataPlane
 ) -> None:
     store(engine, KEYS)
     (block,) = (await governed.get(f"/api/v1/blocks/{KEYS[4].hex()}"))["items"]
-    with segment_file(node, block["segment"]) as file, mmap.mmap(file.fileno(), 0) as memory:
+    with segment_file(data_plane, block["segment"]) as file, mmap.mmap(file.fileno(), 0) as memory:
         memory[block["offset"]] ^= 1
     answer = await post(governed, "verify?wait=30s", tenant="acme")
     (item,) = answer["items"]
     state = item["verification"]
     assert (state["blocks"], state["checked"], state["corrupt"]) == (10, 10, 1)
     assert state["ended_at"] >= state["started_at"]
-    asked = await governed.get(f"/api/v1/actions/verify/{item['node']}/{state['number']}")
-    assert asked["verification"] == state
+    described = await governed.get(f"/api/v1/actions/verify/{item['node']}/{state['number']}")
+    assert described["verification"] == state
     assert engine.lookup(KEYS) == 4
     assert (await governed.http.get(f"/api/v1/actions/verify/{item['node']}/99")).status_code == 409
     assert (await governed.http.get("/api/v1/actions/verify/nobody/1")).status_code == 404
@@ -231,16 +204,16 @@ async def test_a_verification_finds_and_drops_what_is_corrupt(
     assert again["items"][0]["verification"]["corrupt"] == 0
 
 
-def segment_file(node: DataPlane, segment: int) -> Any:
+def segment_file(data_plane: DataPlane, segment: int) -> Any:
     """The memory of a segment."""
-    folder = f"/proc/{node.pid}/fd"
+    folder = f"/proc/{data_plane.pid}/fd"
     for fd in os.listdir(folder):
         if os.readlink(f"{folder}/{fd}").startswith(f"/memfd:larder-segment-{segment} "):
             return open(f"{folder}/{fd}", "r+b")
     raise AssertionError(f"segment {segment} has no memory")
 
 
-async def test_clear_needs_a_yes_and_leaves_what_permanent_pins_hold(governed: Plane, engine: Client) -> None:
+async def test_clear_needs_a_yes_and_leaves_blocks_of_permanent_pins(governed: Plane, engine: Client) -> None:
     store(engine, KEYS)
     store(engine, make.keys(5), tenant="")
     await governed.put_pin(
@@ -298,7 +271,7 @@ WRONG_LOOKUPS: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-async def test_a_lookup_that_cannot_be_is_refused_by_field(governed: Plane) -> None:
+async def test_an_invalid_lookup_is_refused_by_field(governed: Plane) -> None:
     for body, paths in WRONG_LOOKUPS:
         for action in ("lookup", "locate"):
             refused = await post(governed, action, 422, **body)

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.cli.commands.machine import doctor as doctor_command
 from app.cli.support.printing import caches
@@ -25,7 +24,7 @@ from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.pool import PoolStats
 from dataplane.protocol.stats.processes import CacheStart
 from dataplane.protocol.stats.tiers import TierStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder, run
 from tests.app.doctor import examined as examined_here
 from tests.app.fake_node import FakeNode
@@ -43,11 +42,11 @@ def pin(name: str, resident: int, resolved: int = 4, **more: Any) -> PinStats:
     )
 
 
-async def tell(plane: Plane, node: FakeNode, **stats: Any) -> None:
+async def report(plane: Plane, node: FakeNode, **stats: Any) -> None:
     """Publish these stats from the node, and wait until the plane has them from the process that runs now."""
     node.stats = msgspec.structs.replace(node.stats, **stats)
 
-    def heard() -> bool:
+    def arrived() -> bool:
         known = plane.app.parts.fleet.nodes.get("node-a")
         stats_now = None if known is None else known.stats
         return (
@@ -56,7 +55,7 @@ async def tell(plane: Plane, node: FakeNode, **stats: Any) -> None:
             and all(getattr(stats_now, name) == value for name, value in stats.items())
         )
 
-    await plane.until(heard)
+    await plane.until(arrived)
 
 
 def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]:
@@ -65,7 +64,7 @@ def effective(record: dict[str, Any], node: str | None = None) -> dict[str, Any]
     return dict(found)
 
 
-async def kept(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
+async def stored_events(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
     """Return the events of this name in the history, once there are this many."""
     async with asyncio.timeout(60):
         while len(items := (await plane.get(f"{H}?name={name}"))["items"]) < count:
@@ -90,7 +89,7 @@ async def kept(plane: Plane, name: str, count: int = 1) -> list[dict[str, Any]]:
         (CacheStart(), PoolStats(), False),
     ],
 )
-def test_a_cache_is_cold_until_half_of_what_it_lost_by_accident_is_there_again(
+def test_a_cache_is_cold_until_half_of_its_lost_bytes_are_cached_again(
     start: CacheStart, pool: PoolStats, cold: bool
 ) -> None:
     stats = msgspec.structs.replace(FakeNode(Path()).stats, start=start, pool=pool)
@@ -99,19 +98,13 @@ def test_a_cache_is_cold_until_half_of_what_it_lost_by_accident_is_there_again(
 
 async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
     """By name and values of labels, in the order of the labels' names."""
-    text = (await plane.http.get("/metrics")).text
-    families = text_string_to_metric_families(text)
-    return {
-        (s.name, *dict(sorted(s.labels.items())).values()): s.value
-        for family in families
-        for s in family.samples
-    }
+    return {(s.name, *dict(sorted(s.labels.items())).values()): s.value for s in await plane.samples()}
 
 
 async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, node: FakeNode) -> None:
     before = await plane.node()
     assert (before["stats"]["start"]["kind"], before["stats"]["cold"]) == ("unknown", False)
-    await tell(plane, node, start=COLD)
+    await report(plane, node, start=COLD)
     for path in ("/api/v1/nodes/node-a", "/api/v1/overview"):
         answer = await plane.get(path)
         stats = answer.get("nodes", [answer])[0]["stats"]
@@ -123,10 +116,10 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     kinds = {name[1]: value for name, value in found.items() if name[0] == "larder_cache_start"}
     assert kinds == {"unknown": 0, "first": 0, "warm": 0, "cold": 1, "released": 0}
     released = msgspec.structs.replace(COLD, released=True)
-    await tell(plane, node, start=released)
+    await report(plane, node, start=released)
     found = await samples(plane)
     assert (found["larder_cache_cold", "node-a"], found["larder_cache_start", "released", "node-a"]) == (0, 1)
-    await tell(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
+    await report(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
     found = await samples(plane)
     assert found["larder_cache_start", "warm", "node-a"] == 1
     assert (
@@ -135,14 +128,14 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     ) == (4, 4096)
 
 
-async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_again(
+async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(node.stats, start=COLD)
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.until_state("in_sync")
-        (event,) = await kept(first, "cache.started_cold")
+        (event,) = await stored_events(first, "cache.started_cold")
         assert (event["node"], event["at"]) == ("node-a", COLD.at)
         assert event["fields"] == {
             "reason": REASON, "released": False, "lost_blocks": 1234, "lost_bytes": 1000,
@@ -152,19 +145,19 @@ async def test_a_cold_start_is_one_event_though_both_processes_say_it_again_and_
         await second.until_state("in_sync")
         later = msgspec.structs.replace(COLD, at=COLD.at + 60, reason="lost again")
         await second.until(lambda: bool(second.app.parts.fleet.stats()))
-        await tell(second, node, start=later)
-        events = await kept(second, "cache.started_cold", 2)
+        await report(second, node, start=later)
+        events = await stored_events(second, "cache.started_cold", 2)
         assert [event["fields"]["reason"] for event in events] == ["lost again", REASON]
 
 
 # ---- pins that hold nothing
 
 
-async def test_a_pin_that_holds_nothing_has_no_effect_and_says_what_to_expect(
+async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(
     plane: Plane, node: FakeNode
 ) -> None:
     await plane.put_pin("p")
-    await tell(plane, node, pins=[pin("p", 0)])
+    await report(plane, node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
     found = effective(answer)
     assert (found["status"], found["reason"], answer["holds_nothing"]) == ("False", "HoldsNothing", True)
@@ -173,11 +166,11 @@ async def test_a_pin_that_holds_nothing_has_no_effect_and_says_what_to_expect(
     )
     assert answer["status"]["applied"] is True
     assert (await samples(plane))["larder_pin_holds_nothing", "p"] == 1
-    await tell(plane, node, pins=[pin("p", 1)])
+    await report(plane, node, pins=[pin("p", 1)])
     answer = await plane.get("/api/v1/pins/p")
     assert (effective(answer)["reason"], answer["holds_nothing"]) == ("Effective", False)
     assert ("larder_pin_holds_nothing", "p") not in await samples(plane)
-    await tell(plane, node, pins=[pin("p", 0, resolved=1)])
+    await report(plane, node, pins=[pin("p", 0, resolved=1)])
     again = effective(await plane.get("/api/v1/pins/p"))
     assert again["message"].endswith(
         "its only block is not cached on node-a; it is kept as soon as an engine stores it"
@@ -199,13 +192,13 @@ async def test_only_a_pin_that_should_hold_something_holds_nothing(
     plane: Plane, node: FakeNode, stats: PinStats, reason: str
 ) -> None:
     await plane.put_pin("p", tier=stats.tier, strength=stats.strength)
-    await tell(plane, node, pins=[stats])
+    await report(plane, node, pins=[stats])
     answer = await plane.get("/api/v1/pins/p")
     assert effective(answer)["reason"] == reason
     assert answer["holds_nothing"] is (stats.resident == 0 and stats.strength != "soft" and not stats.expired)
 
 
-async def test_a_pin_whose_blocks_are_on_another_node_lacks_nothing(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     parts = plane.app.parts
     other = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
@@ -216,7 +209,7 @@ async def test_a_pin_whose_blocks_are_on_another_node_lacks_nothing(plane: Plane
         parts.fleet.heartbeat("node-b", stats, 1e12, stats.at)
 
     other_holds(4)
-    await tell(plane, node, pins=[pin("p", 0)])
+    await report(plane, node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
     assert (effective(answer)["status"], effective(answer, "node-a")["status"]) == ("True", "True")
     assert (answer["holds_nothing"], parts.fleet.empty_pins()) == (False, [])
@@ -242,7 +235,7 @@ def s3(listed: int | None, fault: str = "", **more: Any) -> TierStats:
 async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     for tier in (s3(7), s3(None, state="opening")):
-        await tell(plane, node, pins=[pin("p", 0)], tiers=[tier])
+        await report(plane, node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, ["s3"])
         assert (effective(answer)["status"], plane.app.parts.fleet.empty_pins()) == ("True", [])
@@ -252,12 +245,12 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane
             assert (code, "unknown until s3 is listed" in out) == (0, True), out + err
         assert unknown in " ".join((await larder(plane, "status"))[1].split())
     for tier in (s3(None), s3(7, fault="the list is not in order")):
-        await tell(plane, node, pins=[pin("p", 0)], tiers=[tier])
+        await report(plane, node, pins=[pin("p", 0)], tiers=[tier])
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (True, [])
-    held = {"s3": PinInTier(4, 4096, 4)}
-    await tell(
-        plane, node, pins=[pin("p", 0, tiers=held, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
+    tiers = {"s3": PinInTier(4, 4096, 4)}
+    await report(
+        plane, node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
     )
     answer = await plane.get("/api/v1/pins/p")
     assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, [])
@@ -273,26 +266,26 @@ async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks
         return watch._generations.get("node-a") == generation
 
     await plane.put_pin("p")
-    await tell(plane, node, pins=[pin("p", 4)])
-    await plane.until(lambda: "p" in watch._held.get("node-a", {}))
-    for number, (held, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
-        await tell(plane, node, pins=[pin("p", 0, tiers=held)], tiers=[tier])
+    await report(plane, node, pins=[pin("p", 4)])
+    await plane.until(lambda: "p" in watch._digests.get("node-a", {}))
+    for number, (in_tiers, tier) in enumerate((({"s3": PinInTier(4, 4096, 4)}, s3(None)), ({}, s3(7)))):
+        await report(plane, node, pins=[pin("p", 0, tiers=in_tiers)], tiers=[tier])
         generation = (await plane.put_pin(f"other-{number}"))["generation"]
         await plane.until(partial(applied, generation))
-        assert "p" in watch._held["node-a"]
-    await tell(plane, node, pins=[pin("p", 0)], tiers=[s3(None)])
-    await plane.until(lambda: "p" not in watch._held["node-a"])
+        assert "p" in watch._digests["node-a"]
+    await report(plane, node, pins=[pin("p", 0)], tiers=[s3(None)])
+    await plane.until(lambda: "p" not in watch._digests["node-a"])
 
 
 async def test_pins_that_hold_nothing_are_bounded_in_the_metrics(plane: Plane, node: FakeNode) -> None:
     pins = [pin(f"p{number:02}", 0) for number in range(60)] + [pin("other", 0)]
-    await tell(plane, node, pins=pins)
+    await report(plane, node, pins=pins)
     found = {name[1]: value for name, value in (await samples(plane)).items() if "holds_nothing" in name[0]}
     assert (len(found), found["p49"], found["other"], "p50" in found) == (51, 1, 11, False)
 
 
-async def test_an_answer_to_a_new_pin_counts_what_is_already_cached(plane: Plane, node: FakeNode) -> None:
-    """The node acknowledges at once and tells of its blocks a moment later."""
+async def test_an_answer_to_a_new_pin_counts_cached_blocks(plane: Plane, node: FakeNode) -> None:
+    """The node acknowledges at once and reports its blocks a moment later."""
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 4)])
     answer = await plane.put_pin("p")
     assert (answer["resident"], effective(answer)["status"]) == (4, "True")
@@ -301,39 +294,39 @@ async def test_an_answer_to_a_new_pin_counts_what_is_already_cached(plane: Plane
 # ---- pins that were emptied
 
 
-async def hold(plane: Plane, node: FakeNode, *names: str) -> None:
+async def cache_pins(plane: Plane, node: FakeNode, *names: str) -> None:
     """Let the node hold blocks of these pins and of no other, and wait until the plane has written that down."""
-    await tell(plane, node, pins=[pin(name, 4) for name in names])
+    await report(plane, node, pins=[pin(name, 4) for name in names])
     watch = plane.app.parts.cache_watch
-    await plane.until(lambda: set(watch._held.get("node-a", ())) == set(names) and not watch._unwritten)
+    await plane.until(lambda: set(watch._digests.get("node-a", ())) == set(names) and not watch._unwritten)
 
 
 async def test_a_pin_that_lost_its_blocks_is_an_event(plane: Plane, node: FakeNode) -> None:
     for name in ("p", "q"):
         await plane.put_pin(name, tenant="acme")
-    await hold(plane, node, "p", "q")
-    await tell(plane, node, pins=[pin("p", 0), pin("q", 1)])
-    (event,) = await kept(plane, "pin.emptied")
+    await cache_pins(plane, node, "p", "q")
+    await report(plane, node, pins=[pin("p", 0), pin("q", 1)])
+    (event,) = await stored_events(plane, "pin.emptied")
     assert (event["node"], event["fields"]) == (
         "node-a",
         {"pin": "p", "tenant": "acme", "strength": "guaranteed", "blocks": 4},
     )
-    await hold(plane, node, "p", "q")
-    await tell(plane, node, pins=[pin("p", 0), pin("q", 0)])
-    events = await kept(plane, "pin.emptied", 3)
+    await cache_pins(plane, node, "p", "q")
+    await report(plane, node, pins=[pin("p", 0), pin("q", 0)])
+    events = await stored_events(plane, "pin.emptied", 3)
     assert sorted(event["fields"]["pin"] for event in events) == ["p", "p", "q"]
 
 
 async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    await hold(plane, node, "p")
+    await cache_pins(plane, node, "p")
     await node.stop()
     node.stats = msgspec.structs.replace(node.stats, pins=[])  # until the snapshot of pins is pushed again
     node.observed.clear()
     await node.start()
     await plane.until(lambda: "pins" in node.observed)
-    await tell(plane, node, pins=[pin("p", 0)])
-    (event,) = await kept(plane, "pin.emptied")
+    await report(plane, node, pins=[pin("p", 0)])
+    (event,) = await stored_events(plane, "pin.emptied")
     assert event["fields"]["pin"] == "p"
 
 
@@ -345,19 +338,19 @@ async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(
         await first.until_state("in_sync")
         for name in ("kept", "p"):
             await first.put_pin(name)
-        await hold(first, node, "kept", "p")
+        await cache_pins(first, node, "kept", "p")
     await node.stop()
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0), pin("kept", 4)])
     await node.start()
     async with serving(settings) as second:
         await second.until_state("in_sync")
-        (event,) = await kept(second, "pin.emptied")
+        (event,) = await stored_events(second, "pin.emptied")
         assert event["fields"]["pin"] == "p"
         await second.until(lambda: not second.app.parts.cache_watch._unwritten)
     async with serving(settings) as third:
         await third.until_state("in_sync")
-        await tell(third, node, pins=[pin("p", 0), pin("kept", 0)])
-        events = await kept(third, "pin.emptied", 2)
+        await report(third, node, pins=[pin("p", 0), pin("kept", 0)])
+        events = await stored_events(third, "pin.emptied", 2)
         assert [event["fields"]["pin"] for event in events] == ["kept", "p"], "p was empty before"
 
 
@@ -377,45 +370,45 @@ async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
     watch = plane.app.parts.cache_watch
     for name in ("changed", "deleted", "last", "weaker"):
         cached.add((await plane.put_pin(name))["keys_digest"])
-    await plane.until(lambda: len(watch._held.get("node-a", ())) == 4)
+    await plane.until(lambda: len(watch._digests.get("node-a", ())) == 4)
     assert (await plane.http.delete("/api/v1/pins/deleted?wait=30s")).is_success
     await plane.put_pin("weaker", strength="soft")
     await plane.put_pin("changed", tokens=[7] * 8)
-    await plane.until(lambda: set(watch._held["node-a"]) == {"last"})
+    await plane.until(lambda: set(watch._digests["node-a"]) == {"last"})
     cached.clear()
-    await kept(plane, "pin.emptied")
-    await plane.until(lambda: not watch._held["node-a"] and not watch._unwritten)
-    assert [event["fields"]["pin"] for event in await kept(plane, "pin.emptied")] == ["last"]
+    await stored_events(plane, "pin.emptied")
+    await plane.until(lambda: not watch._digests["node-a"] and not watch._unwritten)
+    assert [event["fields"]["pin"] for event in await stored_events(plane, "pin.emptied")] == ["last"]
 
 
 async def test_a_node_that_is_forgotten_is_known_to_hold_nothing(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    await hold(plane, node, "p")
+    await cache_pins(plane, node, "p")
     database = plane.app.parts.database
     async with database.read() as session:
-        assert [(row.node, row.pin) for row in await held_pins.all_held(session)] == [("node-a", "p")]
+        assert [(row.node, row.pin) for row in await held_pins.all_pins(session)] == [("node-a", "p")]
     async with database.write() as session:
         row = await session.get(nodes.NodeRow, "node-a")
         assert row is not None
         await nodes.forget(session, row)
     async with database.read() as session:
-        assert list(await held_pins.all_held(session)) == []
+        assert list(await held_pins.all_pins(session)) == []
 
 
-# ---- who sees it, and where
+# ---- shown to tenants, and in the command line
 
 
 async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         await plane.put_pin("ours", tenant="acme")
         await plane.put_pin("theirs", tenant="rival")
-        await hold(plane, node, "ours", "theirs")
-        await tell(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
-        await kept(plane, "pin.emptied", 2)
-        await kept(plane, "cache.started_cold")
-        seen = (await asked(plane, token, "GET", "/api/v1/overview")).json()
+        await cache_pins(plane, node, "ours", "theirs")
+        await report(plane, node, pins=[pin("ours", 0), pin("theirs", 0)], start=COLD)
+        await stored_events(plane, "pin.emptied", 2)
+        await stored_events(plane, "cache.started_cold")
+        seen = (await send(plane, token, "GET", "/api/v1/overview")).json()
         assert [(each["name"], each["holds_nothing"]) for each in seen["pins"]] == [("ours", True)]
         assert [node["stats"] for node in seen["nodes"]] == [None]
         events = [(event["name"], event["fields"].get("pin")) for event in seen["recent"]]
@@ -427,16 +420,18 @@ async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, 
         assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
 
 
-async def test_status_says_how_caches_began_and_which_pins_hold_nothing(plane: Plane, node: FakeNode) -> None:
+async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(
+    plane: Plane, node: FakeNode
+) -> None:
     now = time.time()
-    await tell(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
+    await report(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
     code, out, _ = await larder(plane, "status")
     assert (code, out.splitlines()[:2]) == (
         0,
         ["ready, quotas enforced", "cache of node-a: kept 4 blocks (4 MiB) at its start 2 min ago"],
     )
     await plane.put_pin("p", tenant="acme")
-    await tell(plane, node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
+    await report(plane, node, start=msgspec.structs.replace(COLD, at=now), pins=[pin("p", 0)])
     code, out, _ = await larder(plane, "status")
     since = time.strftime("%H:%M", time.localtime(now))
     assert (code, out.replace("\n  ", " ").splitlines()[:3]) == (
@@ -483,7 +478,7 @@ def overview(**stats: Any) -> dict[str, Any]:
         ({"kind": "cold", "lost_blocks": 4}, 9, ""),
     ],
 )
-def test_a_line_about_a_cache_says_what_is_not_ordinary(
+def test_a_line_about_a_cache_shows_exceptions(
     monkeypatch: pytest.MonkeyPatch, start: dict[str, Any], blocks: int, line: str
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
@@ -495,7 +490,7 @@ def test_a_line_about_a_cache_says_what_is_not_ordinary(
     time.tzset()
 
 
-def test_a_line_about_an_empty_cache_says_what_tiers_hold() -> None:
+def test_a_line_about_an_empty_cache_shows_the_contents_of_tiers() -> None:
     tier = {"name": "disk", "serves": True, "blocks": 3, "stored_bytes": 3 << 20}
     start = {"kind": "cold", "reason": "the machine was restarted", "lost_blocks": 5}
     seen = overview(cold=True, start=start, tiers=[tier, {**tier, "name": "s3", "blocks": 1}])
@@ -516,13 +511,15 @@ def test_many_pins_that_hold_nothing_are_counted() -> None:
 
 
 def test_pins_that_fill_their_budget_are_trouble() -> None:
-    pinned = [{"name": name, "state": state, "stats": {"pool": {"pinned_bytes": held, "pin_budget_bytes": 100}}}
-              for name, state, held in (("a", "in_sync", 95), ("b", "in_sync", 96), ("c", "lost", 100))]  # fmt: skip
+    pinned = [
+        {"name": name, "state": state, "stats": {"pool": {"pinned_bytes": nbytes, "pin_budget_bytes": 100}}}
+        for name, state, nbytes in (("a", "in_sync", 95), ("b", "in_sync", 96), ("c", "lost", 100))
+    ]
     assert caches.trouble({"nodes": pinned, "pins": []}) == "pins fill their budget on b"
     assert caches.trouble({"nodes": pinned[:1], "pins": []}) == ""
 
 
-async def test_setting_a_pin_whose_blocks_nobody_stored_is_no_error_and_says_what_to_expect(
+async def test_setting_a_pin_without_stored_blocks_is_no_error_and_shows_what_to_expect(
     plane: Plane, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 0, resolved=2)])
@@ -531,7 +528,7 @@ async def test_setting_a_pin_whose_blocks_nobody_stored_is_no_error_and_says_wha
     code, out, err = await larder(plane, *new)
     assert (code, err, out.splitlines()[-1]) == (0, "", note)
     node.stats = msgspec.structs.replace(node.stats, pins=[pin("p", 2, resolved=2)])
-    await tell(plane, node, pins=[pin("p", 2, resolved=2)])
+    await report(plane, node, pins=[pin("p", 2, resolved=2)])
     code, out, _ = await larder(plane, "pins", "set", "p", "--note", "x")
     assert (code, note in out) == (0, False)
 
@@ -567,13 +564,13 @@ async def test_doctor_warns_of_a_cold_cache_and_of_pins_that_hold_nothing(
 ) -> None:
     here(plane)
     pool = PoolStats(ready_bytes=4096, blocks=4)
-    await tell(plane, node, pool=pool)
+    await report(plane, node, pool=pool)
     code, found = await examined()
     assert (code, found) == (0, [
         {"name": "cache", "state": "ok", "message": "cache of node-a holds 4 blocks (4 KiB)", "fix": ""}
     ])  # fmt: skip
     await plane.put_pin("p", tenant="acme")
-    await tell(plane, node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
+    await report(plane, node, pool=PoolStats(), start=COLD, pins=[pin("p", 0)])
     code, (cache, empty) = await examined()
     assert (code, cache["state"], empty["state"]) == (0, "warning", "warning")
     assert "1,234 blocks (1,000 B) were lost" in cache["message"]
@@ -587,16 +584,16 @@ async def test_doctor_names_tiers_that_are_out_of_service(
 ) -> None:
     here(plane)
     disk = TierStats("disk", "disk", budget_bytes=1 << 30, serves=True)
-    await tell(plane, node, tiers=[disk])
+    await report(plane, node, tiers=[disk])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"], tiers["message"]) == (0, "ok", "tiers of node-a in service: disk")
     away = msgspec.structs.replace(disk, serves=False, reason="/mnt/nvme0: write: Input/output error")
-    await tell(plane, node, tiers=[away])
+    await report(plane, node, tiers=[away])
     code, (_, tiers) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"] == "node-a tier disk: out of service: /mnt/nvme0: write: Input/output error"
     assert "docs/operate/runbook.md" in tiers["fix"]
-    await tell(plane, node, tiers=[disk], tier_directory_blocks=9000, tier_directory_unlisted=12)
+    await report(plane, node, tiers=[disk], tier_directory_blocks=9000, tier_directory_unlisted=12)
     code, (_, tiers) = await examined()
     assert (code, tiers["state"]) == (0, "warning")
     assert tiers["message"] == (
@@ -605,7 +602,7 @@ async def test_doctor_names_tiers_that_are_out_of_service(
     assert "dataplane.tier_directory_blocks" in tiers["fix"]
 
 
-def test_doctor_asks_a_silent_server_for_a_few_seconds(
+def test_doctor_waits_a_few_seconds_for_a_silent_server(
     here: Callable[[Plane], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_command, "ASK_S", 0.5)
@@ -616,7 +613,7 @@ def test_doctor_asks_a_silent_server_for_a_few_seconds(
     assert (code, cache["state"], "did not answer within 0.5 s" in cache["message"]) == (0, "ok", True)
 
 
-async def test_doctor_says_in_a_line_why_it_could_not_ask(
+async def test_doctor_reports_in_a_line_why_a_request_failed(
     here: Callable[[Plane], None], socket_dir: Path, node: FakeNode
 ) -> None:
     code, found = await examined()
@@ -628,14 +625,14 @@ async def test_doctor_says_in_a_line_why_it_could_not_ask(
         here(plane)
         code, (cache,) = await examined()
         assert (code, cache["state"], cache["message"].startswith("not checked: ")) == (0, "ok", True)
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         code, (cache,) = await examined(LARDER_TOKEN=token)
         assert cache["message"] == "no node has reported its cache, or this token may not read it"
-        code, (cache,) = await examined(LARDER_TOKEN=await made(plane, "viewer"))
+        code, (cache,) = await examined(LARDER_TOKEN=await create_token(plane, "viewer"))
         assert cache["message"].startswith("cache of node-a holds 0 blocks")
 
 
-async def test_doctor_asks_nobody_when_no_larder_runs_here(
+async def test_doctor_sends_no_request_when_no_larder_runs(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -652,7 +649,7 @@ async def test_doctor_asks_nobody_when_no_larder_runs_here(
         ("failed", "the last load failed; it is tried again", "3 only in tiers: load failed"),
     ],
 )
-def test_a_pin_whose_blocks_only_tiers_hold_is_said_not_to_be_whole(
+def test_a_pin_with_blocks_only_in_tiers_is_shown_as_incomplete(
     not_loaded: str, says: str, state: str
 ) -> None:
     whole: dict[str, Any] = {

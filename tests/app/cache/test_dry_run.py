@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.plane import PIN, Plane
-from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def node(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder).start()
-    yield data_plane
-    data_plane.kill()
-
-
-@pytest.fixture
-async def governed(node: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(node, socket_dir) as plane:
-        yield plane
 
 
 async def dry_run(plane: Plane, status: int = 200, **body: Any) -> Any:
@@ -36,12 +18,12 @@ async def dry_run(plane: Plane, status: int = 200, **body: Any) -> Any:
     return response.json()
 
 
-async def test_records_that_nodes_take_are_accepted_and_nothing_is_kept(
-    governed: Plane, node: DataPlane
+async def test_records_that_nodes_accept_pass_a_dry_run_and_nothing_is_stored(
+    governed: Plane, data_plane: DataPlane
 ) -> None:
     await governed.put_quota("acme", 1 << 20)
     await governed.put_pin("kept")
-    before = node.describe().observed
+    before = data_plane.describe().observed
     answer = await dry_run(
         governed,
         quotas={"acme": {"limit_bytes": 1}, "new": {"floor_bytes": "1MiB"}},
@@ -62,14 +44,14 @@ async def test_records_that_nodes_take_are_accepted_and_nothing_is_kept(
         }
         for kind in ("pins", "policies", "quotas")
     ]
-    stats = node.describe()
+    stats = data_plane.describe()
     assert stats.observed == before
     assert (stats.policy.algorithm, [pin.name for pin in stats.pins]) == ("lru", ["kept"])
     assert (await governed.get("/api/v1/quotas"))["total"] == 1
     assert (await governed.get("/api/v1/pins"))["total"] == 1
 
 
-async def test_what_the_node_alone_can_know_is_told_by_the_node(governed: Plane) -> None:
+async def test_faults_that_only_a_node_can_find_are_reported_by_the_node(governed: Plane) -> None:
     tokens = list(range(4096))
     pins = {
         f"p{number}": {"model": "m", "tenant": f"t{number}", "tokens": tokens, "chunk_tokens": 1}
@@ -81,7 +63,7 @@ async def test_what_the_node_alone_can_know_is_told_by_the_node(governed: Plane)
     assert [(fault["path"], fault["code"]) for fault in item["faults"]] == [("pins", "too_many")]
 
 
-async def test_what_a_put_would_refuse_is_refused_below_its_record(governed: Plane) -> None:
+async def test_a_patch_is_refused_by_the_rules_of_a_put(governed: Plane) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "quotas"),
         ({"quotas": {}}, "quotas"),

@@ -1,9 +1,8 @@
-"""Moves between memory and tiers: what nodes are asked, what is written down, and what a real node does."""
+"""Moves between memory and tiers: requests to nodes, audit entries, and moves of a real node."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from dataplane.protocol.control.moves import MoveState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.keys import chain
-from tests.app.callers import ADMIN, asked, guarding, made
+from tests.app.callers import ADMIN, create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import TOKENS, WAIT_S, Plane
@@ -33,7 +32,7 @@ async def move(plane: Plane, wait: str = WAIT, **body: Any) -> Any:
     return response.json()
 
 
-async def test_nodes_are_asked_and_say_how_far_they_are(plane: Plane, node: FakeNode) -> None:
+async def test_nodes_report_their_progress(plane: Plane, node: FakeNode) -> None:
     begun = await move(plane, "0s", tenant="acme", model="m", tokens=TOKENS, chunk_tokens=4, tier="disk")
     (item,) = begun["items"]
     assert (item["node"], item["error"], item["move"]["ended_at"]) == ("node-a", None, None)
@@ -80,7 +79,7 @@ async def test_blocks_of_a_tier_are_encoded_again_on_request(plane: Plane, node:
     assert (code, "--yes" in err) == (2, True)
 
 
-async def test_what_cannot_be_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
+async def test_invalid_values_are_refused_by_field(plane: Plane, node: FakeNode) -> None:
     cases: list[tuple[Any, str]] = [
         ({"tier": "disk"}, "tenant"),
         ({"tenant": "acme"}, "tier"),
@@ -109,8 +108,8 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
 ) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        viewer, alerts = await made(plane, "viewer"), await made(plane, "alerts", "alerts")
-        acme = await made(plane, "acme", "operator", tenants=["acme"])
+        viewer, alerts = await create_token(plane, "viewer"), await create_token(plane, "alerts", "alerts")
+        acme = await create_token(plane, "acme", "operator", tenants=["acme"])
         mine = {"tenant": "acme", "tier": "disk"}
         for token, body, status in (
             ("", mine, 401),
@@ -121,30 +120,30 @@ async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
             (acme, {"tokens": TOKENS, "tier": "memory"}, 403),
             (acme, {**mine, "dry_run": True, "tenant": "other"}, 403),
         ):
-            answer = await asked(plane, token, "POST", "/api/v1/actions/move", json=body)
+            answer = await send(plane, token, "POST", "/api/v1/actions/move", json=body)
             assert answer.status_code == status, (body, answer.text)
         assert node.moved == []
-        answer = await asked(plane, acme, "POST", "/api/v1/actions/move", json=mine)
+        answer = await send(plane, acme, "POST", "/api/v1/actions/move", json=mine)
         assert answer.status_code == 200
         assert [each.scope for each in node.moved] == [Scope("acme")]
         for body in ({"tenant": "other", "tier": "disk"}, {"model": "m", "tier": "disk"}):
-            assert (await asked(plane, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
+            assert (await send(plane, ADMIN, "POST", "/api/v1/actions/move", json=body)).is_success
         node.held_moves = True
         path = "/api/v1/actions/move/node-a"
-        progress = await asked(plane, acme, "GET", f"{path}/1")
+        progress = await send(plane, acme, "GET", f"{path}/1")
         assert (progress.status_code, progress.json()["move"]["tenant"]) == (200, "acme")
-        assert (await asked(plane, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
+        assert (await send(plane, viewer, "GET", f"{path}/3")).json()["move"]["tenant"] is None
         for number in (2, 3):
             for method in ("GET", "DELETE"):
-                answer = await asked(plane, acme, method, f"{path}/{number}")
+                answer = await send(plane, acme, method, f"{path}/{number}")
                 assert answer.status_code == 403, "this move is not of the tenant alone"
-        assert (await asked(plane, viewer, "DELETE", f"{path}/1")).status_code == 403
+        assert (await send(plane, viewer, "DELETE", f"{path}/1")).status_code == 403
         assert not any(state.cancelled for state in node.moves.values())
-        assert (await asked(plane, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
+        assert (await send(plane, acme, "DELETE", f"{path}/1")).json()["move"]["cancelled"]
         assert [state.cancelled for state in node.moves.values()] == [True, False, False]
 
 
-async def test_what_a_node_claims_of_a_move_is_answered(plane: Plane, node: FakeNode) -> None:
+async def test_claims_of_a_node_about_a_move_are_answered(plane: Plane, node: FakeNode) -> None:
     """A sum of counters may exceed what JSON can represent."""
     most = (1 << 64) - 1
     node.claimed_move = MoveState(
@@ -161,7 +160,7 @@ async def test_what_a_node_claims_of_a_move_is_answered(plane: Plane, node: Fake
     assert not any(character in out for character in "\x1b\0"), "texts of nodes do not control the terminal"
 
 
-async def test_the_command_moves_waits_and_asks_before(plane: Plane, node: FakeNode) -> None:
+async def test_the_command_moves_waits_and_confirms(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme", "--dry-run")
     assert (code, err, out) == (0, "", "node-a: 3 blocks (12 KiB)\n")
     code, out, err = await larder(plane, "move", "--to", "disk", "--tenant", "acme")
@@ -218,16 +217,6 @@ async def test_the_command_cancels_a_move(plane: Plane, node: FakeNode) -> None:
         assert (code, "--cancel" in err) == (2, True)
 
 
-@pytest.fixture
-def data_plane(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    running = DataPlane(folder).start()
-    yield running
-    if running.alive:
-        running.kill()
-
-
 async def test_a_real_node_moves_a_tenant_to_disk_and_back(
     data_plane: DataPlane, socket_dir: Path, tmp_path: Path
 ) -> None:
@@ -244,8 +233,8 @@ async def test_a_real_node_moves_a_tenant_to_disk_and_back(
     async with governing(data_plane, socket_dir) as plane:
         parameters = {"directories": [str(tmp_path / "t")], "segment_bytes": 4 << 20}
         tier = {"type": "disk", "budget_bytes": "64MiB", "parameters": parameters, "spill": "off"}
-        made = await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier)
-        assert made.status_code == 201, made.text
+        response = await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier)
+        assert response.status_code == 201, response.text
         await plane.until(
             lambda: any(t.serves for each in plane.app.parts.fleet.stats() for t in each.tiers), 60.0
         )

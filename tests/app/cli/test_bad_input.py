@@ -27,7 +27,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("option", ["--tokens-file", "--keys-file", "--messages", "--text-file"])
-def test_a_file_that_is_no_text_is_told_by_its_option(tmp_path: Path, option: str) -> None:
+def test_a_binary_file_is_refused_by_its_option(tmp_path: Path, option: str) -> None:
     (tmp_path / "file").write_bytes(b"\x80\x81\xfe" * 100)
     refused = run(*PIN, option, "file")
     assert (refused.exit_code, f"{option}: expected text in UTF-8" in refused.output) == (2, True)
@@ -44,7 +44,7 @@ def test_a_file_of_something_else_is_refused_and_not_shown(tmp_path: Path, optio
 
 
 @pytest.mark.parametrize("tokens", [NESTED, "1,2,x", "9" * 5000, f"[{'9' * 5000}]", "1.5", "[1"])
-def test_tokens_that_are_none_are_refused_in_one_sentence(tokens: str) -> None:
+def test_invalid_tokens_are_refused_in_one_sentence(tokens: str) -> None:
     refused = run(*PIN, "--tokens", tokens)
     assert (refused.exit_code, "--tokens: expected" in refused.output) == (2, True)
 
@@ -55,14 +55,12 @@ def test_tokens_that_are_none_are_refused_in_one_sentence(tokens: str) -> None:
      "http://127.0.0.1:0", "http://..", "http://127.0.0.1:x"],
 )  # fmt: skip
 @pytest.mark.parametrize("command", [("whoami",), ("logout",), ("events",), ("login", "--setup", "x")])
-def test_a_url_that_cannot_be_asked_is_refused_before_anything_is_sent(
-    url: str, command: tuple[str, ...]
-) -> None:
+def test_an_invalid_url_is_refused_before_anything_is_sent(url: str, command: tuple[str, ...]) -> None:
     refused = run(*command, "--url", url)
     assert (refused.exit_code, "expected a URL such as" in refused.output) == (2, True), refused.output
 
 
-def test_what_is_served_may_exceed_what_was_asked_for() -> None:
+def test_served_tokens_may_exceed_requested_tokens() -> None:
     """If engines acquired the blocks of one look-up several times."""
     used = dict.fromkeys(
         ("byte_hours", "saved_prefill_s", "stored_bytes", "evicted_bytes", "refused_blocks"), 0

@@ -22,7 +22,7 @@ WILD = "a\u202e\x9b31m\x1b]0;x\U000e0041"
 SEEN = "a\\u202e\\x9b31m\\x1b]0;x\\U000e0041"
 
 
-async def test_a_larder_that_hangs_is_given_up_when_one_likes(plane: Plane) -> None:
+async def test_a_wait_for_a_hanging_larder_can_be_cancelled(plane: Plane) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
         code, out, err = await larder(plane, "quotas", "list", "--url", url, "--timeout", "1s")
@@ -58,12 +58,12 @@ async def test_events_pushes_and_managers_are_listed(plane: Plane, node: FakeNod
     assert (code, err, out[:8]) == (0, "", "Events (")
 
 
-def test_what_others_wrote_does_not_steer_the_terminal() -> None:
+def test_text_of_others_does_not_control_the_terminal() -> None:
     assert plain("a\u202eb\x1b[1m\x9b") == "a\\u202eb\\x1b[1m\\x9b"
     assert (plain(" "), plain("naïve 名"), plain("a\nb")) == ("' '", "naïve 名", "a\\nb")
 
 
-def test_every_line_of_the_command_line_goes_through_the_terminal_module() -> None:
+def test_every_line_of_the_command_line_passes_the_terminal_module() -> None:
     for path in Path("app/cli").glob("*.py"):
         if path.name != "terminal.py":
             straight = r"click\.s?echo\(|click\.confirm\(\w+\)|^\s*print\(|sys\.stdout\.(?!isatty)"
@@ -132,7 +132,7 @@ async def test_json_is_exact_and_a_terminal_is_shown_its_escapes(hostile_server:
     assert WILD[:3] in out.decode()
 
 
-async def test_what_a_wide_list_shows_can_be_asked_for(plane: Plane, node: FakeNode) -> None:
+async def test_wide_lists_and_empty_reports_are_shown(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(plane, "blocks", "-o", "wide")
     assert (code, err) == (0, "")
     code, out, err = await larder(plane, "usage", "--tenant", "nobody")
@@ -140,7 +140,7 @@ async def test_what_a_wide_list_shows_can_be_asked_for(plane: Plane, node: FakeN
     assert "nothing was used by nobody in this time" in out
 
 
-async def test_a_postgres_that_is_not_there_is_told_so(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_postgres_is_reported(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setenv("LARDER_DATABASE_URL", f"postgresql://larder:secret@127.0.0.1:{port}/larder")

@@ -19,7 +19,7 @@ from tests.app.plane import Plane
 pytestmark = pytest.mark.anyio
 
 
-async def test_options_that_are_left_out_keep_what_the_record_has(plane: Plane, node: FakeNode) -> None:
+async def test_omitted_options_keep_the_values_of_the_record(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(
         plane, "quotas", "set", "acme", "512MiB", "--floor", "64MiB", "--weight", "2", "--store-rate", "1MiB",
         "--wait", "30s",
@@ -72,7 +72,7 @@ async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: Fa
     assert (await larder(plane, "pins", "set", "sys", "--prefix", "p-1", "--tokens", "1"))[0] == 2
 
 
-async def test_actions_ask_first(plane: Plane, node: FakeNode) -> None:
+async def test_actions_require_a_confirmation(plane: Plane, node: FakeNode) -> None:
     code, out, _ = await larder(plane, "invalidate", "--tenant", "acme", typed="n\n")
     assert (code, node.swept) == (1, [])
     code, _, err = await larder(plane, "demote", "--tenant", "acme")

@@ -57,16 +57,14 @@ def test_an_upgraded_database_is_in_order(run: Db) -> None:
     assert "as they should be" in checked.output
 
 
-def test_a_database_without_a_schema_is_told_to_be_upgraded(run: Db, tmp_path: Path) -> None:
+def test_a_database_without_a_schema_is_reported_as_to_be_upgraded(run: Db, tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "larder.db").execute("PRAGMA user_version=1").close()
     checked = run("check")
     assert checked.exit_code == 1
     assert "larder db upgrade" in checked.output
 
 
-def test_a_database_that_is_not_there_is_not_made_by_a_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_does_not_create_a_missing_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
     checked = check()
     assert checked.exit_code == 1
@@ -105,14 +103,14 @@ def test_a_newer_schema_is_not_upgraded(file: Path) -> None:
     assert "a newer Larder wrote it" in upgraded.output
 
 
-def test_a_file_that_is_not_whole_is_told(file: Path) -> None:
+def test_an_incomplete_file_is_reported(file: Path) -> None:
     with file.open("r+b") as damaged:
         damaged.seek(4096 * 3)
         damaged.write(os.urandom(4096 * 4))
     assert check().exit_code == 1
 
 
-def test_a_file_that_is_no_database_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path))
     (tmp_path / "larder.db").write_bytes(b"not a database at all" * 1000)
     checked = check()
@@ -152,7 +150,7 @@ for n in range(10**9):
 """
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(file: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_by_force(file: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_text("precious")
     refused = CliRunner().invoke(db, ["backup", str(copy)])

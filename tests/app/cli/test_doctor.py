@@ -49,7 +49,7 @@ def test_a_machine_that_is_in_order_passes(folder: Path) -> None:
     assert list(folder.iterdir()) == [], "it changes nothing"
 
 
-def test_a_name_of_the_gateways_memory_that_is_gone_or_taken_fails(
+def test_a_missing_or_occupied_name_of_the_gateways_memory_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LARDER_LMCACHE_PORT", "5555")
@@ -96,7 +96,7 @@ def test_memory_that_dead_data_planes_left_is_a_warning(
     living.close()
 
 
-def test_a_user_whose_logout_removes_the_gateways_memory_is_warned(
+def test_a_user_is_warned_if_logout_removes_the_gateways_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd, logind, linger = folder.parent / "run", folder.parent / "logind.conf", folder.parent / "linger"
@@ -127,7 +127,7 @@ def _settings(folder: Path) -> Settings:
     return Settings(common=Common(state_dir=str(folder)), app=AppSettings())
 
 
-def test_the_table_names_what_fails_and_how_to_mend_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_names_failures_and_their_repair(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_POOL_BYTES", "1000TiB")
     result = CliRunner().invoke(doctor, catch_exceptions=False)
     assert result.exit_code == 1
@@ -136,7 +136,7 @@ def test_the_table_names_what_fails_and_how_to_mend_it(folder: Path, monkeypatch
     assert [line for line in result.output.splitlines() if len(line) > 80 and "/tmp" not in line] == []
 
 
-def test_a_setting_that_cannot_be_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_DATAPLANE__SEGMENT_BYTES", "5")
     code, found = examined()
     assert code == 1
@@ -182,7 +182,7 @@ def test_a_state_directory_below_a_file_fails(folder: Path, monkeypatch: pytest.
     assert (code, found["state directory"]["state"]) == (1, "failure")
 
 
-def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
+def test_shared_memory_that_is_too_small_for_lmcache_clients_is_reported() -> None:
     size = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     assert checkup._shared_memory().state == checkup._shared_memory(min(size, 1 << 20)).state
     found = checkup._shared_memory(1 << 50)
@@ -191,12 +191,12 @@ def test_shared_memory_that_is_too_small_for_lmcache_clients_is_told() -> None:
     assert checkup._shared_memory(1 << 50, configured=True).state == "failure"
 
 
-def test_huge_or_locked_pages_that_are_not_there_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checkup._huge_pages(1 << 50, wanted=True, runs=False)
+def test_missing_huge_or_locked_pages_fail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checkup._huge_pages(1 << 50, requested=True, runs=False)
     assert (found.state, "vm.nr_hugepages=" in found.fix) == ("failure", True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
-    assert checkup._locked_memory(1 << 30, wanted=True).state == "failure"
+    assert checkup._locked_memory(1 << 30, requested=True).state == "failure"
     assert checkup._files(1024).state == "ok"
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert checkup._files(1024).state == "warning"
@@ -222,7 +222,7 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
     program.write_text("#!/bin/sh\necho '143771, 100000'\necho '81559, 81000'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    for wanted, state, said in (
+    for requested, state, expected in (
         (8 << 30, "ok", "up to 8 GiB of each GPU once an engine asks; at least 79.1 GiB are free now"),
         (80 << 30, "warning", "80 GiB are more than GPU 1 has (79.6 GiB)"),
         (
@@ -232,8 +232,8 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
         ),
         (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
     ):
-        (found,) = gpus.gpu_copies(wanted)
-        assert (found.state, said in found.message) == (state, True), found
+        (found,) = gpus.gpu_copies(requested)
+        assert (found.state, expected in found.message) == (state, True), found
     for name in ("GPU", "CUDA"):
         (found,) = gpus.gpu_copies(8 << 30, [checkup.CheckResult(name, "warning", "of no use", "mend it")])
         assert (found.state, found.message, found.fix) == (
@@ -249,7 +249,7 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
     assert (found.state, "no GPU was found" in found.message) == ("warning", True)
 
 
-def test_what_gpu_copies_may_take_is_looked_at_where_it_is_set(
+def test_the_memory_for_gpu_copies_is_checked_where_it_is_set(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "GPU copies" not in examined()[1]
@@ -310,7 +310,7 @@ def test_settings_are_shown_without_secrets(folder: Path, monkeypatch: pytest.Mo
         assert "sesame" not in output
 
 
-def test_a_larder_that_cannot_start_says_so_without_its_secrets(
+def test_a_larder_that_cannot_start_reports_it_without_its_secrets(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {**os.environ, "LARDER_DATABASE_URL": "postgresql://u:sesame@127.0.0.1:1/d"}
@@ -349,7 +349,7 @@ def test_every_setting_has_a_text_and_every_secret_is_one_of_them() -> None:
         ("postgresql://u:sesame@/x?host=/nowhere", "nothing listens at its address"),
     ],
 )
-def test_a_database_url_that_cannot_be_is_one_sentence(
+def test_an_invalid_database_url_is_reported_in_one_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch, url: str, message: str
 ) -> None:
     monkeypatch.setenv("LARDER_DATABASE_URL", url.format(folder=folder))
@@ -363,7 +363,7 @@ def test_a_database_url_that_cannot_be_is_one_sentence(
     assert "sesame" not in checked.output + json.dumps(found)
 
 
-def test_the_settings_of_the_running_server_are_told_apart_from_those_of_this_shell(
+def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this_shell(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = examined()

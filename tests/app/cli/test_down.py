@@ -14,7 +14,7 @@ from dataplane.memory.named import NamedFile
 from tests.app.up import Up
 
 
-def test_what_dead_data_planes_left_in_shared_memory_is_removed(
+def test_shared_memory_of_killed_data_planes_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path / "state"))

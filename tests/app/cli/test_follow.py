@@ -89,7 +89,7 @@ async def test_follow_loses_and_repeats_no_event_across_a_restart(tmp_path: Path
     assert errors.endswith("larder: connected again\n")
 
 
-async def test_follow_says_how_many_events_are_missing(tmp_path: Path) -> None:
+async def test_follow_reports_how_many_events_are_missing(tmp_path: Path) -> None:
     async with serving(settings_in(tmp_path)) as plane:
         with following(plane.http.base_url.port or 0, "--name", "quota.*") as command:
             events = printed(command)

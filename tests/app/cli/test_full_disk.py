@@ -105,7 +105,7 @@ def put(http: httpx.Client, tenant: str) -> httpx.Response:
     return http.put(f"/api/v1/quotas/{tenant}", json={"limit_bytes": 5})
 
 
-def test_what_is_there_is_served_from_a_full_disk_and_changes_are_refused(disk: Disk) -> None:
+def test_a_full_disk_serves_reads_and_refuses_changes(disk: Disk) -> None:
     with disk.larder() as (process, http):
         assert put(http, "a").status_code == 201
     disk.fill()
@@ -138,7 +138,7 @@ def test_what_is_there_is_served_from_a_full_disk_and_changes_are_refused(disk: 
     assert "Traceback" not in log
 
 
-def test_a_new_system_on_a_full_disk_says_so_in_a_sentence(disk: Disk) -> None:
+def test_a_new_system_on_a_full_disk_reports_it_in_a_sentence(disk: Disk) -> None:
     disk.fill()
     with disk.larder() as (process, _):
         assert process.wait(WAIT_S) != 0

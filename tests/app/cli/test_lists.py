@@ -1,4 +1,4 @@
-"""Lists and records of the command line: nothing is cut in silence, and what is not said stays."""
+"""Lists and records of the command line: omitted items are counted, and omitted options keep their values."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.app.plane import Plane
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_list_is_whole_and_says_what_a_limit_left_out(
+async def test_a_list_is_complete_and_shows_the_number_beyond_the_limit(
     plane: Plane, node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for at in range(5):
@@ -49,7 +49,7 @@ async def test_a_list_is_whole_and_says_what_a_limit_left_out(
         assert (code, err) == (0, "")
 
 
-async def test_records_say_whose_they_are_and_for_which_nodes(plane: Plane, node: FakeNode) -> None:
+async def test_records_show_their_owner_and_their_nodes(plane: Plane, node: FakeNode) -> None:
     code, _, err = await larder(
         plane,
         "quotas",
@@ -75,7 +75,7 @@ async def test_records_say_whose_they_are_and_for_which_nodes(plane: Plane, node
     assert (await larder(plane, "quotas", "set", "acme", "--selector", "zone"))[0] == 2
 
 
-async def test_a_pin_that_is_set_again_keeps_what_is_not_said(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_that_is_set_again_keeps_omitted_fields(plane: Plane, node: FakeNode) -> None:
     new = ("--model", "m", "--tenant", "acme", "--tokens", "1 2 3 4", "--chunk-tokens", "2")
     code, _, err = await larder(
         plane, "pins", "set", "sys", *new, "--ttl", "1h", "--note", "mine", "--selector", "zone=a"

@@ -10,14 +10,14 @@ import structlog
 
 from app.settings import Settings
 from dataplane.base import log
-from tests.app.callers import ADMIN, guarding, made
+from tests.app.callers import ADMIN, create_token, guarding
 from tests.app.command import larder, run
 from tests.app.plane import serving, settings_in
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_setup_token_that_is_not_taken_is_told_as_one(socket_dir: Path) -> None:
+async def test_a_refused_setup_token_is_reported_as_one(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         for wrong in ("WRONG", f"larder_setup_{'0' * 64}"):
             code, out, err = await larder(plane, "login", "--setup", wrong)
@@ -61,7 +61,7 @@ async def test_a_setup_token_need_not_be_an_argument(
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-async def test_the_token_of_a_context_is_kept_with_it(
+async def test_the_token_of_a_context_is_stored_with_it(
     socket_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, chosen: bool
 ) -> None:
     """Also of the current one, whose token would win over a stored one."""
@@ -70,9 +70,9 @@ async def test_the_token_of_a_context_is_kept_with_it(
     environ = {**os.environ, "LARDER_URL": ""}
     option = ["--context", "prod"] if chosen else []
     async with guarding(socket_dir) as plane:
-        alice, bob = await made(plane, "alice"), await made(plane, "bob")
+        alice, bob = await create_token(plane, "alice"), await create_token(plane, "bob")
 
-        async def told(*arguments: str, typed: str = "") -> str:
+        async def output(*arguments: str, typed: str = "") -> str:
             done = await asyncio.to_thread(run, *arguments, *option, env=environ, typed=typed)
             return done.stdout + done.stderr
 
@@ -80,14 +80,14 @@ async def test_the_token_of_a_context_is_kept_with_it(
             run("context", "add", "other", "--url", "http://127.0.0.1:1", env=environ)
         added = ["context", "add", "prod", "--url", str(plane.http.base_url), "--token-stdin"]
         assert run(*added, env=environ, typed=alice).returncode == 0
-        assert (await told("whoami")).startswith("alice")
-        assert "contexts.json" in await told("login", typed=bob)
-        assert (await told("whoami")).startswith("bob")
-        assert (await told("logout")).startswith("logged out at ")
-        assert "larder login" in await told("whoami")
+        assert (await output("whoami")).startswith("alice")
+        assert "contexts.json" in await output("login", typed=bob)
+        assert (await output("whoami")).startswith("bob")
+        assert (await output("logout")).startswith("logged out at ")
+        assert "larder login" in await output("whoami")
 
 
-async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) -> None:
+async def test_a_caller_without_a_token_is_shown_how_the_first_is_made(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir, auth="required")) as plane:
         code, _, err = await larder(plane, "quotas", "list")
         assert code == 5
@@ -95,7 +95,7 @@ async def test_who_has_no_token_hears_how_the_first_is_made(socket_dir: Path) ->
         assert "auth.setup_token" in err
 
 
-async def test_a_journal_that_is_not_there_is_not_intact(settings: Settings, tmp_path: Path) -> None:
+async def test_a_missing_journal_is_not_intact(settings: Settings, tmp_path: Path) -> None:
     async with serving(settings) as plane:
         code, out, err = await larder(plane, "audit", "verify", "--file", "-")
         assert (code, out, err) == (1, "", "Error: standard input: expected entries, got none\n")
@@ -113,7 +113,7 @@ async def test_a_journal_that_is_not_there_is_not_intact(settings: Settings, tmp
 
 async def test_a_token_is_got_by_its_name_without_its_secret(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "reader")
+        token = await create_token(plane, "reader")
         code, out, err = await larder(plane, "tokens", "get", "reader", "--json", token=ADMIN)
         assert code == 0, err
         assert json.loads(out)["role"] == "viewer"

@@ -36,7 +36,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_many_contexts_are_kept_and_too_many_are_refused(
+def test_many_contexts_are_stored_and_too_many_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -52,7 +52,7 @@ def test_many_contexts_are_kept_and_too_many_are_refused(
     assert contexts.path().read_bytes() == before
 
 
-async def test_a_file_that_is_too_large_matters_only_to_commands_that_need_it(
+async def test_a_file_that_is_too_large_fails_only_commands_that_need_it(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -15,7 +15,7 @@ from tests.app.plane import Plane
 pytestmark = pytest.mark.anyio
 
 
-async def test_series_show_figures_and_what_happened(plane: Plane) -> None:
+async def test_series_show_figures_and_marks(plane: Plane) -> None:
     sampler, plane.app.parts.sampler = plane.app.parts.sampler, Sampler()  # the node is not sampled
     sampler.points.clear()
     for number in range(3):

@@ -45,7 +45,7 @@ def run(folder: Path, config: Any, *arguments: str) -> Result:
         ({**LLAMA, "num_kv_shared_layers": 16}, (), 131072 // 2, 131072 // 2),
     ],
 )
-def test_a_token_takes_what_the_layers_keep(
+def test_a_token_takes_the_bytes_of_its_layers(
     tmp_path: Path, config: Any, arguments: tuple[str, ...], token_bytes: int, rank_token_bytes: int
 ) -> None:
     done = run(tmp_path, config, *arguments, "-o", "json")
@@ -54,7 +54,7 @@ def test_a_token_takes_what_the_layers_keep(
     assert (found["token_bytes"], found["rank_token_bytes"]) == (token_bytes, rank_token_bytes)
 
 
-def test_it_is_a_few_lines_and_says_what_it_does_not_count(tmp_path: Path) -> None:
+def test_it_is_a_few_lines_and_shows_the_omitted_counts(tmp_path: Path) -> None:
     assert run(tmp_path, MIXED, "--pool", "64GiB", "--tensor-parallel", "2").output.splitlines() == [
         "8 layers, 8 heads of keys and values of 128, bfloat16",
         "token: 32 KiB (16 KiB on each of 2 ranks)",
@@ -82,7 +82,7 @@ def test_it_is_a_few_lines_and_says_what_it_does_not_count(tmp_path: Path) -> No
         (LLAMA, ("--tensor-parallel", "0"), "0 is not in the range"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_values_are_refused(
     tmp_path: Path, config: Any, arguments: tuple[str, ...], message: str
 ) -> None:
     done = run(tmp_path, config, *arguments)
@@ -90,6 +90,6 @@ def test_what_cannot_be_is_refused(
     assert message in done.output
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(larder, ["size", str(tmp_path / "none.json")])
     assert (done.exit_code, "none.json: No such file or directory" in done.output) == (1, True)

@@ -1,4 +1,4 @@
-"""`larder status`: for everybody, for callers of one tenant, and while something is missing."""
+"""`larder status`: for callers of all tenants and of one, and while something is missing."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from app.cli.commands.views.status import head
 from app.cli.support.printing import show
 from app.settings import Settings
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import ADMIN, guarding, made
+from tests.app.callers import ADMIN, create_token, guarding
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving
@@ -21,7 +21,7 @@ async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, 
         await plane.until_state("in_sync")
         await plane.put_quota("acme", "1000MiB")
         await plane.put_quota("rival", "1GiB")
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         code, out, err = await larder(plane, "status", token=token)
         assert (code, err) == (0, "")
         assert out.startswith("ready, ")
@@ -33,7 +33,7 @@ async def test_callers_of_a_tenant_have_a_status_of_their_own(socket_dir: Path, 
         assert (code, "rival" in out, "your tenants" in out) == (0, True, False)
 
 
-async def test_the_status_says_why_it_is_not_ready(settings: Settings) -> None:
+async def test_the_status_shows_why_it_is_not_ready(settings: Settings) -> None:
     async with serving(settings) as plane:
         code, out, _ = await larder(plane, "status")
         why = (await plane.http.get("/healthz/fleet")).json()["detail"]

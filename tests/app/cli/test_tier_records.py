@@ -25,11 +25,13 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     assert node.tiers == [
         TierSpec("nvme", "disk", 2 << 40, {"directories": ["/mnt/nvme0/larder"]}, spill="evict")
     ]
-    held = TierStats("nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False)
-    held.logical_bytes, held.encodings = 128 << 20, {"none": 40, "zstd": 1000}
-    held.tenants = [TierTenantStats("acme", 1000, 60 << 20), TierTenantStats("", 40, 4 << 20)]
-    held.waiting_bytes, held.spilling_bytes = 3 << 20, 1 << 20
-    node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+    reported = TierStats(
+        "nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False
+    )
+    reported.logical_bytes, reported.encodings = 128 << 20, {"none": 40, "zstd": 1000}
+    reported.tenants = [TierTenantStats("acme", 1000, 60 << 20), TierTenantStats("", 40, 4 << 20)]
+    reported.waiting_bytes, reported.spilling_bytes = 3 << 20, 1 << 20
+    node.stats = msgspec.structs.replace(node.stats, tiers=[reported])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "tiers", "list", "-o", "wide")
     lines = [" ".join(line.split()) for line in out.splitlines()]
@@ -44,7 +46,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
         "node state generation stored blocks encodings tier",
         "node-a in_sync 2 64 MiB 1,040 1,000 zstd, 40 none in service",
     ]
-    listed = msgspec.structs.replace(held, listed_blocks=1204, listing_fault="no answer")
+    listed = msgspec.structs.replace(reported, listed_blocks=1204, listing_fault="no answer")
     node.stats = msgspec.structs.replace(node.stats, tiers=[listed])
     await plane.until(
         lambda: any(tier.listing_fault for stats in plane.app.parts.fleet.stats() for tier in stats.tiers)
@@ -72,8 +74,10 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
 
 
 async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, node: FakeNode) -> None:
-    held = TierStats("disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10)
-    node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+    reported = TierStats(
+        "disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10
+    )
+    node.stats = msgspec.structs.replace(node.stats, tiers=[reported])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     code, out, err = await larder(plane, "tiers", "list")
     assert code == 0, err
@@ -94,8 +98,10 @@ async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, n
 async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: FakeNode) -> None:
     assert (await larder(plane, *SET, "--wait", "30s"))[0] == 0
     reason = "credentials.access_key_id: the environment variable TIER_ACCESS_KEY_OF_THE_BUCKET is not set"
-    held = TierStats("nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason)
-    node.stats = msgspec.structs.replace(node.stats, tiers=[held])
+    reported = TierStats(
+        "nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason
+    )
+    node.stats = msgspec.structs.replace(node.stats, tiers=[reported])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "tiers", "get", "nvme")
     assert out.endswith(f"\n  node-a: not opened: {reason}\n")
@@ -149,7 +155,7 @@ async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(
     assert out.splitlines()[0].startswith("node-a: not selected")
 
 
-async def test_a_tier_that_selects_no_node_says_so(plane: Plane, node: FakeNode) -> None:
+async def test_a_tier_that_selects_no_node_is_reported(plane: Plane, node: FakeNode) -> None:
     nowhere = "  nvme: no node matches the selector rack=7,zone=b\n"
     code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--selector", "rack=7")
     assert (code, out) == (
@@ -165,7 +171,7 @@ async def test_a_tier_that_selects_no_node_says_so(plane: Plane, node: FakeNode)
     assert node.tiers == []
 
 
-async def test_what_cannot_be_is_told_by_option_or_field(plane: Plane) -> None:
+async def test_invalid_values_are_refused_by_option_or_field(plane: Plane) -> None:
     assert (await larder(plane, "tiers", "set", "nvme"))[0] == 2
     for text in ("[1]", "a: b: c", "word", "a: 1\n---\nb: 2"):
         code, _, err = await larder(plane, *SET[:-1], text)

@@ -81,7 +81,7 @@ def test_a_directory_that_a_node_uses_is_refused(backend: DiskBackend, command: 
 
 
 @pytest.mark.parametrize("command", ["check", "repair", "usage"])
-def test_what_is_no_directory_of_a_tier_is_not_found(tmp_path: Path, command: str) -> None:
+def test_a_missing_directory_of_a_tier_is_not_found(tmp_path: Path, command: str) -> None:
     refused = run(command, DiskBackend(tmp_path))
     assert refused.exit_code == 4
     assert f"{tmp_path}: expected a directory of a tier" in refused.output

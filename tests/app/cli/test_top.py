@@ -141,7 +141,7 @@ async def test_the_live_view_leaves_the_terminal_clean(
     assert termios.tcgetattr(terminal.child) == terminal.given
 
 
-async def test_a_server_that_goes_away_is_asked_until_it_is_back(
+async def test_a_server_that_goes_away_is_retried_until_it_is_back(
     socket_dir: Path, opened: list[Terminal]
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:

@@ -30,7 +30,7 @@ LARDER = (sys.executable, "-m", "app")
 
 
 def is_running(pid: int) -> bool:
-    """A zombie that nobody collected yet does not run."""
+    """A zombie that was not collected yet does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def up(socket_dir: Path) -> Iterator[Up]:
         running.end()
 
 
-def test_what_the_command_line_sets_is_in_force_and_survives_the_data_plane(up: Up) -> None:
+def test_settings_of_the_command_line_are_in_force_and_survive_the_data_plane(up: Up) -> None:
     assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial", "--wait", "30s").stdout == (
         "acme: limit 8 MiB, floor -, weight 1, evict_self, enforce; applied\n"
     )
@@ -129,7 +129,9 @@ def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -
     assert "Traceback" not in errors
 
 
-def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_meets_it(up: Up, socket_dir: Path) -> None:
+def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it(
+    up: Up, socket_dir: Path
+) -> None:
     pid = up.node()["pid"]
     with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=60) as client:
         chain = [bytes([number]) * 32 for number in range(4)]
@@ -170,7 +172,7 @@ def test_where_it_shall_not_survive_kill_9_leaves_no_data_plane_behind(socket_di
         up.end()
 
 
-def test_a_stop_asks_the_data_plane_before_it_ends_it(up: Up) -> None:
+def test_a_stop_notifies_the_data_plane_before_it_ends_it(up: Up) -> None:
     up.process.terminate()
     errors = up.end()
     stopped = [line for line in errors.splitlines() if '"dataplane.stopped"' in line]
@@ -229,7 +231,7 @@ def test_an_impossible_start_is_one_sentence_and_exit_code_1(
     assert sentence in errors
 
 
-def test_an_address_that_others_reach_is_refused_until_there_is_a_token(socket_dir: Path) -> None:
+def test_a_public_address_is_refused_until_a_token_exists(socket_dir: Path) -> None:
     refused = Up(socket_dir, LARDER_HTTP_HOST="0.0.0.0")
     refused.process.wait(60)
     *log, sentence = refused.process.communicate(timeout=60)[1].splitlines()
@@ -290,7 +292,7 @@ def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
     )
 
 
-def test_a_command_without_a_larder_says_so() -> None:
+def test_a_command_without_a_larder_reports_it() -> None:
     done = subprocess.run(
         [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"],
         capture_output=True,
@@ -316,13 +318,13 @@ def test_help_is_fast_because_it_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_description_of_the_api_is_what_was_published_and_needs_no_loop(golden: Golden) -> None:
+def test_the_description_of_the_api_is_the_published_one_and_needs_no_loop(golden: Golden) -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
     golden("openapi.json", document())
 
 
-def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> None:
+def test_a_log_that_is_no_longer_read_stops_nothing(socket_dir: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}
     environ |= {"LARDER_LMCACHE_PORT": "0"}
@@ -340,7 +342,7 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(socket_dir: Path) -> Non
         assert up.wait(timeout=60) == 0
 
 
-def test_a_start_ends_with_a_line_that_says_where_everything_is(socket_dir: Path) -> None:
+def test_a_start_ends_with_a_line_with_all_locations(socket_dir: Path) -> None:
     ours, terminal = os.openpty()
     gateway = free_port()
     running = Up(socket_dir, terminal, LARDER_LMCACHE_PORT=str(gateway), LARDER_APP__LOG_FORMAT="json",
@@ -367,10 +369,7 @@ def test_a_start_ends_with_a_line_that_says_where_everything_is(socket_dir: Path
 
 def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> None:
     running = Up(
-        socket_dir,
-        subprocess.PIPE,
-        LARDER_APP__LOG_FORMAT="console",
-        LARDER_APP__EMBEDDED_DATA_PLANE="false",
+        socket_dir, subprocess.PIPE, LARDER_APP__LOG_FORMAT="console", LARDER_APP__EMBEDDED_DATA_PLANE="false"
     )
     try:
         assert running.process.stdout is not None
@@ -380,7 +379,7 @@ def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> 
         assert "larder.serving" not in running.end()
 
 
-def test_a_mistake_in_the_data_planes_settings_is_told_at_once(socket_dir: Path) -> None:
+def test_an_error_in_the_data_planes_settings_is_reported_at_once(socket_dir: Path) -> None:
     environ = {**os.environ, "LARDER_STATE_DIR": str(socket_dir), "LARDER_DATAPLANE__PIN_BUDGET_RATIO": "7"}
     done = subprocess.run(
         [sys.executable, "-m", "app", "up"],

@@ -326,7 +326,7 @@ def test_events_that_differ_in_counts_alone_are_shown_at_their_ends() -> None:
     assert [each["id"] for each in why._distinct([*refused, other])] == [9, 5, 1]
 
 
-def test_events_of_normal_operation_give_way_to_others() -> None:
+def test_events_of_normal_operation_are_dropped_before_others() -> None:
     exits = [{**event("dataplane.exited", T, "a", code=-9), "id": n} for n in range(3)]
     routine = [{**event("engine.attached", T, "a", client=n), "id": n} for n in range(3, 20)]
     shown = why._telling([*reversed(routine), *reversed(exits)])
@@ -339,7 +339,7 @@ def test_a_lost_node_is_an_event_of_every_tenant_and_of_no_other_node() -> None:
     assert [why._about(lost, "node", name) for name in ("a", "b")] == [True, False]
 
 
-def test_what_a_tenant_uses_is_not_known_while_no_node_reports() -> None:
+def test_usage_of_a_tenant_is_unknown_while_no_node_reports() -> None:
     evidence = Evidence("tenant", "acme", {"limit_bytes": 1 << 30, "bytes": 0}, nodes=[node(state="lost")])
     assert why._tenant(evidence) == [
         "limit 1 GiB; what it uses is not known, because no node reports",
@@ -355,7 +355,7 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     await plane.put_quota("acme", "8GiB")
     await plane.put_quota("acme", "1GiB")
     node.stats.tenants = [TenantStats("acme", bytes=1 << 30, limit_bytes=1 << 30, refused={"over_limit": 5})]
-    await plane.until_fact("refusals.started")
+    await plane.until_event("refusals.started")
     reason = "disk is full: " + " ".join(map(str, range(40)))
     plane.app.parts.bus.publish(TierLost(time.time(), "disk", reason), node="node-a")
     await post(

@@ -83,8 +83,8 @@ class Store:
         )
         self.exports = Export(self.database)
 
-    async def apply(self, document: Any, by: Principal = BY, **asked: Any) -> ApplyAnswer:
-        return await self.apply_service.apply(ApplyPut(document=document, **asked), by)
+    async def apply(self, document: Any, by: Principal = BY, **options: Any) -> ApplyAnswer:
+        return await self.apply_service.apply(ApplyPut(document=document, **options), by)
 
     async def export(self, by: Principal = BY, owner: str | None = None) -> dict[str, Any]:
         return (await self.exports.export((), owner, by)).document
@@ -147,7 +147,7 @@ async def test_all_types_are_applied_in_one_transaction_and_again_change_nothing
     assert len(entries) == 7
 
 
-async def test_what_changed_is_told_before_and_after(store: Store) -> None:
+async def test_changes_are_audited_before_and_after(store: Store) -> None:
     await store.apply(FULL)
     changed = FULL.replace("limit_bytes: 4GiB", "limit_bytes: 5GiB").replace(
         "tokens: [1, 2, 3, 4], chunk_tokens: 2, ttl_s: 60", "tokens: [1, 2, 9, 9], chunk_tokens: 2, ttl_s: 60"
@@ -195,10 +195,10 @@ async def test_a_pin_of_text_is_made_of_its_tokens_and_exported_with_its_keys(pl
     assert (unknown.status_code, [e["path"] for e in unknown.json()["errors"]]) == (422, ["pins.p.text"])
 
 
-# ---- whose records
+# ---- owners
 
 
-async def test_prune_deletes_what_is_gone_from_the_file_and_nothing_of_others(store: Store) -> None:
+async def test_prune_deletes_records_that_left_the_file_and_nothing_of_others(store: Store) -> None:
     await store.apply(FULL)
     await store.apply({"apiVersion": "larder/v1", "managed_by": "team-b", "quotas": {"b": {"weight": 2}}})
     await store.apply({"apiVersion": "larder/v1", "quotas": {"nobody": {"weight": 2}}})
@@ -215,7 +215,7 @@ async def test_prune_deletes_what_is_gone_from_the_file_and_nothing_of_others(st
         await store.apply({"apiVersion": "larder/v1", "quotas": {}}, prune=True)
 
 
-async def test_records_of_others_are_conflicts_that_are_told_together(plane: Plane) -> None:
+async def test_records_of_other_owners_are_conflicts_reported_together(plane: Plane) -> None:
     mine = {"apiVersion": "larder/v1", "managed_by": "team-a", "quotas": {"a": {"weight": 2}}}
     assert (await plane.http.post("/api/v1/apply", json={"document": mine})).status_code == 200
     await plane.put_quota("free")
@@ -292,7 +292,7 @@ WRONG: list[tuple[str, list[str]]] = [
 ]  # fmt: skip
 
 
-async def test_who_may_change_little_cannot_keep_others_waiting_with_much(store: Store) -> None:
+async def test_a_caller_with_few_rights_cannot_delay_others_with_large_requests(store: Store) -> None:
     limited = Principal(actor="t", role="operator", salts=frozenset({"acme"}))
     for document in ("#" * (1 << 20) + "#", ["#" * (1 << 20), "#"], {"apiVersion": "x" * (1 << 20)}):
         with pytest.raises(
@@ -301,8 +301,8 @@ async def test_who_may_change_little_cannot_keep_others_waiting_with_much(store:
             await store.apply(document, limited, dry_run=True)
     with pytest.raises(Invalid, match="expected at most 1,000 documents"):
         await store.apply("---\n" * 100_000, limited, dry_run=True)
-    asked = ApplyPut("#" * 1_000_000, dry_run=True)
-    waiting = [asyncio.create_task(store.apply_service.apply(asked, limited)) for _ in range(5)]
+    request = ApplyPut("#" * 1_000_000, dry_run=True)
+    waiting = [asyncio.create_task(store.apply_service.apply(request, limited)) for _ in range(5)]
     ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(each) for each in ended].count(TooManyRequests) == 2, "one has its turn and two wait for it"
 
@@ -355,12 +355,12 @@ async def test_floors_are_checked_for_the_whole_outcome(plane: Plane) -> None:
     assert (await plane.http.get("/api/v1/quotas/c")).status_code == 404
 
 
-async def test_what_changed_since_the_diff_is_not_overwritten(plane: Plane) -> None:
+async def test_changes_since_the_diff_are_not_overwritten(plane: Plane) -> None:
     document = {"apiVersion": "larder/v1", "quotas": {"a": {"weight": 2}}}
     seen = (await plane.http.post("/api/v1/apply", json={"document": document, "dry_run": True})).json()
     await plane.put_quota("b")
-    asked = {"document": document, "expect": seen["generations"]}
-    late = await plane.http.post("/api/v1/apply", json=asked)
+    request = {"document": document, "expect": seen["generations"]}
+    late = await plane.http.post("/api/v1/apply", json=request)
     assert (late.status_code, late.json()["type"]) == (412, "urn:larder:problem:precondition-failed")
     assert late.json()["detail"] == "quotas were changed meanwhile: expected generation 0, and there is 1"
     assert (await plane.http.get("/api/v1/quotas/a")).status_code == 404
@@ -378,7 +378,7 @@ async def test_documents_may_be_larger_than_other_bodies_and_not_larger_than_the
         assert answer.json()["detail"] == "expected a body of at most 1 MiB"
 
 
-async def test_a_change_of_very_many_records_is_one_fact_of_each_kind(store: Store) -> None:
+async def test_a_change_of_very_many_records_is_one_event_of_each_type(store: Store) -> None:
     many = {"apiVersion": "larder/v1", "quotas": {f"t{number}": {"weight": 2} for number in range(1000)}}
     assert (await store.apply(many)).created == 1000
     published = [(event.name, event.fields) for event in store.bus.recent]
@@ -419,7 +419,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (BOMB, "line 7, column"),
         ("[" * 100_000, "at most 32 levels"),
@@ -431,8 +431,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: &x 1\na: *x", "occurs twice"),
     ],
 )
-def test_a_text_that_is_no_document_is_refused(text: str, said: str) -> None:
-    with pytest.raises(DocumentSyntaxError, match=said):
+def test_a_text_that_is_no_document_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(DocumentSyntaxError, match=expected):
         read(text)
 
 
@@ -452,7 +452,7 @@ WRITTEN = st.dictionaries(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(WRITTEN)
-def test_what_is_written_is_read_again(document: dict[str, Any]) -> None:
+def test_written_values_are_read_again(document: dict[str, Any]) -> None:
     assert read(write(document, ["a comment"])) == [document]
 
 
@@ -558,7 +558,7 @@ def test_an_export_that_is_applied_to_an_empty_database_is_exported_again(
         runner.run(store.database.close())
 
 
-async def test_an_export_holds_what_was_asked_for(store: Store) -> None:
+async def test_an_export_has_the_requested_records(store: Store) -> None:
     await store.apply(FULL)
     await store.apply({"apiVersion": "larder/v1", "quotas": {"b": {"limit_bytes": 1000}}})
     answer = await store.exports.export(["quotas"], "team-a", BY)
@@ -591,7 +591,7 @@ async def boot(store: Store, file: Path) -> StartupDocument:
     return StartupDocument(str(file), True, 1 << 20, store.apply_service, store.database, store.bus)
 
 
-async def test_the_file_of_a_start_is_applied_and_a_bad_one_keeps_what_was(
+async def test_the_file_of_a_start_is_applied_and_a_bad_one_changes_nothing(
     store: Store, tmp_path: Path
 ) -> None:
     file = tmp_path / "larder.yaml"
@@ -663,9 +663,9 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         assert (same.returncode, json.loads(same.stdout)["unchanged"]) == (0, 7)
         file.write_text("apiVersion: larder/v1\nmanaged_by: team-a\nquotas: {acme: {limit_bytes: 8GiB}}\n")
         assert running.cli("diff", "-f", str(file), "--prune").returncode == 3
-        asked = running.cli("apply", "-f", str(file), "--prune")
-        assert asked.returncode == 2
-        assert "6 records would be deleted, and this was not confirmed" in asked.stderr
+        completed = running.cli("apply", "-f", str(file), "--prune")
+        assert completed.returncode == 2
+        assert "6 records would be deleted, and this was not confirmed" in completed.stderr
         assert running.get("/api/v1/quotas").json()["total"] == 2
         pruned = running.cli("apply", "-f", str(file), "--prune", "--yes")
         assert "0 created, 1 updated, 6 deleted, 0 unchanged" in pruned.stdout, pruned.stderr

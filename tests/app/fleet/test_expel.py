@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 PATH = "/api/v1/nodes/node-a/engines/7/expel"
 
 
-async def test_the_node_is_asked_and_the_audit_says_so(plane: Plane, node: FakeNode) -> None:
+async def test_the_request_is_sent_to_the_node_and_audited(plane: Plane, node: FakeNode) -> None:
     answer = await plane.http.post(PATH, json={"force": True})
     assert answer.status_code == 200, answer.text
     assert answer.json() == {
@@ -42,7 +42,7 @@ async def test_the_node_is_asked_and_the_audit_says_so(plane: Plane, node: FakeN
     ]
 
 
-async def test_what_cannot_be_is_refused(plane: Plane, node: FakeNode) -> None:
+async def test_invalid_values_are_refused(plane: Plane, node: FakeNode) -> None:
     answer = await plane.http.post(PATH, json={"on": False, "kill": True})
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "on")
     assert node.expelled == []
@@ -55,7 +55,7 @@ async def test_what_cannot_be_is_refused(plane: Plane, node: FakeNode) -> None:
         assert part in refused.json()["detail"]
 
 
-async def test_the_command_says_what_was_done_and_what_waits(plane: Plane, node: FakeNode) -> None:
+async def test_the_command_shows_finished_and_waiting_work(plane: Plane, node: FakeNode) -> None:
     code, _, err = await larder(plane, "engines", "expel", "node-a", "7")
     assert code == 1
     assert "holds 3 blocks: with --force" in err

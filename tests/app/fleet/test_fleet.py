@@ -77,7 +77,7 @@ async def states(plane: Plane) -> dict[str, str]:
     return {node["name"]: node["state"] for node in (await plane.get("/api/v1/nodes"))["items"]}
 
 
-async def until_states(plane: Plane, **wanted: str) -> None:
+async def until_states(plane: Plane, **expected: str) -> None:
     """Wait until exactly these nodes are known, in these states."""
     fleet, progress = plane.app.parts.fleet, plane.app.parts.progress
 
@@ -85,9 +85,9 @@ async def until_states(plane: Plane, **wanted: str) -> None:
         return {name: progress.state(node).value for name, node in fleet.nodes.items()}
 
     try:
-        await plane.until(lambda: recent_events() == wanted, WAIT_S)
+        await plane.until(lambda: recent_events() == expected, WAIT_S)
     except AssertionError:
-        raise AssertionError(f"expected {wanted}, got {recent_events()}") from None
+        raise AssertionError(f"expected {expected}, got {recent_events()}") from None
 
 
 async def until_true(holds: Callable[[], object], what: str) -> None:
@@ -113,7 +113,7 @@ async def two_nodes(
 # ---- joining
 
 
-async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
+async def test_a_node_joins_by_a_token_and_applies_its_records(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with serving(settings) as plane:
@@ -140,7 +140,7 @@ async def test_a_node_joins_by_a_token_and_holds_what_it_is_told(
         assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
 
 
-async def test_a_token_is_shown_once_and_nothing_that_is_kept_holds_its_secret(settings: Settings) -> None:
+async def test_a_token_is_shown_once_and_nothing_stored_has_its_secret(settings: Settings) -> None:
     async with serving(settings) as plane:
         secret = parse_token(await token_of(plane)).secret
         for path in ("/api/v1/join-tokens", "/api/v1/audit"):
@@ -156,7 +156,7 @@ async def test_a_token_is_shown_once_and_nothing_that_is_kept_holds_its_secret(s
 
 
 @pytest.mark.parametrize("why", ["unknown", "wrong", "expired", "used", "revoked"])
-async def test_a_token_that_is_not_good_lets_nobody_in_and_is_audited(
+async def test_an_invalid_token_is_refused_and_audited(
     settings: Settings, make_node: Callable[..., DataPlane], why: str
 ) -> None:
     async with serving(settings) as plane:
@@ -220,7 +220,7 @@ async def test_a_node_that_comes_back_elsewhere_is_followed(
         assert status["applied"]
 
 
-async def test_a_management_plane_that_restarts_knows_its_nodes_and_pushes_what_was_committed(
+async def test_a_restarted_management_plane_knows_its_nodes_and_pushes_committed_changes(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with serving(settings) as plane:
@@ -252,7 +252,7 @@ async def test_another_key_of_the_management_plane_reaches_no_node(
 # ---- draining and forgetting
 
 
-async def test_a_node_is_drained_and_taken_back(
+async def test_a_node_is_drained_and_undrained(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
@@ -327,7 +327,7 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
         leads = True
         await retirement.look()
         await until_states(plane, b="in_sync")
-        assert (await plane.until_fact("node.forgotten"))["lost_s"] >= 1000.0
+        assert (await plane.until_event("node.forgotten"))["lost_s"] >= 1000.0
         await asyncio.to_thread(b.kill)
         await until_states(plane, b="lost")
         parts.fleet.nodes["local"] = FleetNode("local", "ipc:///local", seen=math.inf)
@@ -347,8 +347,8 @@ async def test_a_connected_node_is_not_forgotten_by_mistake_and_a_forgotten_one_
         await until_states(plane, b="in_sync")
         assert (await plane.http.get("/api/v1/nodes/a")).status_code == 404
         await until_true(lambda: "node.forgotten" in a.log(), "it says so while it runs")
-        kept = json.loads((a.folder / "joined.json").read_text())
-        assert "unknown_node" in kept["refused"]
+        stored = json.loads((a.folder / "joined.json").read_text())
+        assert "unknown_node" in stored["refused"]
         assert [(each.state, "unknown_node" in each.message) for each in checkup._fleet(a.folder)] == [
             ("failure", True)
         ]
@@ -466,7 +466,7 @@ async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_forc
 # ---- conditions
 
 
-async def test_a_quota_takes_effect_when_the_leases_of_what_is_too_much_end(
+async def test_a_quota_takes_effect_when_the_leases_of_the_excess_end(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with serving(settings) as plane:
@@ -490,10 +490,10 @@ async def test_a_quota_takes_effect_when_the_leases_of_what_is_too_much_end(
             await until(effective, ("True", "Effective"))
 
 
-async def until(ask: Callable[[], Any], wanted: object) -> None:
+async def until(ask: Callable[[], Any], expected: object) -> None:
     deadline = asyncio.get_running_loop().time() + WAIT_S
-    while (answer := await ask()) != wanted:
-        assert asyncio.get_running_loop().time() < deadline, f"expected {wanted}, got {answer}"
+    while (answer := await ask()) != expected:
+        assert asyncio.get_running_loop().time() < deadline, f"expected {expected}, got {answer}"
         await asyncio.sleep(0.02)
 
 
@@ -520,7 +520,7 @@ async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settin
     assert not (alone / "manager.key").exists(), "who needs no key makes none"
 
 
-async def test_floors_are_held_against_the_nodes_that_they_are_for(
+async def test_floors_are_checked_against_their_nodes(
     settings: Settings, make_node: Callable[..., DataPlane]
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, _, _b):
@@ -538,9 +538,7 @@ async def test_floors_are_held_against_the_nodes_that_they_are_for(
         assert await put("x", floor_bytes=pool - 1, selector={"zone": "x"}) == 200
 
 
-async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stays_short(
-    settings: Settings,
-) -> None:
+async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(settings: Settings) -> None:
     async with serving(settings) as plane:
         enrolment = plane.app.parts.enrolment
         ask = Join(1, "a", "0", {}, "tcp://10.0.0.9:1", "tcp://10.0.0.9:2", "nobody", bytes(32))
@@ -562,7 +560,7 @@ async def test_who_is_refused_again_and_again_is_kept_waiting_and_the_audit_stay
         ("release", "1\0"),
     ],
 )
-async def test_what_is_no_text_is_refused_and_written_down_harmless(
+async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(
     settings: Settings, field: str, value: str
 ) -> None:
     async with serving(settings) as plane:
@@ -578,7 +576,7 @@ async def test_what_is_no_text_is_refused_and_written_down_harmless(
         assert all(entry["name"].isascii() and entry["name"].isprintable() for entry in entries)
 
 
-def test_who_may_not_know_of_others_is_told_no_number_of_a_pool() -> None:
+def test_a_limited_caller_is_shown_no_size_of_a_pool() -> None:
     node = FleetNode("a", "ipc://a", capacity_bytes=10)
     floors: dict[str, Floor] = {"theirs": (None, 8)}
     more = {**floors, "mine": (None, 4)}

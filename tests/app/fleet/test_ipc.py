@@ -9,7 +9,7 @@ import pytest
 
 from app.services.fleet.nodes import MAX_IPC
 from dataplane.protocol.stats.ipc import IpcQueueStats, IpcStats, IpcStoreStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -59,5 +59,5 @@ async def test_sums_over_a_node_are_metrics_without_names(plane: Plane, node: Fa
 
 async def test_a_token_that_is_limited_to_tenants_is_refused(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-ops", "operator", tenants=["acme"])
-        assert (await asked(plane, token, "GET", "/api/v1/ipc")).status_code == 403
+        token = await create_token(plane, "acme-ops", "operator", tenants=["acme"])
+        assert (await send(plane, token, "GET", "/api/v1/ipc")).status_code == 403

@@ -1,4 +1,4 @@
-"""Several management planes over one database: one pushes, all serve, and what one commits the others tell."""
+"""Several managers over one database: one pushes, all serve, and each streams the commits of the others."""
 
 import asyncio
 import json
@@ -79,8 +79,8 @@ async def test_any_manager_takes_changes_and_one_pushes_them(
         ready = await manager.http.get("/healthz/fleet")
         assert ready.status_code == 200
     leads = f"{socket.gethostname()} (pid {first.process.pid}, {first.http.base_url}"
-    for manager, said in ((first, "this one pushes to nodes"), (second, leads)):
-        await until(partial(_says, manager, f"managers: 2 alive; {said}"))
+    for manager, role in ((first, "this one pushes to nodes"), (second, leads)):
+        await until(partial(_says, manager, f"managers: 2 alive; {role}"))
     metrics = [(await manager.http.get("/metrics")).text for manager in two]
     assert ["larder_manager_pushing 1.0" in text for text in metrics] == [True, False]
     assert [_of_nodes(text) for text in metrics] == [True, False], "sums over managers count each node once"
@@ -115,7 +115,7 @@ async def _knows_both(manager: Manager, first: Manager) -> bool:
     )
 
 
-async def test_a_follower_shows_what_a_node_refused(two: tuple[Manager, Manager], node: FakeNode) -> None:
+async def test_a_follower_shows_refusals_of_nodes(two: tuple[Manager, Manager], node: FakeNode) -> None:
     first, second = two
     await until(lambda: len(first.events("push.ended")) >= PUSHES)
     node.faults = [Fault("quotas[0].limit_bytes", "bad_field", "too odd")]
@@ -139,7 +139,7 @@ async def _node(manager: Manager) -> dict:
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "ended"])
-async def test_another_manager_pushes_when_the_first_is_gone(
+async def test_another_manager_pushes_when_the_first_has_ended(
     two: tuple[Manager, Manager], node: FakeNode, how: str
 ) -> None:
     first, second = two
@@ -193,19 +193,19 @@ async def _follows(first: Manager, second: Manager) -> bool:
     return answer.is_success and await pushing(first) == [str(second.http.base_url)]
 
 
-async def test_streams_of_every_manager_tell_what_each_commits(two: tuple[Manager, Manager]) -> None:
+async def test_streams_of_every_manager_have_the_commits_of_each(two: tuple[Manager, Manager]) -> None:
     streams = [manager.stream() for manager in two]
     for stream in streams:
         await anext(stream)
     for manager, tenant in zip(two, ("a", "b"), strict=True):
-        asked = time.monotonic()
+        started = time.monotonic()
         assert (await manager.put_quota(tenant, 1)).status_code == 201
         for stream in streams:
             async with asyncio.timeout(60):
                 while (event := await anext(stream))["name"] != "quota.created":
                     pass
             assert event["fields"]["tenant"] == tenant
-        print(f"reported by both after {time.monotonic() - asked:.3f} s")
+        print(f"reported by both after {time.monotonic() - started:.3f} s")
         for stream in streams:
             async with asyncio.timeout(60):
                 while (await anext(stream))["name"] != "push.acked":
@@ -248,7 +248,7 @@ async def test_of_two_transactions_that_insert_the_same_record_one_conflicts(url
         await database.close()
 
 
-async def test_notices_are_heard_again_after_the_database_was_away(
+async def test_notices_are_received_again_after_the_database_was_away(
     two: tuple[Manager, Manager], own_cluster: PostgresCluster, node: FakeNode
 ) -> None:
     await asyncio.gather(*(manager.until_line("notices.listening") for manager in two))
@@ -293,7 +293,7 @@ async def test_a_second_process_on_one_sqlite_file_takes_over_when_the_first_end
         await node.until(lambda: holds(node, "c"), 60)
 
 
-def test_a_notice_has_room_for_some_facts_and_counts_the_rest() -> None:
+def test_a_notice_has_room_for_some_events_and_counts_the_rest() -> None:
     events = [Notification("quota.created", 1.0, {"tenant": "t" * 100, "generation": n}) for n in range(1000)]
     packed = notify.pack("o" * 16, events)
     notice = msgspec.json.decode(packed, type=Notice)

@@ -16,7 +16,7 @@ from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
 
-KEPT_S = 100.0
+RETENTION_S = 100.0
 
 
 class Watch:
@@ -25,7 +25,7 @@ class Watch:
     def __init__(self) -> None:
         self.now = 1000.0
         self.bus = EventBus()
-        self.conditions = NodeConditions(self.bus, KEPT_S, lambda: self.now)
+        self.conditions = NodeConditions(self.bus, RETENTION_S, lambda: self.now)
         self.stats = _stats()
 
     def event(self, name: str, **fields: object) -> None:
@@ -70,7 +70,7 @@ def test_three_unexpected_ends_are_a_crash_loop_until_they_are_long_ago(watch: W
     (ended,) = watch.later(QUIET_S + 1)
     assert ended.ended_at == watch.now
     assert list(watch.conditions.lasting()) == []
-    assert watch.later(KEPT_S + 1) == []
+    assert watch.later(RETENTION_S + 1) == []
     assert watch.published() == ["node.condition_started", "node.condition_ended"]
 
 
@@ -183,7 +183,7 @@ async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
     await plane.until_state("in_sync")
     for _ in range(3):
         plane.app.parts.bus.publish(DataplaneExited(-9, 0.0), node="node-a")
-    await plane.until_fact("node.condition_started")
+    await plane.until_event("node.condition_started")
     (found,) = (await plane.node())["conditions"]
     assert (found["type"], found["ended_at"]) == ("crash_loop", None)
     code, out, _ = await larder(plane, "status")

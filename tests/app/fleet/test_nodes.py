@@ -1,4 +1,4 @@
-"""What one node is asked: to grow, and for its trace."""
+"""Requests to one node: resizes, traces and labels."""
 
 import json
 from pathlib import Path
@@ -49,11 +49,11 @@ async def test_a_node_that_will_not_grow_again_works_on_as_it_is(plane: Plane, n
     assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
     node.capacity_bytes, node.unable = 1 << 30, True
     await node.restart()
-    await plane.until_fact("node.resize_refused")
+    await plane.until_event("node.resize_refused")
     assert (await plane.put_quota("acme"))["status"]["applied"] is True
 
 
-async def test_a_size_that_was_forgotten_is_not_asked_for_again(plane: Plane, node: FakeNode) -> None:
+async def test_a_forgotten_size_is_not_requested_again(plane: Plane, node: FakeNode) -> None:
     assert (await plane.http.delete(f"{N}/resize")).status_code == 404, "none is asked for"
     assert (await plane.http.delete("/api/v1/nodes/nobody/resize")).status_code == 404
     assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).is_success
@@ -69,7 +69,7 @@ async def test_a_size_that_was_forgotten_is_not_asked_for_again(plane: Plane, no
     assert resizes == [{"pool_bytes": None}, {"pool_bytes": 2 << 30}]
 
 
-async def test_a_resize_tells_how_many_blocks_the_node_can_name(plane: Plane, node: FakeNode) -> None:
+async def test_a_resize_shows_how_many_blocks_the_node_can_name(plane: Plane, node: FakeNode) -> None:
     pool = msgspec.structs.replace(node.stats.pool, max_blocks=1000)
     node.stats = msgspec.structs.replace(node.stats, pool=pool)
     await plane.until(lambda: any(stats.pool.max_blocks for stats in plane.app.parts.fleet.stats()))
@@ -78,7 +78,7 @@ async def test_a_resize_tells_how_many_blocks_the_node_can_name(plane: Plane, no
 
 
 @IMPATIENT
-async def test_a_size_that_cannot_be_is_refused(plane: Plane, node: FakeNode) -> None:
+async def test_an_invalid_size_is_refused(plane: Plane, node: FakeNode) -> None:
     for body in ({"pool_bytes": 0}, {"pool_bytes": -1}, {"pool_bytes": "big"}, {"pool_bytes": None}, {}):
         response = await plane.http.post(f"{N}/resize", json=body)
         assert response.status_code == 422
@@ -116,7 +116,7 @@ async def test_an_empty_trace_is_an_empty_answer(plane: Plane, node: FakeNode) -
     assert (await plane.http.get(f"{N}/trace")).content == b""
 
 
-async def test_what_is_no_request_is_left_out_of_a_trace() -> None:
+async def test_malformed_requests_are_left_out_of_a_trace() -> None:
     assert replayable(b'nonsense\n{"hash_ids": "x"}\n\n[]\n{}\n') == b""
     assert len(replayable(line(1) + b"{" + line(2)).splitlines()) == 1
 
@@ -131,8 +131,8 @@ async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node:
     node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line(1), 5)
     with capture_logs() as lines, pytest.raises(httpx.RemoteProtocolError):
         await plane.http.get(f"{N}/trace")
-    (told,) = [entry for entry in lines if entry["event"] == "request.broke_off"]
-    assert "repeats itself" in told["reason"]
+    (logged,) = [entry for entry in lines if entry["event"] == "request.interrupted"]
+    assert "repeats itself" in logged["reason"]
     node.answers = None
     assert (await plane.http.get("/healthz")).status_code == 200
 
@@ -148,7 +148,7 @@ async def test_a_trace_that_fails_is_a_problem_or_breaks_off(plane: Plane, node:
         ({"labels": {}, "more": 1}, "more"),
     ],
 )
-async def test_labels_that_cannot_be_are_refused_by_field(
+async def test_invalid_labels_are_refused_by_field(
     plane: Plane, node: FakeNode, body: dict[str, Any], field: str
 ) -> None:
     answer = await plane.http.patch(

@@ -19,7 +19,7 @@ async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
         yield running
 
 
-async def test_a_plane_that_larder_up_did_not_start_says_so_and_goes_on(plane: Plane) -> None:
+async def test_a_plane_that_larder_up_did_not_start_reports_it_and_continues(plane: Plane) -> None:
     for body in ({}, {"fresh": True}, {"dry_run": True}):
         answer = await plane.http.post(PATH, json=body)
         assert answer.status_code == 409

@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.observe.bounded import TENANT_LABELS
 from dataplane.protocol.spaces import TIER_MOVER
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.histogram import Histogram
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -50,19 +49,14 @@ async def report(plane: Plane, node: FakeNode, *tiers: TierStats) -> None:
 
 
 async def samples(plane: Plane) -> dict[tuple[str, ...], float]:
-    text = (await plane.http.get("/metrics")).text
     return {
-        (
-            sample.name.removeprefix("larder_tier_"),
-            *(sample.labels[k] for k in sample.labels if k not in OF),
-        ): (sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith("larder_tier_")
+        (s.name.removeprefix("larder_tier_"), *(s.labels[k] for k in s.labels if k not in OF)): s.value
+        for s in await plane.samples()
+        if s.name.startswith("larder_tier_")
     }
 
 
-async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None:
+async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
     assert await samples(plane) == {}
     node.stats.tier_load_seconds = {"disk": Histogram([0.1, 1.0], [1, 0, 2], 4.5)}
     await report(
@@ -98,8 +92,8 @@ async def test_a_scrape_tells_of_each_tier(plane: Plane, node: FakeNode) -> None
     refused = {names[1]: value for names, value in found.items() if names[0] == "refused_blocks_total"}
     assert refused == {"away": 3, "budget": 1, "other": 7}
     assert found["lost_blocks_total", "corrupt"] == 1
-    kept = {names[1]: value for names, value in found.items() if names[0] == "not_compressed_blocks_total"}
-    assert kept == {"size": 4, "dtype": 1, "other": 2}
+    reasons = {names[1]: value for names, value in found.items() if names[0] == "not_compressed_blocks_total"}
+    assert reasons == {"size": 4, "dtype": 1, "other": 2}
     await report(plane, node, tier(serves=False, reason="Input/output error"))
     assert (await samples(plane))["serves",] == 0
 
@@ -134,9 +128,9 @@ async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(socket_dir: Pa
         assert (shown["tenants"][0]["tenant"], shown["tenants"][0]["bytes"]) == ("rival", 9)
         (listed,) = (await plane.get("/api/v1/nodes"))["items"]
         assert listed["stats"]["tiers"] == [shown]
-        token = await made(plane, "reader", tenants=["acme"])
+        token = await create_token(plane, "reader", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
-            answer = await asked(plane, token, "GET", path)
+            answer = await send(plane, token, "GET", path)
             assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (
                 200,
                 False,

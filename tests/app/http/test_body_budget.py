@@ -9,14 +9,14 @@ import pytest
 
 from app.errors import ServerBusy, TooManyRequests
 from app.services.base.body_budget import FREE_BYTES, SHARE, BodyBudget
-from tests.app.callers import bearer, guarding, made
+from tests.app.callers import bearer, create_token, guarding
 from tests.app.plane import WAIT_S, Plane, serving, settings_in
 
 BUDGET = 8 << 20
 PART = BUDGET // SHARE
 
 
-def test_a_single_body_may_use_the_whole_budget_and_gives_it_back() -> None:
+def test_a_single_body_may_use_the_whole_budget_and_releases_it() -> None:
     budget = BodyBudget(BUDGET)
     with budget.body("a") as body:
         body.received(BUDGET)
@@ -90,9 +90,7 @@ class Unfinished:
 
 
 @pytest.mark.anyio
-async def test_a_crowd_of_unfinished_bodies_stays_within_the_budget_and_gives_it_back(
-    socket_dir: Path,
-) -> None:
+async def test_unfinished_bodies_stay_within_the_budget_and_release_it(socket_dir: Path) -> None:
     path = "/api/v1/actions/lookup"
     async with serving(settings_in(socket_dir, body_budget_bytes=BUDGET)) as plane:
         budget = plane.app.parts.body_budget
@@ -113,14 +111,14 @@ async def test_a_crowd_of_unfinished_bodies_stays_within_the_budget_and_gives_it
 
 
 @pytest.mark.anyio
-async def test_the_body_of_a_stranger_is_not_read(socket_dir: Path) -> None:
+async def test_the_body_of_an_unknown_caller_is_not_read(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         login = await Unfinished(plane, "/api/v1/session", 16 << 20).begin()
         assert await login.status() == 413
         apply = await Unfinished(plane, "/api/v1/apply", 16 << 20).begin()
         assert await apply.status() == 401
         assert plane.app.parts.body_budget.used_bytes == 0
-        viewer = await made(plane, "viewer")
+        viewer = await create_token(plane, "viewer")
         assert (await plane.http.get("/api/v1/whoami", headers=bearer(viewer))).status_code == 200
         quota = await Unfinished(plane, "/api/v1/tokens", 1 << 20, viewer).begin()
         assert await quota.status() == 403

@@ -1,4 +1,4 @@
-"""What is refused everywhere is declared everywhere, and what is declared is what is answered: each route is asked."""
+"""Each route answers refusals as it declares them."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 from app.http.examples import EXAMPLES
 from app.http.routes.access.session import MAX_BODY_BYTES
 from app.services.base.principals import ROLES
-from tests.app.callers import bearer, guarding, made
+from tests.app.callers import bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.published import description
@@ -31,7 +31,7 @@ NAMES = {
     "token_id": "e",
 }
 """What stands in paths: names of what there is."""
-NOBODY = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
+MISSING = {**dict.fromkeys(NAMES, "nobody"), "number": "7", "client": "7"}
 DESCRIBED: dict[str, Any] = description()
 OPERATIONS = {
     operation["operationId"]: (method.upper(), path, operation)
@@ -82,12 +82,12 @@ async def asking(socket_dir: Path, node: FakeNode) -> AsyncIterator[Asking]:
         for noun, body in RECORDS.items():
             answer = await plane.http.put(f"/api/v1/{noun}/e", json=EXAMPLES[body])
             assert answer.status_code == 201, answer.text
-        tokens: dict[str, str] = {role: await made(plane, f"{role}-token", role) for role in ROLES}
-        tokens["limited"] = await made(plane, "e", "operator", tenants=["acme"])
+        tokens: dict[str, str] = {role: await create_token(plane, f"{role}-token", role) for role in ROLES}
+        tokens["limited"] = await create_token(plane, "e", "operator", tenants=["acme"])
         yield Asking(plane, tokens)
 
 
-async def test_who_may_not_is_told_so_as_declared(asking: Asking) -> None:
+async def test_a_caller_without_the_role_is_refused_as_declared(asking: Asking) -> None:
     for name, (_, _, operation) in OPERATIONS.items():
         if operation["security"] and {} not in operation["security"]:
             wrong = await asking.ask(name, headers={"authorization": "Bearer larder_no_no"})
@@ -104,7 +104,7 @@ async def test_who_may_not_is_told_so_as_declared(asking: Asking) -> None:
         assert foreign.status_code == 403, name
 
 
-async def test_what_cannot_be_read_or_answered_is_told_as_declared(asking: Asking) -> None:
+async def test_unreadable_requests_and_unacceptable_types_are_refused_as_declared(asking: Asking) -> None:
     for name, (_, path, operation) in OPERATIONS.items():
         declared = operation["responses"]
         assert (await asking.ask(name, "?a=%00")).status_code == 400, name
@@ -123,7 +123,7 @@ async def test_what_cannot_be_read_or_answered_is_told_as_declared(asking: Askin
             assert answer.status_code == 415, name
 
 
-async def test_who_has_it_already_and_who_has_something_older_is_told_so_as_declared(asking: Asking) -> None:
+async def test_current_and_outdated_states_are_answered_as_declared(asking: Asking) -> None:
     for name, (method, _, operation) in OPERATIONS.items():
         if method == "GET":
             first = await asking.ask(name)
@@ -137,5 +137,5 @@ async def test_who_has_it_already_and_who_has_something_older_is_told_so_as_decl
             assert (await asking.ask(name)).status_code == 428, name
             assert (await asking.ask(name, headers={"if-match": '"999"'})).status_code == 412, name
         if "404" in operation["responses"] and method != "GET":
-            nobody = await asking.ask(name, names=NOBODY, headers={"if-match": "*"})
-            assert nobody.status_code == 404, name
+            missing = await asking.ask(name, names=MISSING, headers={"if-match": "*"})
+            assert missing.status_code == 404, name

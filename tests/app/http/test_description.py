@@ -1,4 +1,4 @@
-"""The API's description says everything: who may call, what is refused, headers, bodies of patches, examples."""
+"""The API's description is complete: callers, refusals, headers, bodies of patches, examples."""
 
 import re
 from typing import Any
@@ -31,7 +31,7 @@ def operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]
     ]
 
 
-def test_it_is_what_the_specification_says(described: dict[str, Any]) -> None:
+def test_it_conforms_to_the_specification(described: dict[str, Any]) -> None:
     faults = [
         f"{fault.instance_path}: {fault.message}" for fault in OPENAPI_31_VALIDATOR.iter_errors(described)
     ]
@@ -46,7 +46,7 @@ def test_it_is_what_the_specification_says(described: dict[str, Any]) -> None:
             assert set(need) <= set(described["components"]["securitySchemes"]), (method, path)
 
 
-def test_every_route_has_a_name_a_summary_one_tag_and_says_who_may_call_it(described: dict[str, Any]) -> None:
+def test_every_route_has_a_name_a_summary_one_tag_and_its_callers(described: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, _, operation in operations(described)]
     assert len(set(names)) == len(names)
     reads: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
@@ -78,9 +78,9 @@ def test_every_route_declares_its_refusals(described: dict[str, Any]) -> None:
         for status, response in responses.items():
             if int(status) >= 400:
                 assert list(response["content"]) == ["application/problem+json"], (*where, status)
-                for said in response["description"].split("; "):
-                    code = said.partition("`")[2].partition("`")[0].removeprefix(TYPE_PREFIX)
-                    assert KINDS[code].status == int(status), (*where, status, said)
+                for text in response["description"].split("; "):
+                    code = text.partition("`")[2].partition("`")[0].removeprefix(TYPE_PREFIX)
+                    assert KINDS[code].status == int(status), (*where, status, text)
 
 
 def test_headers_of_answers_are_declared(described: dict[str, Any]) -> None:
@@ -112,12 +112,12 @@ def test_a_patch_has_the_fields_of_its_record_and_each_may_be_null(described: di
 
 def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
-    wanted = {
+    expected = {
         content["schema"]["$ref"].rpartition("/")[2]
         for _, _, operation in operations(described)
         for content in operation.get("requestBody", {"content": {}})["content"].values()
     }
-    assert set(EXAMPLES) == wanted
+    assert set(EXAMPLES) == expected
     for name, example in EXAMPLES.items():
         assert schemas[name]["examples"] == [example]
         schema = {
@@ -144,13 +144,13 @@ def test_every_reference_leads_somewhere(described: dict[str, Any]) -> None:
     walk(described)
 
 
-async def test_what_is_served_is_what_is_printed(plane: Plane) -> None:
+async def test_a_page_is_served_as_printed(plane: Plane) -> None:
     served = await plane.http.get("/api/openapi.json")
     assert served.headers["content-type"] == "application/vnd.oai.openapi+json"
     assert msgspec.json.decode(served.content) == description()
 
 
-async def test_every_example_is_taken(plane: Plane) -> None:
+async def test_every_example_is_accepted(plane: Plane) -> None:
     for path, name in (
         ("quotas/e", "QuotaPut"),
         ("policies/e", "PolicyPut"),

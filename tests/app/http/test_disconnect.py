@@ -1,4 +1,4 @@
-"""What is of use to who asked alone ends when they are gone; what was asked to be kept is kept."""
+"""Work for one client ends when it disconnects; shielded work finishes."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 from structlog.testing import capture_logs
 
 from app.services.base.yielding import WorkAbandoned, awaited, in_thread, with_pauses
-from tests.app.callers import asked, guarding
+from tests.app.callers import guarding, send
 from tests.app.plane import Plane
 from tests.app.tokenizer_files import put
 
@@ -52,7 +52,7 @@ async def leave(task: "asyncio.Task[httpx.Response]") -> None:
     await asyncio.wait({task})
 
 
-async def test_a_thread_ends_at_its_next_pause_when_nobody_waits_any_more() -> None:
+async def test_a_thread_ends_at_its_next_pause_once_its_request_is_cancelled() -> None:
     began, ended = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -73,7 +73,7 @@ async def test_a_thread_ends_at_its_next_pause_when_nobody_waits_any_more() -> N
         await in_thread(lambda: 1 // 0)
 
 
-async def test_what_a_thread_waits_for_is_given_up_with_it() -> None:
+async def test_work_of_a_thread_is_cancelled_with_it() -> None:
     loop, waits, gone = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
     async def never() -> None:
@@ -106,13 +106,13 @@ async def test_a_dry_run_ends_with_the_connection_and_the_next_has_its_turn(sock
         await until(lambda: turns.waiting)
         for task, count in ((second, 1), (first, 2)):  # one that waits for its turn, and one that has it
             await leave(task)
-            await until(lambda wanted=count: given_up(plane) == wanted)
+            await until(lambda expected=count: given_up(plane) == expected)
         assert turns._running.total() == 0
         small = await plane.http.post(APPLY, json={"document": large(1), "dry_run": True})
         assert (small.status_code, small.json()["created"]) == (200, 1)
 
 
-async def test_what_is_to_be_kept_is_kept_although_nobody_waits(socket_dir: Path) -> None:
+async def test_shielded_work_finishes_without_its_client(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         task = asyncio.create_task(plane.http.post(APPLY, json={"document": large(2_000)}))
         await until(plane.app.parts.apply._turns[False]._running.total)
@@ -122,7 +122,7 @@ async def test_what_is_to_be_kept_is_kept_although_nobody_waits(socket_dir: Path
         assert given_up(plane) == 0
 
 
-async def test_a_text_that_nobody_waits_for_any_more_costs_nothing_more(plane: Plane) -> None:
+async def test_a_text_whose_request_was_cancelled_costs_nothing_more(plane: Plane) -> None:
     await put(plane, chat_template=ENDLESS)
     turns = plane.app.parts.tokenizers._tokenizing._limiter
     message = [{"role": "user", "content": "w1"}]
@@ -137,20 +137,20 @@ async def test_a_text_that_nobody_waits_for_any_more_costs_nothing_more(plane: P
         ),
         1,
     ):
-        task = asyncio.create_task(asked(plane, "", "POST", path, json=body))
+        task = asyncio.create_task(send(plane, "", "POST", path, json=body))
         await until(lambda: turns._running.total() == 1)
         await leave(task)
-        await until(lambda wanted=number: given_up(plane) == wanted)
+        await until(lambda expected=number: given_up(plane) == expected)
         await until(lambda: turns._running.total() == 0)
 
 
-async def test_a_wait_that_was_left_gives_its_place_back(plane: Plane) -> None:
+async def test_a_wait_that_was_left_releases_its_slot(plane: Plane) -> None:
     index = (await plane.get("/api/v1/snapshot"))["index"]
     slots = plane.app.parts.stream_slots
-    task = asyncio.create_task(asked(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
-    await until(lambda: slots.held)
+    task = asyncio.create_task(send(plane, "", "GET", f"/api/v1/snapshot?index={index + 1}&wait=300s"))
+    await until(lambda: slots.in_use)
     await leave(task)
-    await until(lambda: not slots.held)
+    await until(lambda: not slots.in_use)
 
 
 async def test_a_stream_before_another_request_ends_with_its_connection(plane: Plane) -> None:
@@ -163,7 +163,7 @@ async def test_a_stream_before_another_request_ends_with_its_connection(plane: P
     with capture_logs() as logged:
         await reader.readuntil(b"retry: 1000")
         writer.transport.abort()
-        await until(lambda: not slots.held)
+        await until(lambda: not slots.in_use)
     assert "request.crashed" not in {line["event"] for line in logged}
 
 

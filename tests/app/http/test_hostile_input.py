@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from app.http.examples import EXAMPLES
-from tests.app.callers import ADMIN, bearer, guarding, made
+from tests.app.callers import ADMIN, bearer, create_token, guarding
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.published import description
@@ -97,12 +97,12 @@ class Asking:
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
         self.wrong: list[str] = []
-        self.asked = 0
+        self.requests = 0
 
     async def ask(self, method: str, address: str, **more: Any) -> int:
         """Ask, and return the status; of most inputs one in SHARE is sent, all of them in a full run."""
-        self.asked += 1
-        if self.asked % SHARE:
+        self.requests += 1
+        if self.requests % SHARE:
             return 0
         try:
             async with self.http.stream(method, address, auth=None, **more) as answer:
@@ -138,14 +138,14 @@ async def test_cursors_of_every_list(plane: Plane) -> None:
         for sort in sorts:
             for cursor in cursors(sort):
                 await asking.ask(method, path, params={"cursor": cursor, **({"sort": sort} if sort else {})})
-    assert asking.asked > 400
+    assert asking.requests > 400
     assert asking.wrong == []
 
 
 async def test_page_tokens_of_the_list_of_objects(plane: Plane) -> None:
-    tokens = [ADMIN, await made(plane, "one", "operator", tenants=["e"])]
-    tokens.append(await made(plane, "two", "operator", tenants=["e", "f"]))
-    asked = 0
+    tokens = [ADMIN, await create_token(plane, "one", "operator", tenants=["e"])]
+    tokens.append(await create_token(plane, "two", "operator", tenants=["e", "f"]))
+    requests = 0
     for token in tokens:
         for cursor in (
             *cursors(),
@@ -156,8 +156,8 @@ async def test_page_tokens_of_the_list_of_objects(plane: Plane) -> None:
             "-1.",
             "².",
         ):
-            asked += 1
-            if asked % SHARE:
+            requests += 1
+            if requests % SHARE:
                 continue
             answer = await plane.http.get(
                 "/cache/objects", params={"tier": "l1", "page_token": cursor}, headers=bearer(token)
@@ -185,7 +185,7 @@ async def test_parameters_of_every_route(plane: Plane) -> None:
                 elif parameter["in"] == "path" and text:
                     address = address_of(path.replace(f"{{{name}}}", quote(text, safe="")))
                     await asking.ask(method, address, headers=headers, **more)
-    assert asking.asked > 300
+    assert asking.requests > 300
     assert asking.wrong == []
 
 
@@ -205,7 +205,7 @@ async def test_headers(plane: Plane) -> None:
                     await asking.ask("GET", path, headers=[(b"x-other", b"y"), (name.encode(), value)])
                     if name in ("if-match", "if-none-match"):
                         await asking.ask("DELETE", "/api/v1/quotas/none", headers=[(name.encode(), value)])
-    assert asking.asked > 300
+    assert asking.requests > 300
     assert asking.wrong == []
 
 
@@ -225,7 +225,7 @@ async def test_bodies_of_every_route(plane: Plane) -> None:
                 await asking.ask(method, path, content=body)
         for value in VALUES:
             await asking.ask(method, path, content=value)
-    assert asking.asked > 400
+    assert asking.requests > 400
     assert asking.wrong == []
 
 

@@ -1,4 +1,4 @@
-"""Connections on which nobody asks anything end, and are never so many that nobody else gets one."""
+"""Idle connections end, and are never so many that other clients get none."""
 
 import asyncio
 import resource
@@ -47,7 +47,7 @@ async def served(plane: Plane) -> bool:
         return False
 
 
-async def test_a_connection_ends_whose_request_does_not_come(
+async def test_a_connection_ends_if_its_request_does_not_arrive(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_protocol, "HEAD_S", 0.2)
@@ -108,7 +108,7 @@ async def test_an_answer_that_takes_long_is_left_alone(
             await reader.readuntil(b"acme")
 
 
-async def test_one_connection_too_many_is_told_so_and_the_next_after_it_is_served(
+async def test_one_connection_too_many_is_refused_and_the_next_after_it_is_served(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(settings_in(socket_dir)) as plane:
@@ -145,7 +145,7 @@ async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
         assert 'larder_http_connections_ended_total{reason="slow_body"} 2.0' in metrics
 
 
-def test_connections_leave_descriptors_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_leave_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, most in (
         (64, 32),
         (1024, 512),

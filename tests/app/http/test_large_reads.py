@@ -89,7 +89,7 @@ async def test_a_response_that_its_client_does_not_read_holds_no_turn(plane: Pla
     assert len(sent) == 2
 
 
-async def test_a_read_that_fails_gives_its_turn_back(plane: Plane) -> None:
+async def test_a_read_that_fails_releases_its_turn(plane: Plane) -> None:
     for _ in range(LARGE_READS.each_at_once + 1):
         assert (await plane.http.get(f"{PINS}?sort=colour")).status_code == 422
     assert plane.app.parts.large_reads.callers == 0

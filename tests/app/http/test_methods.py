@@ -1,4 +1,4 @@
-"""What every resource can do besides its methods, and what may be asked for: HEAD, OPTIONS, 304, queries, Accept."""
+"""What every resource supports besides its methods: HEAD, OPTIONS, 304, queries, Accept."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ async def test_every_route_allows_the_methods_that_are_described(shared_plane: P
         assert (answer.status_code, answer.headers["allow"]) == (204, allowed), name
 
 
-async def test_who_has_the_answer_already_is_told_so(plane: Plane) -> None:
+async def test_a_client_with_the_current_answer_gets_304(plane: Plane) -> None:
     await plane.put_quota("acme", 5)  # acknowledged: the record's status stays what it is
     for path in (Q, "/api/v1/policies", "/api/openapi.json"):
         first = await plane.http.get(path)
@@ -125,7 +125,7 @@ async def test_who_has_the_answer_already_is_told_so(plane: Plane) -> None:
         (f"{Q}?limit=1", "limit", "unknown; expected none here"),
     ],
 )
-async def test_a_query_that_nobody_reads_is_refused(
+async def test_an_unknown_query_parameter_is_refused(
     shared_plane: Plane, path: str, field: str, detail: str
 ) -> None:
     problem = is_problem(await shared_plane.http.get(path), 422)
@@ -155,7 +155,9 @@ async def test_a_query_of_a_change_is_checked_before_it_happens(shared_plane: Pl
         ("nonsense", 406),
     ],
 )
-async def test_who_takes_no_json_is_told(shared_plane: Plane, accept: str, status: int) -> None:
+async def test_a_caller_that_does_not_accept_json_is_refused(
+    shared_plane: Plane, accept: str, status: int
+) -> None:
     answer = await shared_plane.http.get("/api/v1/policies", headers={"accept": accept})
     assert answer.status_code == status
     if status == 406:

@@ -76,13 +76,9 @@ async def test_every_bad_field_is_named(shared_plane: Plane) -> None:
     assert not {"quota", "pin"} & set(kinds)
 
 
-async def test_all_faults_of_a_request_are_told_at_once(shared_plane: Plane) -> None:
+async def test_all_faults_of_a_request_are_reported_at_once(shared_plane: Plane) -> None:
     response = await shared_plane.http.put(P, json=pin(model="", tenant="@", ttl_s=-1))
-    assert [error["path"] for error in is_problem(response, 422)["errors"]] == [
-        "model",
-        "tenant",
-        "ttl_s",
-    ]
+    assert [error["path"] for error in is_problem(response, 422)["errors"]] == ["model", "tenant", "ttl_s"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +168,7 @@ async def test_a_parameter_with_few_values_names_them(shared_plane: Plane) -> No
         ("/api/v1/rates/m", {"model": "m"}, "prefill_tokens_per_s: expected a number, got nothing"),
     ],
 )
-async def test_a_wrong_field_says_what_was_expected(
+async def test_a_wrong_field_is_refused_with_the_expected_values(
     shared_plane: Plane, path: str, body: Any, detail: str
 ) -> None:
     answer = is_problem(await shared_plane.http.put(path, json=body), 422)
@@ -201,7 +197,7 @@ async def test_a_parameter_is_refused_in_our_words(shared_plane: Plane) -> None:
         ("/api/v1/apply", b'{"document": {"quotas": {"t": {}, "t": {}}}}', "t"),
     ],
 )
-async def test_a_key_that_stands_twice_in_an_object_is_refused_by_its_name(
+async def test_a_duplicate_key_of_an_object_is_refused_by_its_name(
     shared_plane: Plane, path: str, body: bytes, key: str
 ) -> None:
     method = "POST" if path.endswith("apply") else "PUT"
@@ -222,13 +218,13 @@ async def test_keys_that_look_alike_are_not_the_same(shared_plane: Plane) -> Non
     )
 
 
-async def test_a_body_that_is_too_large_is_told_the_limit(shared_plane: Plane) -> None:
+async def test_a_body_that_is_too_large_is_refused_with_the_limit(shared_plane: Plane) -> None:
     headers = {"content-type": "application/json"}
     response = await shared_plane.http.put(Q, content=b"0" * (17 << 20), headers=headers)
     assert is_problem(response, 413)["detail"] == "expected a body of at most 16 MiB"
 
 
-async def test_a_method_that_does_not_fit_is_told_those_that_do(shared_plane: Plane) -> None:
+async def test_a_refused_method_is_answered_with_the_allowed_ones(shared_plane: Plane) -> None:
     response = await shared_plane.http.post(Q, json={})
     detail = is_problem(response, 405)["detail"]
     allowed = response.headers["allow"]
@@ -245,7 +241,7 @@ async def test_bytes_that_are_no_request_get_a_problem(shared_plane: Plane) -> N
     is_problem(response, 400)
 
 
-async def test_a_crash_tells_nothing_of_the_inside(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crash_exposes_no_internals(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
@@ -268,7 +264,7 @@ async def test_a_crash_before_any_handler_is_a_problem_too(
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_a_request_that_outlasts_the_grace_time_is_told_so_and_logs_no_traceback(
+async def test_a_request_that_outlasts_the_grace_time_is_answered_and_logs_no_traceback(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(settings) as plane:
@@ -322,7 +318,7 @@ def _unreachable(*_: object) -> None:
     raise ConnectionRefusedError("no database here")
 
 
-async def test_a_request_id_is_kept_when_it_is_sane(shared_plane: Plane) -> None:
+async def test_a_valid_request_id_is_kept(shared_plane: Plane) -> None:
     given = await shared_plane.http.get("/healthz", headers={"x-request-id": "abc-1"})
     assert given.headers["x-request-id"] == "abc-1"
     odd = await shared_plane.http.get("/healthz", headers={"x-request-id": "a b " * 40 + "c"})

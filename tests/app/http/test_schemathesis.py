@@ -34,7 +34,7 @@ from tests.sizes import size
 pytestmark = [pytest.mark.full, pytest.mark.schemathesis]
 AS_ADMIN = {GenerationMode.POSITIVE: size(12, 6), GenerationMode.NEGATIVE: size(10, 5)}
 AS_OTHERS = size(3, 1)
-"""So many of these are sent by everybody else as well, before the admin sends them."""
+"""This many are sent by all other callers as well, before the admin sends them."""
 ENDLESS = {"streamEvents"}
 ENDS_THE_SERVER = {"restart"}
 """Only checks with `dry_run`: the server of this module would run its command again."""
@@ -67,12 +67,12 @@ def has_anything(raw: dict[str, Any]) -> bool:
 
 
 @dataclass
-class Asked:
-    """A server with something of each kind, and who asks it."""
+class Served:
+    """A server with something of each kind, and its callers."""
 
     larder: Larder
     tokens: dict[str, str]
-    """From who may least to the admin."""
+    """From the least role to the admin."""
     names: dict[str, str]
     """Of what there is, by path parameter."""
     http: requests.Session
@@ -90,7 +90,7 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = Path(tmp_path_factory.mktemp("s"))
     guarded = {"LARDER_APP__AUTH": "required", "LARDER_APP__ADMIN_TOKEN": ADMIN, "LARDER_POOL_BYTES": "1GiB"}
     with running(folder, **guarded) as larder, larder.engine() as engine, requests.Session() as http:
@@ -114,7 +114,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         made("e", "viewer")
         names = dict.fromkeys(("name", "ident", "token_id"), "e")
         names |= {"tenant": "acme", "node": node, "number": "1", "key": chain[0].hex()}
-        yield Asked(larder, tokens, names, http)
+        yield Served(larder, tokens, names, http)
 
 
 TRIED = [
@@ -127,9 +127,9 @@ TRIED = [
 
 
 @pytest.mark.parametrize(("name", "mode"), TRIED)
-def test_every_answer_is_one_that_is_described(asked: Asked, name: str, mode: GenerationMode) -> None:
+def test_every_answer_is_one_that_is_described(served: Served, name: str, mode: GenerationMode) -> None:
     operation = OPERATIONS[name]
-    asked.seed(name)
+    served.seed(name)
     count = 0
 
     @settings(
@@ -145,18 +145,18 @@ def test_every_answer_is_one_that_is_described(asked: Asked, name: str, mode: Ge
         nonlocal count
         count += 1
         if count % 2 and name not in STAYS:
-            name_what_there_is(case, operation.path, asked.names)
+            name_what_there_is(case, operation.path, served.names)
         if count % 4 == 1 and mode is GenerationMode.POSITIVE and "requestBody" in operation.definition.raw:
-            case.body = example(operation.definition.raw, asked.tokens)
+            case.body = example(operation.definition.raw, served.tokens)
         if name in ENDS_THE_SERVER:
             case.body = {**(case.body if isinstance(case.body, dict) else {}), "dry_run": True}
         do_not_wait(case, name)
-        for who, token in asked.tokens.items():
+        for who, token in served.tokens.items():
             if who == "admin" or count <= AS_OTHERS:
                 answer = case.call(
-                    base_url=asked.larder.url, session=asked.http, headers=bearer(token), timeout=60
+                    base_url=served.larder.url, session=served.http, headers=bearer(token), timeout=60
                 )
-                asked.http.cookies.clear()
+                served.http.cookies.clear()
                 assert answer.status_code < 500 or (name, answer.status_code) == ("getReady", 503), (
                     answer.text
                 )

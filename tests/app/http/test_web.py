@@ -19,7 +19,7 @@ def dist(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_pages_get_the_index_and_assets_are_kept_for_ever(socket_dir: Path, dist: Path) -> None:
+async def test_pages_get_the_index_and_assets_are_cached_for_ever(socket_dir: Path, dist: Path) -> None:
     async with serving(settings_in(socket_dir, web_dist=str(dist))) as plane:
         page = {"accept": "text/html"}
         for path in ("/", "/tenants/acme"):
@@ -42,7 +42,7 @@ async def test_nothing_outside_of_the_folder_is_served(socket_dir: Path, dist: P
         assert response.status_code in (400, 404)
 
 
-async def test_a_dashboard_that_is_not_built_says_how_to_build_it(socket_dir: Path, tmp_path: Path) -> None:
+async def test_a_dashboard_that_is_not_built_shows_how_to_build_it(socket_dir: Path, tmp_path: Path) -> None:
     async with serving(settings_in(socket_dir, web_dist=str(tmp_path / "none"))) as plane:
         response = await plane.http.get("/")
         assert response.status_code == 200

@@ -13,7 +13,7 @@ from app.services.lmcache import quotas
 from dataplane.client import Space, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.salts import shown
-from tests.app.callers import asked, bearer, made
+from tests.app.callers import bearer, create_token, send
 from tests.app.plane import Plane
 from tests.app.real_node import governing
 from tests.dataplane.plane import Plane as DataPlane
@@ -90,7 +90,7 @@ async def shared_serving() -> AsyncIterator[Serving]:
             yield running
 
 
-async def test_what_clients_stored_is_listed_page_by_page(serving: Serving) -> None:
+async def test_objects_of_clients_are_listed_page_by_page(serving: Serving) -> None:
     serving.worker.store(prompt(5))
     serving.worker.store(prompt(2, 9), cache_salt="acme")
     expected = [*serving.names(prompt(5)), *serving.names(prompt(2, 9), "acme")]
@@ -136,7 +136,7 @@ async def test_deleted_objects_are_misses_and_are_counted_once(serving: Serving)
     assert (entry["action"], entry["kind"]) == ("invalidate", "blocks")
 
 
-async def test_what_is_held_is_deleted_by_force_alone(serving: Serving) -> None:
+async def test_leased_objects_are_deleted_by_force_alone(serving: Serving) -> None:
     serving.worker.store(prompt(2))
     assert serving.worker.lookup(prompt(2), "reader") == 2
     body = {"keys": serving.names(prompt(2)), "tier": "all"}
@@ -155,7 +155,7 @@ async def test_what_is_held_is_deleted_by_force_alone(serving: Serving) -> None:
     assert serving.worker.lookup(prompt(2), "third") == 0
 
 
-async def test_clear_leaves_what_is_held_unless_forced(serving: Serving) -> None:
+async def test_clear_leaves_leased_blocks_unless_forced(serving: Serving) -> None:
     serving.worker.store(prompt(2))
     serving.worker.store(prompt(2, 5))
     assert serving.worker.lookup(prompt(2), "reader") == 2
@@ -172,16 +172,16 @@ async def test_clear_leaves_what_is_held_unless_forced(serving: Serving) -> None
     ]
 
 
-async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
+async def test_a_prefetch_reports_its_result_once(serving: Serving) -> None:
     serving.worker.store(prompt(3))
-    asked = {"model_name": "llama", "world_size": 1, "token_ids": prompt(3) + prompt(2, 4)}
-    begun = await serving.ask("POST", "/cache/prefetches", 202, json=asked)
+    request = {"model_name": "llama", "world_size": 1, "token_ids": prompt(3) + prompt(2, 4)}
+    begun = await serving.ask("POST", "/cache/prefetches", 202, json=request)
     assert (begun["status"], begun["chunks"]) == ("submitted", 5)
     path = f"/cache/prefetches/{begun['request_id']}"
     done = await serving.ask("GET", path)
     assert (done["status"], done["found_keys"], done["total_keys"]) == ("completed", 3, 5)
     await serving.ask("GET", path, 404)
-    short = {**asked, "token_ids": [1, 2, 3]}
+    short = {**request, "token_ids": [1, 2, 3]}
     assert await serving.ask("POST", "/cache/prefetches", 202, json=short) == {"chunks": 0, "status": "noop"}
 
 
@@ -197,15 +197,15 @@ async def test_a_prefetch_tells_once_what_is_there(serving: Serving) -> None:
         ({"source_tier": "l1"}, 400, "unsupported prefetch direction 'l1'->'l1'"),
     ],
 )
-async def test_a_prefetch_that_cannot_be_is_refused(
+async def test_an_invalid_prefetch_is_refused(
     shared_serving: Serving, change: dict[str, Any], status: int, detail: str
 ) -> None:
-    asked = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
-    answer = await shared_serving.ask("POST", "/cache/prefetches", status, json={**asked, **change})
+    request = {"model_name": "llama", "world_size": 1, "token_ids": [1] * 300}
+    answer = await shared_serving.ask("POST", "/cache/prefetches", status, json={**request, **change})
     assert answer["detail"].startswith(detail)
 
 
-async def test_status_has_what_lmcaches_describe_reads(serving: Serving) -> None:
+async def test_status_has_the_fields_that_lmcaches_describe_reads(serving: Serving) -> None:
     serving.worker.store(prompt(4))
     serving.worker.lookup(prompt(4), "open")
     fleet = serving.plane.app.parts.fleet
@@ -228,7 +228,7 @@ async def test_status_has_what_lmcaches_describe_reads(serving: Serving) -> None
     )
 
 
-async def test_usage_of_a_salt_is_what_its_clients_keep(serving: Serving) -> None:
+async def test_usage_of_a_salt_is_the_stored_bytes_of_its_clients(serving: Serving) -> None:
     serving.worker.store(prompt(4), cache_salt="acme")
     await serving.ask("PUT", "/quota/acme", json={"limit_gb": 1})
     fleet = serving.plane.app.parts.fleet
@@ -249,8 +249,8 @@ async def test_a_quota_set_over_this_interface_binds_clients_at_once(
     serving.worker.store(prompt(1), cache_salt="acme", request="one")
     serving.worker.store(prompt(1, 2), cache_salt="acme", request="two")
     serving.worker.store(prompt(1, 3), cache_salt="acme", request="three")
-    kept = [entry for entry in await serving.objects() if entry["key"]["cache_salt"] == "acme"]
-    assert len(kept) == 2
+    remaining = [entry for entry in await serving.objects() if entry["key"]["cache_salt"] == "acme"]
+    assert len(remaining) == 2
 
 
 async def test_metrics_have_lmcaches_names(serving: Serving) -> None:
@@ -298,7 +298,7 @@ async def test_checksums_are_of_the_engines_own_memory(serving: Serving) -> None
         ({"instance_id": "x"}, 422, "instance_id"),
     ],
 )
-async def test_checksums_that_cannot_be_are_refused(
+async def test_invalid_checksums_are_refused(
     shared_serving: Serving, body: dict[str, Any], status: int, detail: str
 ) -> None:
     answer = await shared_serving.ask("POST", "/cache/checksums", status, json=body)
@@ -311,12 +311,12 @@ async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_m
     serving.worker.store(prompt(5))
     serving.worker.store(prompt(2, 9), cache_salt="acme")
     serving.worker.store(prompt(1, 8), cache_salt="other")
-    admin = await made(serving.plane, "root", "admin")
+    admin = await create_token(serving.plane, "root", "admin")
     serving.plane.http.headers.update(bearer(admin))
-    one = await made(serving.plane, "one", "operator", tenants=["acme"])
-    two = await made(serving.plane, "two", "operator", tenants=["acme", "other"])
+    one = await create_token(serving.plane, "one", "operator", tenants=["acme"])
+    two = await create_token(serving.plane, "two", "operator", tenants=["acme", "other"])
     path = "/cache/objects?tier=l1"
-    page = (await asked(serving.plane, one, "GET", f"{path}&page_size=2")).json()
+    page = (await send(serving.plane, one, "GET", f"{path}&page_size=2")).json()
     assert len(page["entries"]) == 2, "what others have takes no place on the page"
     for token, expected in ((one, 2), (two, 3)):
         serving.plane.http.headers.update(bearer(token))
@@ -354,14 +354,14 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     assert [engine["client"] for engine in stats["engines"]] == [gateway["workers"][0]["client"]]
     metrics = (await serving.plane.http.get("/metrics")).text
     assert f'larder_engines{{node="{name}"}} 1' in metrics
-    admin = await made(serving.plane, "root", "admin")
+    admin = await create_token(serving.plane, "root", "admin")
     serving.plane.http.headers.update(bearer(admin))
-    limited = await made(serving.plane, "one", tenants=["acme"])
-    answer = await asked(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
+    limited = await create_token(serving.plane, "one", tenants=["acme"])
+    answer = await send(serving.plane, limited, "GET", f"/api/v1/nodes/{name}")
     assert answer.json()["stats"] is None
 
 
-async def test_health_says_when_new_workers_cannot_map_the_memory_and_when_they_can_again(
+async def test_health_shows_when_new_workers_cannot_map_the_memory_and_when_they_can_again(
     serving: Serving,
 ) -> None:
     """Another program's file has the name: every health check reports it until the file is gone."""

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
@@ -22,7 +22,7 @@ async def record(plane: Plane, tenant: str) -> Any:
 
 
 class TestQuotas:
-    async def test_a_quota_is_a_limit_and_is_told_as_lmcache_tells_it(self, plane: Plane) -> None:
+    async def test_a_quota_is_a_limit_and_is_reported_in_lmcaches_form(self, plane: Plane) -> None:
         done = await plane.http.put("/quota/acme", json={"limit_gb": 1.5})
         assert (done.status_code, done.json()) == (
             200,
@@ -37,7 +37,7 @@ class TestQuotas:
         }
         assert await plane.get("/quota") == {"users": {"acme": {"limit_gb": 1.5, "current_usage_gb": 0.0}}}
 
-    async def test_none_is_told_of_with_200_and_removed_only_once(self, plane: Plane) -> None:
+    async def test_an_unset_quota_is_answered_with_200_and_deleted_only_once(self, plane: Plane) -> None:
         none = {"cache_salt": "acme", "limit_gb": 0.0, "current_usage_gb": 0.0, "exists": False}
         assert await plane.get("/quota/acme") == none
         await plane.http.put("/quota/acme", json={"limit_gb": 1})
@@ -47,7 +47,7 @@ class TestQuotas:
         assert await plane.get("/quota/acme") == none
         assert (await plane.http.get("/api/v1/quotas/acme")).status_code == 404
 
-    async def test_what_the_tenant_keeps_is_its_usage(self, plane: Plane, node: FakeNode) -> None:
+    async def test_the_blocks_of_a_tenant_are_its_usage(self, plane: Plane, node: FakeNode) -> None:
         node.stats.tenants = [TenantStats("acme", bytes=GIB // 2)]
         await plane.until(lambda: any(stats.tenants for stats in plane.app.parts.fleet.stats()))
         assert (await plane.get("/quota/acme"))["current_usage_gb"] == 0.5
@@ -61,7 +61,7 @@ class TestQuotas:
         assert (await shared_plane.http.delete(path)).json() == {"cache_salt": salt, "status": "removed"}
 
     @pytest.mark.parametrize("path", ["/quota/a@b", "/quota/a%5Cb", "/quota/" + "x" * 129, "/quota/a%0Ab"])
-    async def test_a_salt_that_cannot_be_is_refused(self, plane: Plane, path: str) -> None:
+    async def test_an_invalid_salt_is_refused(self, plane: Plane, path: str) -> None:
         answers = [
             await plane.http.put(path, json={"limit_gb": 1}),
             await plane.http.get(path),
@@ -91,7 +91,7 @@ class TestQuotas:
             (b'{"limit_gb": ' + b"9" * 400 + b"}", "limit_gb must be"),
         ],
     )
-    async def test_a_body_that_cannot_be_is_refused_and_changes_nothing(
+    async def test_an_invalid_body_is_refused_and_changes_nothing(
         self, shared_plane: Plane, body: bytes, error: str
     ) -> None:
         answer = await shared_plane.http.put(
@@ -127,13 +127,7 @@ class TestQuotas:
         )
         assert {answer.status_code for answer in answers} == {200}
 
-    async def test_quotas_outlive_the_management_plane(self, socket_dir: Path) -> None:
-        async with serving(settings_in(socket_dir)) as plane:
-            await plane.http.put("/quota/_default", json={"limit_gb": 1})
-        async with serving(settings_in(socket_dir)) as plane:
-            assert (await plane.get("/quota/_default"))["limit_gb"] == 1
-
-    async def test_who_changed_one_stands_in_the_audit(self, plane: Plane) -> None:
+    async def test_the_audit_names_the_actor_of_each_change(self, plane: Plane) -> None:
         await plane.http.put("/quota/acme", json={"limit_gb": 1})
         entry = (await plane.get("/api/v1/audit"))["items"][0]
         audited = {name: entry[name] for name in ("action", "kind", "name", "actor")}
@@ -150,11 +144,11 @@ class TestQuotas:
 class TestWhoMay:
     async def test_roles_and_tenants_are_those_of_the_api(self, socket_dir: Path) -> None:
         async with guarding(socket_dir) as plane:
-            viewer = await made(plane, "viewer-token")
-            limited = await made(plane, "limited", "operator", tenants=["mine"])
+            viewer = await create_token(plane, "viewer-token")
+            limited = await create_token(plane, "limited", "operator", tenants=["mine"])
 
             async def status(token: str, method: str, path: str, **more: Any) -> int:
-                return (await asked(plane, token, method, path, **more)).status_code
+                return (await send(plane, token, method, path, **more)).status_code
 
             body = {"json": {"limit_gb": 1}}
             assert await status("", "PUT", "/quota/mine", **body) == 401
@@ -171,12 +165,14 @@ class TestWhoMay:
             assert await status("", "GET", "/status") == 401
             assert await status("", "GET", "/healthcheck") == 503
             await plane.http.put("/quota/theirs", json={"limit_gb": 1})
-            listed = await asked(plane, limited, "GET", "/quota")
+            listed = await send(plane, limited, "GET", "/quota")
             assert list(listed.json()["users"]) == ["mine"]
 
-    async def test_who_is_refused_reads_why_where_lmcaches_command_line_looks(self, socket_dir: Path) -> None:
+    async def test_a_refused_caller_gets_the_reason_where_lmcaches_command_line_looks(
+        self, socket_dir: Path
+    ) -> None:
         async with guarding(socket_dir) as plane:
-            answer = await asked(plane, "", "PUT", "/quota/mine", json={"limit_gb": 1})
+            answer = await send(plane, "", "PUT", "/quota/mine", json={"limit_gb": 1})
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"].startswith("Bearer")
             assert "larder tokens create" in answer.json()["error"]
@@ -194,7 +190,7 @@ class TestTheRest:
         assert "gateway" in answer.json()["reason"]
 
     @IMPATIENT
-    async def test_a_silent_node_is_told_where_lmcache_tells_of_threads(
+    async def test_a_silent_node_is_shown_in_lmcaches_thread_status(
         self, plane: Plane, node: FakeNode
     ) -> None:
         assert (await plane.get("/periodic-threads-health"))["healthy"] is True
@@ -230,7 +226,7 @@ class TestTheRest:
             ("POST", "/cache/prefetches", b"{}", 422, "model_name"),
         ],
     )
-    async def test_what_cannot_be_is_refused_with_lmcaches_statuses(
+    async def test_invalid_requests_are_refused_with_lmcaches_statuses(
         self, shared_plane: Plane, method: str, path: str, body: bytes | None, status: int, detail: str
     ) -> None:
         answer = await shared_plane.http.request(method, path, content=body)
@@ -247,7 +243,7 @@ class TestTheRest:
             ({"object_group_id": -1}, "object_group_id: must be >= 0"),
         ],
     )
-    async def test_a_key_that_cannot_be_is_named(self, plane: Plane, key: dict[str, Any], fault: str) -> None:
+    async def test_an_invalid_key_is_named(self, plane: Plane, key: dict[str, Any], fault: str) -> None:
         good = {"chunk_hash_hex": "00" * 32, "model_name": "m", "kv_rank": 1}
         body = {"keys": [good, {**good, **key}], "tier": "l1"}
         answer = await plane.http.request("DELETE", "/cache/objects", json=body)
@@ -261,7 +257,7 @@ class TestTheRest:
             )
             assert answer.status_code == 415
 
-    async def test_nothing_of_it_is_there_when_it_is_off(self, socket_dir: Path) -> None:
+    async def test_no_route_of_it_exists_when_it_is_off(self, socket_dir: Path) -> None:
         async with serving(settings_in(socket_dir, lmcache_api=False)) as plane:
             for method, path in (("GET", "/quota"), ("GET", "/status"), ("GET", "/healthcheck")):
                 assert (await plane.http.request(method, path)).status_code == 404

@@ -22,11 +22,11 @@ EVENTS = [*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES]
 
 def modules(*words: str) -> Iterator[tuple[str, ast.Module]]:
     """Yield the modules whose text has one of these words; others cannot matter and take seconds to parse."""
-    wanted = re.compile(rf"\b({'|'.join(words)})\b")
+    pattern = re.compile(rf"\b({'|'.join(words)})\b")
     for plane in ("app", "dataplane"):
         for path in sorted((ROOT / plane).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
-            if wanted.search(text):
+            if pattern.search(text):
                 yield str(path.relative_to(ROOT)), ast.parse(text)
 
 
@@ -80,7 +80,7 @@ def test_common_fields_are_fields_of_events() -> None:
     assert set(COMMON_FIELDS) - fields == set()
 
 
-def test_what_changed_or_was_refused_is_stored() -> None:
+def test_changes_and_refusals_are_stored() -> None:
     assert "blocks.refused" not in NOT_STORED
     assert not [
         name

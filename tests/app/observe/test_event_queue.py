@@ -55,7 +55,7 @@ def test_names_of_other_releases_are_counted_together() -> None:
     assert pushed(["moon.rose", "sun.set"], 0, keep_oldest=False)[1] == {"other": 2}
 
 
-def test_taken_events_can_be_put_back() -> None:
+def test_drained_events_can_be_put_back() -> None:
     queue = EventQueue(5, Counter(), keep_oldest=True)
     for seq in range(4):
         queue.push(event("node.lost", seq))

@@ -97,7 +97,7 @@ def test_lines_of_libraries_have_the_same_fields_as_our_own() -> None:
     assert len(theirs["event"]) < 5000
 
 
-def test_repeated_lines_are_collapsed_and_counted_and_other_lines_are_kept() -> None:
+def test_repeated_lines_are_collapsed_and_counted_and_other_lines_are_written() -> None:
     lines = log_lines(
         """
         for number in range(1000):
@@ -140,7 +140,7 @@ def test_a_repeated_error_is_shown_again_in_each_window() -> None:
     assert [line["repeated"] for line in repeats.due(ends=True)] == [MAX_REPEATS]
 
 
-def test_many_events_are_kept_apart_in_bounded_memory() -> None:
+def test_many_events_are_counted_separately_in_bounded_memory() -> None:
     repeats = Repeats(lambda: 0.0)
     for number in range(3 * MAX_PLACES):
         repeats(None, "", {"event": f"e{number}", "level": "info"})

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dataplane.protocol.stats.engines import EngineStats
 from dataplane.protocol.stats.gateways import GatewayOperation, GatewayStats
@@ -48,8 +47,7 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
         tenants=[TenantStats(f"t{n}", bytes=n, effective_floor_bytes=10) for n in range(60)],
     )
     await plane.until(lambda: any(s.sweeps for s in plane.app.parts.fleet.stats()))
-    text = (await plane.http.get("/metrics")).text
-    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    samples = await plane.samples()
     values = {sample.name: sample.value for sample in samples}
     assert {
         name: values[f"larder_{name}"]
@@ -65,8 +63,10 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
     assert policy.labels["algorithm"] == "arc"
     counts = {name: sum(s.name == f"larder_{name}" for s in samples) for name in ("space_bytes", "sweeps")}
     assert counts == {"space_bytes": 50, "sweeps": 2}
-    held = {s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"}
-    assert (len(held), held["vllm 000"], held["other"]) == (101, 128, 50 * 128)
+    quarantined = {
+        s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"
+    }
+    assert (len(quarantined), quarantined["vllm 000"], quarantined["other"]) == (101, 128, 50 * 128)
     waiting = [s for s in samples if s.name == "larder_engine_waits_for_processes"]
     assert [(s.labels["engine"], s.value) for s in waiting if s.value] == [("vllm 000", 4)]
     floors = {s.labels["tenant"]: s.value for s in samples if s.name == "larder_tenant_effective_floor_bytes"}
@@ -111,11 +111,9 @@ def gateway(**more: Any) -> GatewayStats:
 
 async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Return values by name and labels other than `node`."""
-    text = (await plane.http.get("/metrics")).text
     return {
         (sample.name, frozenset(sample.labels.items()) - {("node", "node-a")}): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for sample in await plane.samples()
     }
 
 

@@ -7,15 +7,12 @@ import math
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.client.attachment import Attachment
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.events import Event
@@ -26,9 +23,7 @@ from dataplane.protocol.stats.pool import Evictions
 from dataplane.protocol.stats.tenants import TenantStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import WAIT_S, Plane
-from tests.app.real_node import governing
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane as DataPlane
 from tests.require import require
 
 pytestmark = pytest.mark.anyio
@@ -45,36 +40,15 @@ NEW_FIELDS = (
 
 
 @pytest.fixture
-def data_plane(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    started = DataPlane(folder, {"pool_bytes": "2MiB"}).start()
-    yield started
-    started.kill()
-
-
-@pytest.fixture
-async def governed(data_plane: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(data_plane, socket_dir) as plane:
-        yield plane
-
-
-@pytest.fixture
-def engine(data_plane: DataPlane) -> Iterator[Client]:
-    with attach(data_plane.socket, [make.space()], timeout_s=60) as client:
-        yield client
+def data_plane_settings() -> dict[str, str]:
+    return {"pool_bytes": "2MiB"}
 
 
 async def scrape(plane: Plane) -> dict[tuple[str, ...], float]:
     """Return values by name and labels other than `node`, in the order of label names."""
-    text = (await plane.http.get("/metrics")).text
     return {
-        (
-            sample.name,
-            *(value for name, value in sorted(sample.labels.items()) if name != "node"),
-        ): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        (s.name, *(value for name, value in sorted(s.labels.items()) if name != "node")): s.value
+        for s in await plane.samples()
     }
 
 

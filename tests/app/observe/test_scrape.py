@@ -24,7 +24,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import parser as strict_parser
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.observe.catalogue.service import DatabaseLost
 from app.observe.histogram import LatencyHistogram
@@ -43,12 +42,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 async def samples(plane: Plane) -> dict[tuple[str, Labels], float]:
-    text = (await plane.http.get("/metrics")).text
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in await plane.samples()}
 
 
 def openmetrics(text: str) -> Iterator[Metric]:
@@ -290,7 +284,7 @@ def test_a_page_equals_the_output_of_prometheus_client(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "labels", "said"),
+    ("name", "labels", "expected"),
     [
         ("", (), "empty"),
         ("larder-x", (), "larder-x"),
@@ -301,9 +295,9 @@ def test_a_page_equals_the_output_of_prometheus_client(kind: str) -> None:
     ],
 )
 def test_an_invalid_metric_declaration_raises_value_error(
-    name: str, labels: tuple[str, ...], said: str
+    name: str, labels: tuple[str, ...], expected: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         MetricDeclaration(name, H, "Something.", labels)
 
 

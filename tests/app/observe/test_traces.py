@@ -119,8 +119,8 @@ def test_the_audit_names_the_trace_that_the_request_began(socket_dir: Path, rece
     with traced_up(socket_dir, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=f"{receiver.url}/v1/traces") as up:
         assert put_quota(up, "00-junk").status_code == 201
         (entry,) = up.get("/api/v1/audit").json()["items"]
-        wanted = {"snapshot.apply", "PUT /api/v1/quotas/{tenant}"}  # of both processes
-        spans = receiver.wait(lambda spans: wanted <= of_trace(spans, entry["trace_id"]).keys())
+        expected = {"snapshot.apply", "PUT /api/v1/quotas/{tenant}"}  # of both processes
+        spans = receiver.wait(lambda spans: expected <= of_trace(spans, entry["trace_id"]).keys())
         assert not [
             each for each in spans if each.attributes.get("http.route") in ("/healthz", "/healthz/fleet")
         ]
@@ -224,7 +224,7 @@ def test_a_store_is_one_trace_from_the_engine_to_the_data_plane(
     assert len(found) < 40, "no span is per block"
 
 
-def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_what_caused_them(
+def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_their_causes(
     socket_dir: Path, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 1 << 20
@@ -315,7 +315,7 @@ def test_a_dead_collector_delays_nothing(socket_dir: Path, collector: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
+    ("environ", "expected"),
     [
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"},
@@ -341,7 +341,7 @@ def test_a_dead_collector_delays_nothing(socket_dir: Path, collector: str) -> No
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ""),
     ],
 )
-def test_the_reason_why_tracing_is_off_is_logged_once(environ: dict[str, str], said: str) -> None:
+def test_the_reason_why_tracing_is_off_is_logged_once(environ: dict[str, str], expected: str) -> None:
     program = """
 import os, sys
 if os.environ.get("TEST_MISSING"):
@@ -362,8 +362,8 @@ writer.close()
         env={"PYTHONPATH": ".", **environ},
     )
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
-    assert [line["event"] for line in lines] == (["otel.off"] if said else [])
-    assert said in "".join(line["reason"] for line in lines)
+    assert [line["event"] for line in lines] == (["otel.off"] if expected else [])
+    assert expected in "".join(line["reason"] for line in lines)
     assert "hunter2" not in ran.stderr
 
 
@@ -378,13 +378,13 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
 
 
 def test_spans_beyond_the_queue_are_dropped_and_counted() -> None:
-    held = threading.Event()
+    release = threading.Event()
 
     class Exporter(SpanExporter):
         exported = 0
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            held.wait(60)
+            release.wait(60)
             self.exported += len(spans)
             return SpanExportResult.SUCCESS
 
@@ -396,7 +396,7 @@ def test_spans_beyond_the_queue_are_dropped_and_counted() -> None:
     for _ in range(5000):
         tracer.start_span("one").end()
     assert 5000 - 100 - 10 <= telemetry.dropped <= 5000 - 100
-    held.set()
+    release.set()
     telemetry.close(60)
     assert exporter.exported + telemetry.dropped == 5000
 

@@ -19,11 +19,11 @@ from app.ingest.rollup import Rollup
 from app.ingest.subscriber import IngestCounts, Subscriber
 from app.observe.events import EventBus
 from app.push.keys import ManagerKeyPair
-from app.push.ledger import Ledger
 from app.push.link import NodeLink, new_nonce
+from app.push.node_journal import NodeJournal
+from app.push.node_requests import NodeRequests
 from app.push.node_sessions import NodeSessions
-from app.push.operations import NodeRequests
-from app.push.worker import Worker
+from app.push.node_sync import NodeSync
 from dataplane.protocol.codec import decode, decoder, encode
 from dataplane.protocol.control.messages import ControlRequest
 from dataplane.protocol.control.nodes import Drain, NodeDrained
@@ -59,8 +59,8 @@ class TalkativeNode:
             self._events.send_multipart([b"noise", b"", b""])
             if self._control.poll(1):
                 peer, question = self._control.recv_multipart()
-                asked = decode(_decoder, question)
-                self._control.send_multipart([peer, encode(NodeDrained(asked.nonce, True))])
+                request = decode(_decoder, question)
+                self._control.send_multipart([peer, encode(NodeDrained(request.nonce, True))])
 
     def close(self) -> None:
         self._stop.set()
@@ -137,7 +137,7 @@ async def test_a_stop_while_a_session_is_closed_closes_its_socket() -> None:
     """An open socket blocks the end of the context, and with it the stop of the process, for ever."""
     closing, may_end = asyncio.Event(), asyncio.Event()
 
-    class SlowWorker:
+    class SlowSync:
         async def run(self) -> None:
             try:
                 await asyncio.Event().wait()
@@ -152,17 +152,17 @@ async def test_a_stop_while_a_session_is_closed_closes_its_socket() -> None:
     fleet, context = Fleet(), zmq.asyncio.Context()
     links: list[NodeLink] = []
 
-    def make_worker(link: NodeLink) -> Worker:
+    def make_sync(link: NodeLink) -> NodeSync:
         links.append(link)
-        return cast(Worker, SlowWorker())
+        return cast(NodeSync, SlowSync())
 
     sessions = NodeSessions(
         fleet,
-        cast(Ledger, None),
+        cast(NodeJournal, None),
         NodeRequests(fleet, ENDS_S),
         context,
         lambda: ManagerKeyPair(public.decode(), secret),
-        make_worker,
+        make_sync,
         cast(Any, None),
         keep,
         "tcp://127.0.0.1:9",

@@ -2,31 +2,31 @@
 
 import pytest
 
-from app.push.plan import Push, PushMemory, Supersede, Wait, WantedSnapshot, plan
+from app.push.plan import DesiredSnapshot, Push, PushMemory, Supersede, Wait, plan
 from app.push.states import TRANSITIONS, IllegalPushTransition, PushEvent, PushState, advance
 from dataplane.protocol.control.snapshots import Observed
 
-W = WantedSnapshot("store", 5, "d5")
-HELD = Observed(5, "d5", "store")
+W = DesiredSnapshot("store", 5, "d5")
+APPLIED = Observed(5, "d5", "store")
 OLD = Observed(4, "d4", "store")
 
 
-def test_what_is_held_is_left_alone() -> None:
-    assert plan(W, HELD, PushMemory(), 0) == Wait()
+def test_a_node_in_sync_is_left_alone() -> None:
+    assert plan(W, APPLIED, PushMemory(), 0) == Wait()
 
 
 @pytest.mark.parametrize("observed", [None, OLD, Observed(5, "d5", "another"), Observed(9, "x", "another")])
-def test_what_is_not_held_is_pushed(observed: Observed | None) -> None:
+def test_a_node_out_of_sync_is_pushed_to(observed: Observed | None) -> None:
     assert isinstance(plan(W, observed, PushMemory(), 0), Push)
 
 
-def test_the_reason_says_why() -> None:
+def test_the_reason_is_shown() -> None:
     assert plan(W, None, PushMemory(), 0) == Push("joined")
     assert plan(W, OLD, PushMemory(acked=OLD, pushed=True), 0) == Push("change")
-    assert plan(W, OLD, PushMemory(acked=HELD, pushed=True), 0) == Push("drift")
-    assert plan(W, Observed(5, "xx", "store"), PushMemory(acked=HELD), 0) == Push("drift")
-    other_labels = WantedSnapshot("store", 5, "for others")
-    assert plan(other_labels, HELD, PushMemory(acked=HELD), 0) == Push("change")
+    assert plan(W, OLD, PushMemory(acked=APPLIED, pushed=True), 0) == Push("drift")
+    assert plan(W, Observed(5, "xx", "store"), PushMemory(acked=APPLIED), 0) == Push("drift")
+    other_labels = DesiredSnapshot("store", 5, "for others")
+    assert plan(other_labels, APPLIED, PushMemory(acked=APPLIED), 0) == Push("change")
 
 
 def test_pauses_grow_and_end() -> None:
@@ -45,12 +45,12 @@ def test_a_nack_waits_for_another_generation_or_a_long_time() -> None:
     memory.refused(W, 0)
     assert plan(W, OLD, memory, 1) == Wait(60)
     assert plan(W, OLD, memory, 60) == Push("retry")
-    assert plan(WantedSnapshot("store", 6, "d6"), OLD, memory, 1) == Push("change")
-    assert plan(WantedSnapshot("store", 5, "for others"), OLD, memory, 1) == Push("change")
+    assert plan(DesiredSnapshot("store", 6, "d6"), OLD, memory, 1) == Push("change")
+    assert plan(DesiredSnapshot("store", 5, "for others"), OLD, memory, 1) == Push("change")
 
 
-def test_generation_0_wipes_nobody_but_arms_an_empty_node() -> None:
-    empty = WantedSnapshot("store", 0, "d0")
+def test_generation_0_wipes_no_node_but_arms_an_empty_one() -> None:
+    empty = DesiredSnapshot("store", 0, "d0")
     assert plan(empty, Observed(7, "x", "another"), PushMemory(), 0) == Wait()
     assert plan(empty, None, PushMemory(), 0) == Push("joined")
 

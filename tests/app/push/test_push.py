@@ -30,7 +30,7 @@ from tests.app.plane import IMPATIENT, TOKENS, WAIT_S, Plane, serving, settings_
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_put_quota_is_applied_and_says_so(plane: Plane, node: FakeNode) -> None:
+async def test_a_put_quota_is_applied_and_reported_as_such(plane: Plane, node: FakeNode) -> None:
     answer = await plane.put_quota("acme", "4GiB")
     assert answer["limit_bytes"] == 4 << 30
     status = answer["status"]
@@ -53,7 +53,7 @@ async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(
     await plane.put_pin("q")
     keys = b"".join(chain(TOKENS, chunk_tokens=4))
     assert node.bodies == {first["keys_digest"]: keys}
-    assert node.asked == [first["keys_digest"]]
+    assert node.requested_keys == [first["keys_digest"]]
     assert [pin.name for pin in node.pins] == ["p", "q"]
 
 
@@ -101,7 +101,7 @@ async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
     assert shown["state"] == "nacked"
     (fault,) = shown["faults"]
     assert (fault["type"], fault["generation"], fault["path"]) == ("quotas", 2, "quotas[1].limit_bytes")
-    await plane.until_fact("push.nacked")
+    await plane.until_event("push.nacked")
     (push,) = (await _settled(plane, "state=nacked"))["items"]
     assert push["faults"] == [{"path": "quotas[1].limit_bytes", "code": "bad_field", "message": "too odd"}]
     refusal = await plane.http.get("/healthz/fleet")
@@ -132,7 +132,7 @@ async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNod
     node.deaf = True
     answer = await plane.put_quota("acme", 1, wait="100ms")
     assert answer["status"]["applied"] is False
-    await plane.until_fact("push.timed_out")
+    await plane.until_event("push.timed_out")
     node.deaf = False
     await node.until(lambda: bool(node.quotas))
     pushes = await _settled(plane, "type=quotas&limit=2", lambda items: items[0]["state"] == "acked")
@@ -140,13 +140,13 @@ async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNod
 
 
 @IMPATIENT
-async def test_a_node_that_asks_twice_for_bodies_is_refused_and_still_served(
+async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(
     plane: Plane, node: FakeNode
 ) -> None:
     node.asks_twice = True
     with capture_logs() as logged:
         await plane.put_pin("p", wait="100ms")
-        await plane.until_fact("push.refused")
+        await plane.until_event("push.refused")
         await plane.put_quota("acme", 1)
         node.asks_twice = False
         await node.until(lambda: bool(node.pins))
@@ -154,11 +154,7 @@ async def test_a_node_that_asks_twice_for_bodies_is_refused_and_still_served(
     assert "task.failed" not in {line["event"] for line in logged}
     (push, *_) = (await _settled(plane, "type=pins&state=refused"))["items"]
     assert push["faults"] == [
-        {
-            "path": "",
-            "code": "refuse",
-            "message": "the last body of a snapshot was answered with NeedBodies",
-        }
+        {"path": "", "code": "refuse", "message": "the last body of a snapshot was answered with NeedBodies"}
     ]
 
 
@@ -182,16 +178,16 @@ async def test_a_restarted_node_that_remembers_is_left_alone(plane: Plane, node:
     assert len(node.received) == before
 
 
-async def test_drift_is_told_and_repaired(plane: Plane, node: FakeNode) -> None:
+async def test_drift_is_reported_and_repaired(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 7)
     good = node.observed["quotas"]
     node.drift("quotas")
-    event = await plane.until_fact("node.drifted")
+    event = await plane.until_event("node.drifted")
     assert event == {"type": "quotas", "generation": 1}
     await node.until(lambda: node.observed["quotas"] == good)
 
 
-async def test_a_restarted_plane_adopts_what_the_node_has(settings: Settings, node: FakeNode) -> None:
+async def test_a_restarted_plane_adopts_the_state_of_the_node(settings: Settings, node: FakeNode) -> None:
     async with serving(settings) as plane:
         await plane.put_quota("acme", 1)
         await plane.put_pin("p")
@@ -203,10 +199,10 @@ async def test_a_restarted_plane_adopts_what_the_node_has(settings: Settings, no
     assert len(node.received) == before
 
 
-async def test_what_was_committed_before_a_crash_is_pushed_after_it(
+async def test_changes_committed_before_a_crash_are_pushed_after_it(
     settings: Settings, node: FakeNode
 ) -> None:
-    """The commit happens in a process that has no push worker and then is gone, as by a kill in between."""
+    """The commit happens in a process that pushes nothing and then ends, as by a kill."""
     database = Database(settings.common.database_url)
     await migrate.upgrade(database)
     fleet, bus = Fleet(), EventBus()
@@ -220,8 +216,8 @@ async def test_what_was_committed_before_a_crash_is_pushed_after_it(
 
 
 async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: FakeNode) -> None:
-    held = Observed(9, "f" * 64, "another")
-    node.observed = {"quotas": held, "pins": held, "policies": held}
+    observed = Observed(9, "f" * 64, "another")
+    node.observed = {"quotas": observed, "pins": observed, "policies": observed}
     async with serving(settings) as plane:
         await plane.until_state("in_sync")
         assert node.received == []
@@ -229,13 +225,13 @@ async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: Fa
         assert [q.tenant for q in node.quotas] == ["acme"]
 
 
-async def test_a_database_that_was_set_back_overtakes_what_the_node_saw(
+async def test_a_database_that_was_set_back_overtakes_the_nodes_generation(
     settings: Settings, node: FakeNode
 ) -> None:
     async with serving(settings) as plane:
         answer = await plane.put_quota("acme", 1)
-        held = node.observed["quotas"]
-        node.observed["quotas"] = Observed(40, "f" * 64, held.store)
+        observed = node.observed["quotas"]
+        node.observed["quotas"] = Observed(40, "f" * 64, observed.store)
         node.quotas = []
         await node.until(lambda: bool(node.quotas))
         assert node.observed["quotas"].generation == 41
@@ -263,12 +259,12 @@ async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(
     parts, serves = plane.app.parts, False
     health = HealthChecks(parts.database, parts.progress, parts.fleet, lambda: serves)
     with pytest.raises(NotReady, match="the embedded data plane does not serve yet"):
-        await health.readiness(stranger=False)
+        await health.readiness(anonymous=False)
     await plane.until(lambda: parts.fleet.serves_at(node.control_url))
     serves = True
-    assert (await health.readiness(stranger=False)).status == "ready"
+    assert (await health.readiness(anonymous=False)).status == "ready"
     serves = False
-    assert (await health.readiness(stranger=False)).status == "ready", "a crash does not take the API away"
+    assert (await health.readiness(anonymous=False)).status == "ready", "a crash does not take the API away"
     parts.fleet.nodes["node-a"].stats = None
     assert not parts.fleet.serves_at(node.control_url), "as after a start, when the database knows the node"
 
@@ -311,7 +307,7 @@ async def test_the_whole_way_works_on_either_database(
 
 
 async def _settled(plane: Plane, query: str, holds=bool) -> dict:
-    """The journal, once the push that was just told is written down."""
+    """The journal, once the push that was just answered is written."""
     async with asyncio.timeout(WAIT_S):
         while True:
             answer = await plane.get(f"/api/v1/pushes?{query}")

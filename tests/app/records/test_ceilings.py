@@ -7,11 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy as sa
 
-from app.store.base import migrate
-from app.store.base.database import Database
-from tests.app.callers import asked, bearer, guarding, made
+from tests.app.callers import bearer, create_token, guarding, send
 from tests.app.command import larder
 from tests.app.plane import PIN, Plane
 
@@ -29,13 +26,13 @@ WITHIN: dict[str, Any] = {
 
 
 async def with_operator(plane: Plane) -> str:
-    return await made(plane, "acme-op", "operator", tenants=["acme"])
+    return await create_token(plane, "acme-op", "operator", tenants=["acme"])
 
 
 async def put(plane: Plane, token: str, path: str, **body: Any) -> httpx.Response:
-    answer = await asked(plane, token, "PUT", path, json=body)
+    answer = await send(plane, token, "PUT", path, json=body)
     if answer.status_code == 428:
-        answer = await asked(plane, token, "PUT", path, json=body, headers=ANY)
+        answer = await send(plane, token, "PUT", path, json=body, headers=ANY)
     return answer
 
 
@@ -46,33 +43,33 @@ async def test_without_a_ceiling_a_tenants_operator_may_not_change_its_quota(soc
         assert (refused.status_code, "larder ceilings set acme" in refused.json()["detail"]) == (403, True)
         await plane.put_quota("acme", 5, wait="")
         for method, body in (("PATCH", {"note": "x"}), ("DELETE", None)):
-            assert (await asked(plane, token, method, Q, json=body, headers=ANY)).status_code == 403
+            assert (await send(plane, token, method, Q, json=body, headers=ANY)).status_code == 403
         assert (await plane.get(Q))["limit_bytes"] == 5
         assert (await put(plane, token, "/api/v1/pins/p", **PIN, tenant="acme")).status_code == 201
 
 
-async def test_whom_a_ceiling_binds_may_read_it_and_no_other_and_change_none(socket_dir: Path) -> None:
+async def test_a_bound_caller_may_read_its_ceiling_and_no_other_and_change_none(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
-        none = await asked(plane, token, "GET", C)
+        none = await send(plane, token, "GET", C)
         assert (none.status_code, "may pin (soft and guaranteed)" in none.json()["detail"]) == (404, True)
         for tenant in ("acme", "rival"):
             body = {**CEILING, "note": "they pay late"}
             assert (await plane.http.put(f"/api/v1/ceilings/{tenant}", json=body)).status_code == 201
         whole = (await plane.http.get(C)).json()
         assert whole["note"] == "they pay late"
-        own = await asked(plane, token, "GET", C)
+        own = await send(plane, token, "GET", C)
         assert (own.json(), own.headers["etag"]) == ({**whole, "note": ""}, whole["etag"])
-        listed = (await asked(plane, token, "GET", "/api/v1/ceilings")).json()
+        listed = (await send(plane, token, "GET", "/api/v1/ceilings")).json()
         assert listed == {"items": [{**whole, "note": ""}], "total": 1, "next_cursor": ""}
-        assert (await asked(plane, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
+        assert (await send(plane, token, "GET", "/api/v1/ceilings/rival")).status_code == 403
         for method, change in (("PUT", CEILING), ("PATCH", {"note": "x"}), ("DELETE", None)):
-            assert (await asked(plane, token, method, C, json=change, headers=ANY)).status_code == 403
-        viewer = await made(plane, "viewer")
-        assert (await asked(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
+            assert (await send(plane, token, method, C, json=change, headers=ANY)).status_code == 403
+        viewer = await create_token(plane, "viewer")
+        assert (await send(plane, viewer, "GET", "/api/v1/ceilings")).json()["total"] == 2
 
 
-async def test_a_ceiling_bounds_each_field_and_what_means_unbounded_is_above_it(socket_dir: Path) -> None:
+async def test_a_ceiling_bounds_each_field_and_unbounded_values_exceed_it(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         assert (await plane.http.put(C, json=CEILING)).status_code == 201
@@ -85,12 +82,12 @@ async def test_a_ceiling_bounds_each_field_and_what_means_unbounded_is_above_it(
             refused = await put(plane, token, Q, **{**WITHIN, field: above})
             assert refused.status_code == 403, (field, above, refused.text)
             assert refused.json()["errors"][0]["path"] == field
-            patched = await asked(plane, token, "PATCH", Q, json={field: above}, headers=ANY)
+            patched = await send(plane, token, "PATCH", Q, json={field: above}, headers=ANY)
             assert patched.status_code == 403, (field, above, patched.text)
         for left_out in ("limit_bytes", "pin_budget_bytes", "store_rate_bytes"):
             body = {name: value for name, value in WITHIN.items() if name != left_out}
             assert (await put(plane, token, Q, **body)).status_code == 403, left_out
-        assert (await asked(plane, token, "DELETE", Q, headers=ANY)).status_code == 403
+        assert (await send(plane, token, "DELETE", Q, headers=ANY)).status_code == 403
         lower = await put(plane, token, Q, **{**WITHIN, "limit_bytes": "2GiB"})
         assert (lower.status_code, lower.json()["limit_bytes"]) == (200, 2 << 30)
 
@@ -102,7 +99,7 @@ LEFT_OUT: tuple[tuple[str, Any, Any, Any], ...] = (
 """Field, what it is, something lower, and something higher."""
 
 
-async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_dir: Path) -> None:
+async def test_fields_that_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         named = (await plane.http.put(C, json={"note": "nothing is theirs to raise"})).json()
@@ -115,17 +112,17 @@ async def test_what_a_ceiling_leaves_out_may_be_lowered_and_not_raised(socket_di
         assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, (
             "they had no limit, now they have one"
         )
-        assert (await asked(plane, token, "DELETE", Q, headers=ANY)).status_code == 403, "that would lift it"
+        assert (await send(plane, token, "DELETE", Q, headers=ANY)).status_code == 403, "that would lift it"
         whole = {field: now for field, now, _, _ in LEFT_OUT}
         await plane.http.put(Q, json=whole, headers=ANY)
         for field, now, lower, higher in LEFT_OUT:
             for value, expected in ((higher, 403), (now, 200), (lower, 200), (now, 403)):
-                answer = await asked(plane, token, "PATCH", Q, json={field: value}, headers=ANY)
+                answer = await send(plane, token, "PATCH", Q, json={field: value}, headers=ANY)
                 assert answer.status_code == expected, (field, value, answer.text)
             await plane.http.put(Q, json=whole, headers=ANY)
 
 
-async def test_no_bound_at_all_has_to_be_said_and_is_shown(socket_dir: Path) -> None:
+async def test_no_bound_at_all_must_be_explicit_and_is_shown(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         both = await plane.http.put(C, json={"max_weight": 2, "no_bound": ["max_weight"]})
@@ -143,7 +140,9 @@ async def test_no_bound_at_all_has_to_be_said_and_is_shown(socket_dir: Path) -> 
         assert (closed["max_limit_bytes"], closed["no_bound"]) == (None, [])
 
 
-async def test_the_command_line_says_what_has_no_bound_and_what_may_not_be_raised(plane: Plane) -> None:
+async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_not_be_raised(
+    plane: Plane,
+) -> None:
     code, out, err = await larder(plane, "ceilings", "set", "acme", "--limit", "8GiB", "--weight", "none")
     assert (code, err) == (0, "")
     assert (
@@ -159,52 +158,31 @@ async def test_the_command_line_says_what_has_no_bound_and_what_may_not_be_raise
         plane, "ceilings", "set", "acme", "--weight", "2", "--ttl", "7d", "--floor", "none"
     )
     assert out == "acme: ceiling set; no bound for floor; pin budget, store rate may not be raised\n"
-    kept = await plane.get(C)
-    assert (kept["max_limit_bytes"], kept["max_weight"], kept["no_bound"]) == (
+    stored = await plane.get(C)
+    assert (stored["max_limit_bytes"], stored["max_weight"], stored["no_bound"]) == (
         8 << 30,
         2,
         ["max_floor_bytes"],
     )
 
 
-async def test_ceilings_of_before_mean_the_same_after_the_upgrade(
-    socket_dir: Path, empty_database_url: str
-) -> None:
-    database = Database(empty_database_url)
-    await migrate.upgrade(database, "0004")
-    async with database.write() as session:
-        await session.execute(
-            sa.text(
-                "INSERT INTO ceilings (tenant, max_limit_bytes, note, revision, created_at, updated_at) "
-                "VALUES ('acme', 7, '', 1, 1, 1)"
-            )
-        )
-    await database.close()
-    async with guarding(socket_dir, empty_database_url) as plane:
-        held = await plane.get(C)
-        assert held["max_limit_bytes"] == 7
-        assert sorted(held["no_bound"]) == sorted(
-            ["max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes", "max_ttl_s"]
-        )
-
-
-async def test_what_an_admin_gave_above_the_ceiling_stays_when_something_else_changes(
+async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(
     socket_dir: Path,
 ) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         await plane.http.put(C, json={"max_limit_bytes": 10})
         await plane.put_quota("acme", 50, wait="")
-        noted = await asked(plane, token, "PATCH", Q, json={"note": "ours"}, headers=ANY)
+        noted = await send(plane, token, "PATCH", Q, json={"note": "ours"}, headers=ANY)
         assert (noted.status_code, noted.json()["limit_bytes"]) == (200, 50)
         assert (
-            await asked(plane, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)
+            await send(plane, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)
         ).status_code == 403
         assert (
-            await asked(plane, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)
+            await send(plane, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)
         ).status_code == 200
         assert (
-            await asked(plane, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)
+            await send(plane, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)
         ).status_code == 403
 
 
@@ -229,34 +207,32 @@ async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Pa
         await plane.put_quota("acme", 5, wait="")
         await plane.put_pin("secret-pin", wait="", tenant="acme")
         await plane.http.put(C, json=CEILING)
-        token = await made(plane, "other", "operator", tenants=["other", "_default"])
+        token = await create_token(plane, "other", "operator", tenants=["other", "_default"])
         for method, path in (("GET", Q), ("PUT", Q), ("PATCH", Q), ("DELETE", Q)):
             body = None if method in ("GET", "DELETE") else {"limit_bytes": 1}
-            assert (await asked(plane, token, method, path, json=body, headers=ANY)).status_code == 403
+            assert (await send(plane, token, method, path, json=body, headers=ANY)).status_code == 403
         for path in ("/api/v1/quotas", "/api/v1/pins"):
-            listed = (await asked(plane, token, "GET", path)).json()
+            listed = (await send(plane, token, "GET", path)).json()
             assert (listed["items"], listed["total"]) == ([], 0)
-        assert (await asked(plane, token, "GET", "/api/v1/pins/secret-pin")).status_code == 404
-        assert (
-            await asked(plane, token, "DELETE", "/api/v1/pins/secret-pin", headers=ANY)
-        ).status_code == 404
+        assert (await send(plane, token, "GET", "/api/v1/pins/secret-pin")).status_code == 404
+        assert (await send(plane, token, "DELETE", "/api/v1/pins/secret-pin", headers=ANY)).status_code == 404
         taken = await put(plane, token, "/api/v1/pins/secret-pin", **PIN, tenant="other")
         assert (taken.status_code, "acme" in taken.text) == (403, False)
         assert (await put(plane, token, "/api/v1/pins/mine", **PIN, tenant="acme")).status_code == 403
         for method, path in (("GET", C), ("GET", "/api/v1/tokens"), ("POST", "/api/v1/actions/demote")):
             scope = {"tenant": "acme"} if method == "POST" else None
-            assert (await asked(plane, token, method, path, json=scope)).status_code == 403
-        overview = await asked(plane, token, "GET", "/api/v1/overview")
+            assert (await send(plane, token, method, path, json=scope)).status_code == 403
+        overview = await send(plane, token, "GET", "/api/v1/overview")
         assert overview.status_code == 200
         assert "acme" not in overview.text
         assert "secret-pin" not in overview.text
         for path in ("/api/v1/policies", "/api/v1/audit"):
-            assert (await asked(plane, token, "GET", path)).status_code == 403
+            assert (await send(plane, token, "GET", path)).status_code == 403
 
 
-async def test_a_stream_of_a_limited_caller_tells_of_its_tenants_alone(socket_dir: Path) -> None:
+async def test_a_stream_of_a_limited_caller_has_its_tenants_alone(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "other", tenants=["other"])
+        token = await create_token(plane, "other", tenants=["other"])
         async with plane.http.stream("GET", "/api/v1/events", headers=bearer(token)) as stream:
             lines = stream.aiter_lines()
             while await anext(lines) != "event: overview":

@@ -1,11 +1,11 @@
-"""Who says whose a record is: not those whom the owner's file would set free of it."""
+"""Owners of records: a record's owner is set by documents and unlimited callers alone."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.plane import PIN, Plane, serving, settings_in
 
 pytestmark = pytest.mark.anyio
@@ -19,10 +19,10 @@ def document(owner: str, **sections: Any) -> dict[str, Any]:
 
 async def operator(plane: Plane) -> str:
     await plane.http.put("/api/v1/ceilings/acme", json=CEILING)
-    return await made(plane, "op", "operator", tenants=["acme"])
+    return await create_token(plane, "op", "operator", tenants=["acme"])
 
 
-async def test_a_limited_caller_neither_sets_nor_changes_whose_a_record_is(socket_dir: Path) -> None:
+async def test_a_limited_caller_neither_sets_nor_changes_owners(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await operator(plane)
         pin = {**PIN, "tenant": "acme"}
@@ -31,17 +31,17 @@ async def test_a_limited_caller_neither_sets_nor_changes_whose_a_record_is(socke
         ]  # fmt: skip
         for path, body in new:
             for owner in ("boot", "team"):
-                refused = await asked(plane, token, "PUT", path, json={**body, "managed_by": owner})
+                refused = await send(plane, token, "PUT", path, json={**body, "managed_by": owner})
                 assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, "managed_by")
             assert (await plane.http.put(path, json={**body, "managed_by": "team"})).status_code == 201
             for patch in ({"managed_by": ""}, {"managed_by": "boot"}, {"managed_by": "other"}):
-                refused = await asked(plane, token, "PATCH", path, json=patch, headers=ANY)
+                refused = await send(plane, token, "PATCH", path, json=patch, headers=ANY)
                 assert refused.status_code == 403, refused.text
                 assert refused.json()["errors"][0]["path"] == "managed_by"
-            refused = await asked(plane, token, "PUT", path, json=body, headers=ANY)
+            refused = await send(plane, token, "PUT", path, json=body, headers=ANY)
             assert "expected 'team', as it is" in refused.json()["detail"], "left out is nobody's"
-            kept = await asked(plane, token, "PATCH", path, json={"note": "n"}, headers=ANY)
-            assert (kept.status_code, kept.json()["managed_by"]) == (200, "team")
+            response = await send(plane, token, "PATCH", path, json={"note": "n"}, headers=ANY)
+            assert (response.status_code, response.json()["managed_by"]) == (200, "team")
 
 
 async def test_a_limited_caller_applies_its_own_documents_and_takes_nothing_over(socket_dir: Path) -> None:
@@ -51,7 +51,7 @@ async def test_a_limited_caller_applies_its_own_documents_and_takes_nothing_over
         pins = {"mine": {**PIN, "tenant": "acme"}}
 
         async def apply(body: dict[str, Any], **more: Any) -> Any:
-            return await asked(plane, token, "POST", "/api/v1/apply", json={"document": body, **more})
+            return await send(plane, token, "POST", "/api/v1/apply", json={"document": body, **more})
 
         for owner in ("us", ""):
             for take_over, status in ((False, 409), (True, 403)):
@@ -68,7 +68,7 @@ async def test_a_limited_caller_applies_its_own_documents_and_takes_nothing_over
         assert (await apply(document("us"), prune=True)).json()["deleted"] == 1
 
 
-async def test_nobody_makes_a_record_the_start_files_own_over_the_api(plane: Plane) -> None:
+async def test_no_caller_makes_a_record_the_start_files_own_over_the_api(plane: Plane) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "quotas/a": {"limit_bytes": 1}, "pins/a": PIN, "policies/default": {"algorithm": "arc"},
     }  # fmt: skip
@@ -92,33 +92,33 @@ async def test_the_start_file_keeps_its_own_and_an_admin_may_take_them_from_it(s
         for tenant in ("acme", "b"):
             assert (await plane.get(f"/api/v1/quotas/{tenant}"))["managed_by"] == "boot"
         patch = {"note": "n"}
-        kept = await plane.http.patch("/api/v1/quotas/acme", json=patch, headers=ANY)
-        assert (kept.status_code, kept.json()["managed_by"]) == (200, "boot")
+        response = await plane.http.patch("/api/v1/quotas/acme", json=patch, headers=ANY)
+        assert (response.status_code, response.json()["managed_by"]) == (200, "boot")
         taken = await plane.http.patch("/api/v1/quotas/acme", json={"managed_by": "team"}, headers=ANY)
         assert taken.status_code == 200
 
 
-async def test_labels_of_nodes_are_not_asked_for_by_a_limited_callers_pins(socket_dir: Path) -> None:
+async def test_pins_of_a_limited_caller_do_not_read_labels_of_nodes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await operator(plane)
         pin, at = {**PIN, "tenant": "acme"}, "/api/v1/pins/mine"
         picky = {**pin, "selector": {"zone": "eu"}}
-        refused = await asked(plane, token, "PUT", at, json=picky)
+        refused = await send(plane, token, "PUT", at, json=picky)
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, "selector")
         body = {"document": document("us", pins={"mine": picky}), "dry_run": True}
-        refused = await asked(plane, token, "POST", "/api/v1/apply", json=body)
+        refused = await send(plane, token, "POST", "/api/v1/apply", json=body)
         assert refused.json()["errors"][0]["path"] == "pins.mine.selector"
-        assert (await asked(plane, token, "PUT", at, json=pin)).status_code == 201
+        assert (await send(plane, token, "PUT", at, json=pin)).status_code == 201
         for selector, status in (({"zone": "eu"}, 403), ({}, 200), (None, 200)):
             patch = {"selector": selector}
-            answer = await asked(plane, token, "PATCH", at, json=patch, headers=ANY)
+            answer = await send(plane, token, "PATCH", at, json=patch, headers=ANY)
             assert answer.status_code == status, answer.text
         assert (await plane.http.patch(at, json={"selector": {"zone": "eu"}}, headers=ANY)).status_code == 200
-        kept = await asked(plane, token, "PATCH", at, json={"note": "n"}, headers=ANY)
-        assert (kept.status_code, kept.json()["selector"]) == (200, {"zone": "eu"})
+        response = await send(plane, token, "PATCH", at, json={"note": "n"}, headers=ANY)
+        assert (response.status_code, response.json()["selector"]) == (200, {"zone": "eu"})
 
 
-async def test_generations_of_the_fleet_are_not_told_to_limited_callers(socket_dir: Path) -> None:
+async def test_generations_of_the_fleet_are_hidden_from_limited_callers(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await operator(plane)
         await plane.http.put("/api/v1/quotas/other", json={"limit_bytes": 5})
@@ -127,8 +127,8 @@ async def test_generations_of_the_fleet_are_not_told_to_limited_callers(socket_d
             ("GET", "/api/v1/export", {}), ("POST", "/api/v1/apply", {"json": body}),
             ("POST", "/api/v1/apply", {"json": {**body, "dry_run": False}}),
         ):  # fmt: skip
-            answer = await asked(plane, token, method, path, **more)
+            answer = await send(plane, token, method, path, **more)
             assert (answer.status_code, answer.json()["generations"]) == (200, {})
-        guess = await asked(plane, token, "POST", "/api/v1/apply", json={**body, "expect": {"quotas": 0}})
+        guess = await send(plane, token, "POST", "/api/v1/apply", json={**body, "expect": {"quotas": 0}})
         assert (guess.status_code, guess.json()["errors"][0]["path"]) == (403, "expect")
         assert (await plane.get("/api/v1/export"))["generations"]["quotas"] == 1

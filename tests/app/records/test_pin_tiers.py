@@ -5,18 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from app.store.base import migrate
-from app.store.base.database import Database
 from dataplane.protocol.control.records import PinSpec
 from dataplane.protocol.events import GpuCopyPoolFailed
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pins import GpuCopyPoolStats, PinStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, Plane, serving, settings_in
+from tests.app.plane import PIN, Plane
 
 pytestmark = pytest.mark.anyio
 
@@ -42,15 +39,15 @@ def gpu_pin(name: str, gpu_copies: int, resident: int = 2, **more: Any) -> PinSt
     return PinStats(name, resident=resident, gpu_copies=gpu_copies, **of)
 
 
-async def tell(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[GpuCopyPoolStats]) -> None:
+async def report(plane: Plane, node: FakeNode, pins: list[PinStats], pools: list[GpuCopyPoolStats]) -> None:
     """Let the node say this of itself, and wait until it is heard."""
     node.stats = msgspec.structs.replace(node.stats, pins=pins, gpu_copy_pools=pools)
 
-    def heard(stats: NodeStats) -> bool:
+    def arrived(stats: NodeStats) -> bool:
         same = (stats.pins, stats.gpu_copy_pools) == (pins, pools)
         return same and (stats.node, stats.gpu_copy_pool_bytes) == (node.name, node.stats.gpu_copy_pool_bytes)
 
-    await plane.until(lambda: any(heard(stats) for stats in plane.app.parts.fleet.stats()))
+    await plane.until(lambda: any(arrived(stats) for stats in plane.app.parts.fleet.stats()))
 
 
 def effect(pin: dict[str, Any], node: str | None = None) -> tuple[str, str]:
@@ -64,7 +61,7 @@ async def patched(plane: Plane, name: str, **fields: Any) -> Any:
     return await plane.http.patch(f"/api/v1/pins/{name}?wait=30s", json=fields, headers={"If-Match": "*"})
 
 
-async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_is_pushed(
+async def test_a_pin_is_in_the_pool_alone_unless_its_tier_is_gpu_and_a_change_is_pushed(
     plane: Plane, node: FakeNode
 ) -> None:
     first = await plane.put_pin("p")
@@ -90,13 +87,13 @@ async def test_a_pin_is_in_the_pool_alone_unless_it_says_gpu_and_a_change_of_it_
     assert shown == {"p": "gpu", "ends": "gpu"}
 
 
-async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane: Plane) -> None:
-    said = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
+async def test_an_unknown_tier_is_refused_by_field_with_the_known_ones(plane: Plane) -> None:
+    errors = [{"path": "tier", "message": "expected one of host, gpu, got 'disk'"}]
     put = await plane.http.put("/api/v1/pins/p", json={**PIN, "tier": "disk"})
-    assert (put.status_code, put.json()["errors"]) == (422, said)
+    assert (put.status_code, put.json()["errors"]) == (422, errors)
     await plane.put_pin("p")
     change = await patched(plane, "p", tier="disk")
-    assert (change.status_code, change.json()["errors"]) == (422, said)
+    assert (change.status_code, change.json()["errors"]) == (422, errors)
     listed = await plane.http.get("/api/v1/pins?tier=disk")
     assert (listed.status_code, listed.json()["errors"]) == (
         422,
@@ -104,7 +101,7 @@ async def test_a_tier_that_is_none_is_refused_by_field_with_those_that_are(plane
     )
     document = {"apiVersion": "larder/v1", "pins": {"q": {**PIN, "tier": "disk"}}}
     applied = await plane.http.post("/api/v1/apply", json={"document": document})
-    assert applied.json()["errors"] == [{"path": "pins.q.tier", "message": said[0]["message"]}]
+    assert applied.json()["errors"] == [{"path": "pins.q.tier", "message": errors[0]["message"]}]
     dry = await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "disk"}}})
     assert (dry.status_code, dry.json()["errors"][0]["path"]) == (422, "pins[...].tier")
 
@@ -136,7 +133,7 @@ async def test_a_document_sets_the_tier_shows_a_change_of_it_and_is_exported_aga
     assert (await plane.get("/api/v1/pins/a"))["tier"] == "host"
 
 
-async def test_a_dry_run_asks_nodes_about_the_tier_too(plane: Plane, node: FakeNode) -> None:
+async def test_a_dry_run_includes_the_tier_on_nodes(plane: Plane, node: FakeNode) -> None:
     await plane.http.post("/api/v1/actions/dry-run", json={"pins": {"q": {**PIN, "tier": "gpu"}}})
     tried = node.received[-1]
     assert tried.dry_run
@@ -144,16 +141,14 @@ async def test_a_dry_run_asks_nodes_about_the_tier_too(plane: Plane, node: FakeN
     assert [(spec.name, spec.tier) for spec in specs] == [("q", "gpu")]
 
 
-async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is_said(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_reports_of_gpu_copies_are_summed_and_missing_ones_shown(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
-    await tell(plane, node, [gpu_pin("p", 0, resident=0)], [])
+    await report(plane, node, [gpu_pin("p", 0, resident=0)], [])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), effect(pin, "node-a")) == (("False", "NoGpuCopyPool"), ("False", "NoGpuCopyPool"))
     assert "keeps GPU copies: gpu_pool_bytes is 0 there;" in pin["status"]["conditions"][-1]["message"]
     assert pin["status"]["applied"] is True
-    await tell(plane, node, [gpu_pin("p", 1)], [pool(gpu_copies=1)])
+    await report(plane, node, [gpu_pin("p", 1)], [pool(gpu_copies=1)])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies"], pin["gpu_copy_bytes"]) == (("False", "FewGpuCopies"), 1, 9)
     since = pin["status"]["conditions"][-1]["since"]
@@ -172,21 +167,21 @@ async def test_what_nodes_tell_of_gpu_copies_is_summed_up_and_what_is_missing_is
         "only_in_tiers": 0,
         "not_loaded": "",
     }
-    await tell(plane, node, [gpu_pin("p", 4)], [pool(), pool()])
+    await report(plane, node, [gpu_pin("p", 4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["summary"].endswith("4 GPU copies")) == (("True", "Effective"), True)
-    await tell(plane, node, [gpu_pin("p", 1)], [pool()])
+    await report(plane, node, [gpu_pin("p", 1)], [pool()])
     assert (await plane.get("/api/v1/pins/p"))["status"]["conditions"][-1]["since"] > since
-    await tell(plane, node, [gpu_pin("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
+    await report(plane, node, [gpu_pin("p", 3, gpu_copies_wanted=4)], [pool(), pool()])
     pin = await plane.get("/api/v1/pins/p")
     assert (effect(pin), pin["gpu_copies_wanted"]) == (("False", "FewGpuCopies"), 4)
-    await tell(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], [pool()])
+    await report(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], [pool()])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
-    await tell(plane, node, [gpu_pin("p", 0, tier="host")], [])
+    await report(plane, node, [gpu_pin("p", 0, tier="host")], [])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
 
 
-async def test_why_no_gpu_of_a_node_keeps_gpu_copies_is_said(plane: Plane, node: FakeNode) -> None:
+async def test_reasons_why_a_gpu_has_no_gpu_copies_are_shown(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p", tier="gpu")
     refused = pool(problem="the driver is too old", gpu_copies=0, used_bytes=0)
     for pools, size, why in (
@@ -195,14 +190,14 @@ async def test_why_no_gpu_of_a_node_keeps_gpu_copies_is_said(plane: Plane, node:
         ([refused, refused], 4096, "the driver is too old"),
     ):
         node.stats = msgspec.structs.replace(node.stats, gpu_copy_pool_bytes=size)
-        await tell(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], pools)
+        await report(plane, node, [gpu_pin("p", 0, gpu_copies_wanted=0)], pools)
         pin = await plane.get("/api/v1/pins/p")
         assert effect(pin) == ("False", "NoGpuCopyPool")
         expected = f"no GPU of node-a keeps GPU copies: {why}; blocks are read from the node's pool"
         assert pin["status"]["conditions"][-1]["message"].endswith(expected)
-    await tell(plane, node, [gpu_pin("p", 1)], [refused, pool(readers=1)])
+    await report(plane, node, [gpu_pin("p", 1)], [refused, pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("False", "FewGpuCopies")
-    await tell(plane, node, [gpu_pin("p", 2)], [pool(readers=1)])
+    await report(plane, node, [gpu_pin("p", 2)], [pool(readers=1)])
     assert effect(await plane.get("/api/v1/pins/p")) == ("True", "Effective")
     (shown,) = (await plane.get("/api/v1/nodes"))["items"]
     assert shown["stats"]["gpu_copy_pool_bytes"] == 4096
@@ -219,41 +214,39 @@ async def test_machines_without_gpus_lack_nothing_while_another_has_the_gpu_copi
         second = type(parts.fleet.nodes["node-a"])("node-b", "ipc:///nowhere", observed=dict(node.observed))
         parts.fleet.nodes["node-b"] = second
         parts.fleet.heartbeat("node-b", bare, 0.0, bare.at)
-        await tell(plane, node, [gpu_pin("p", 2)], [pool()])
+        await report(plane, node, [gpu_pin("p", 2)], [pool()])
         status = parts.progress.status("pins", 1, name="p")
         effective = {name: on.conditions[1] for name, on in status.nodes.items()}
         assert {name: (each.status, each.reason) for name, each in effective.items()} == {
             "node-a": ("True", "Effective"),
             "node-b": ("True", "Effective"),
         }
-        await tell(plane, node, [gpu_pin("p", 0)], [])
+        await report(plane, node, [gpu_pin("p", 0)], [])
         status = parts.progress.status("pins", 1, name="p")
         assert {on.conditions[1].reason for on in status.nodes.values()} == {"NoGpuCopyPool"}
 
 
-async def test_pools_on_gpus_are_shown_with_their_node_and_to_nobody_who_is_limited_to_tenants(
+async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alone(
     socket_dir: Path, node: FakeNode
 ) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         await plane.put_pin("p", tenant="acme", tier="gpu")
-        await tell(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
+        await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", readers=3)])
         await node.publish(GpuCopyPoolFailed(1.0, DEVICE, "out of memory"))
-        assert (await plane.until_fact("gpu_copy_pool.failed"))["reason"] == "out of memory"
+        assert (await plane.until_event("gpu_copy_pool.failed"))["reason"] == "out of memory"
         (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["gpu_copy_pools"]
         assert (shown["device"], shown["problem"], shown["readers"]) == (DEVICE, "out of memory", 3)
-        token = await made(plane, "op", "operator", tenants=["acme"])
+        token = await create_token(plane, "op", "operator", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview", "/api/v1/pins/p"):
-            answer = await asked(plane, token, "GET", path)
+            answer = await send(plane, token, "GET", path)
             assert answer.status_code == 200
             assert [text for text in (DEVICE, "H200", "out of memory") if text in answer.text] == [], path
-        pin = (await asked(plane, token, "GET", "/api/v1/pins/p")).json()
+        pin = (await send(plane, token, "GET", "/api/v1/pins/p")).json()
         assert (pin["tier"], pin["gpu_copies"], effect(pin)) == ("gpu", 1, ("False", "FewGpuCopies"))
 
 
-async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Plane, node: FakeNode) -> None:
     pins = [gpu_pin(f"p{number:02}", number, resident=60) for number in range(60)]
     pins += [gpu_pin("other", 7, resident=1), gpu_pin("plain", 0, tier="host")]
     counters = {
@@ -263,9 +256,8 @@ async def test_a_scrape_tells_of_each_gpu_and_of_the_pins_with_most_gpu_copies(
         "read_blocks": 3,
         "failed_copies": 1,
     }
-    await tell(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
-    text = (await plane.http.get("/metrics")).text
-    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+    await report(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
+    samples = await plane.samples()
     of = {"node": "node-a", "device": DEVICE}
     numbers = {s.name.removeprefix("larder_gpu_copy_pool_"): s.value for s in samples if s.labels == of}
     assert numbers == {
@@ -288,15 +280,15 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert node.pins[0].tier == "gpu"
     code, out, _ = await larder(plane, "pins", "set", "p", *pin, "--note", "n", "--wait", "30s")
     assert (code, "tier gpu" in out, node.pins[0].tier) == (0, True, "gpu")
-    await tell(plane, node, [gpu_pin("p", 0)], [])
+    await report(plane, node, [gpu_pin("p", 0)], [])
     _, out, _ = await larder(plane, "pins", "set", "p", "--note", "again", "--wait", "30s")
     assert "not effective: on 0 of 1 nodes; no GPU of node-a keeps GPU copies" in out
     _, out, _ = await larder(plane, "nodes", "gpus")
     assert "no GPU keeps GPU copies: gpu_pool_bytes is 0" in out
     for used, state in ((4096, "full"), (2048, "not all fit")):
-        await tell(plane, node, [gpu_pin("p", 1)], [pool(wanted=9, used_bytes=used)])
+        await report(plane, node, [gpu_pin("p", 1)], [pool(wanted=9, used_bytes=used)])
         assert state in (await larder(plane, "nodes", "gpus"))[1]
-    await tell(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
+    await report(plane, node, [gpu_pin("p", 1)], [pool(problem="out of memory", leaving_bytes=1 << 20)])
     for command in (("pins", "-o", "wide"), ("pins", "--tier", "gpu", "-o", "wide"), ("status",)):
         assert "gpu (1 GPU copy)" in (await larder(plane, *command))[1], command
     assert "p " not in (await larder(plane, "pins", "list", "--tier", "host"))[1]
@@ -309,21 +301,3 @@ async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Pl
     assert (code, "'disk' is not one of 'host', 'gpu'" in err) == (2, True)
     assert (await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s"))[0] == 0
     assert [pin.tier for pin in node.pins] == ["host"]
-
-
-async def test_a_release_that_knows_no_tiers_goes_on_with_its_database_and_back(
-    socket_dir: Path, database_url: str, node: FakeNode
-) -> None:
-    settings = settings_in(socket_dir, database_url)
-    async with serving(settings) as plane:
-        await plane.until_state("in_sync")
-        await plane.put_pin("p", tier="gpu")
-    database = Database(database_url)
-    await migrate.downgrade(database, "0005")
-    await migrate.upgrade(database)
-    await migrate.check(database)
-    await database.close()
-    async with serving(settings) as plane:
-        await plane.until_state("in_sync")
-        assert (await plane.get("/api/v1/pins/p"))["tier"] == "host"
-        assert [pin.tier for pin in node.pins] == ["host"]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.push.ledger import Ledger
+from app.push.node_journal import NodeJournal
 from dataplane.protocol.stats.pins import PinStats
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane
@@ -25,7 +25,7 @@ async def test_strength_and_refresh_reach_the_node(plane: Plane, node: FakeNode)
     assert (pin.strength, pin.refresh_s, pin.expires_at) == ("permanent", None, None)
 
 
-async def test_an_end_that_cannot_be_is_refused_by_field(plane: Plane) -> None:
+async def test_an_invalid_end_is_refused_by_field(plane: Plane) -> None:
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"refresh_on_hit": True}, ["refresh_on_hit"]),
         ({"refresh_on_hit": True, "expires_at": time.time() + 60}, ["refresh_on_hit"]),
@@ -41,7 +41,9 @@ async def test_an_end_that_cannot_be_is_refused_by_field(plane: Plane) -> None:
         assert [error["path"] for error in response.json()["errors"]] == paths
 
 
-async def test_a_pin_that_hits_refresh_ends_when_the_last_node_says(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_that_hits_refresh_ends_by_the_last_report_of_a_node(
+    plane: Plane, node: FakeNode
+) -> None:
     put = await plane.put_pin("p", ttl_s=0.3, refresh_on_hit=True)
     later = time.time() + 100
     stats = PinStats("p", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1, expires_at=later)
@@ -57,7 +59,7 @@ async def test_a_pin_that_hits_refresh_ends_when_the_last_node_says(plane: Plane
     assert (await plane.get("/api/v1/pins/p"))["expired"] is True
 
 
-async def test_a_fixed_end_is_what_was_put_whatever_nodes_say(plane: Plane, node: FakeNode) -> None:
+async def test_a_fixed_end_is_independent_of_reports_of_nodes(plane: Plane, node: FakeNode) -> None:
     put = await plane.put_pin("p", ttl_s=60)
     stats = PinStats("p", resolved=2, resident=2, bytes=9, guaranteed=2, expires_at=put["expires_at"] + 5)
     node.stats = msgspec.structs.replace(node.stats, pins=[stats])
@@ -65,7 +67,7 @@ async def test_a_fixed_end_is_what_was_put_whatever_nodes_say(plane: Plane, node
     assert (await plane.get("/api/v1/pins/p"))["expires_at"] == put["expires_at"]
 
 
-async def test_what_hits_did_to_an_end_outlives_the_process_that_saw_them(
+async def test_an_end_that_hits_moved_outlives_the_process_that_saw_them(
     plane: Plane, node: FakeNode
 ) -> None:
     put = await plane.put_pin("p", ttl_s=60, refresh_on_hit=True)
@@ -90,12 +92,12 @@ async def test_what_hits_did_to_an_end_outlives_the_process_that_saw_them(
 
 
 async def test_an_end_is_written_down_when_it_has_moved_far(plane: Plane) -> None:
-    ledger = Ledger(plane.app.parts.database)
+    journal = NodeJournal(plane.app.parts.database)
     put = await plane.put_pin("p", ttl_s=1000, refresh_on_hit=True)
-    heard_at = put["updated_at"] + 2000
-    assert await ledger.move_ends({"p": put["expires_at"] + 400}, heard_at, 300) == []
-    assert await ledger.move_ends({"p": put["expires_at"] + 600}, put["updated_at"] - 1, 300) == []
-    assert await ledger.move_ends({"p": put["expires_at"] + 600, "gone": 9e9}, heard_at, 300) == ["p"]
+    reported_at = put["updated_at"] + 2000
+    assert await journal.move_ends({"p": put["expires_at"] + 400}, reported_at, 300) == []
+    assert await journal.move_ends({"p": put["expires_at"] + 600}, put["updated_at"] - 1, 300) == []
+    assert await journal.move_ends({"p": put["expires_at"] + 600, "gone": 9e9}, reported_at, 300) == ["p"]
     assert (await plane.get("/api/v1/pins/p"))["expires_at"] == put["expires_at"] + 600
 
 

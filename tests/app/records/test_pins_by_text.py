@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,8 +13,7 @@ from dataplane.client import Client, attach
 from dataplane.protocol.keys import chain
 from dataplane.protocol.stats.pins import PinStats
 from tests.app.fake_node import FakeNode
-from tests.app.plane import PIN, TOKENS, Plane
-from tests.app.real_node import governing
+from tests.app.plane import TOKENS, Plane
 from tests.app.tokenizer_files import BOS, END, TEMPLATE, text, words
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
@@ -25,7 +22,12 @@ pytestmark = pytest.mark.anyio
 PAGE = 4096
 CHUNK = 4
 P = "/api/v1/pins/p"
-SAID = list(range(100, 141))
+PROMPT = list(range(100, 141))
+
+
+@pytest.fixture
+def data_plane_settings() -> dict[str, str]:
+    return {"pool_bytes": "2MiB", "dataplane__segment_bytes": "2MiB"}
 
 
 async def register(plane: Plane, model: str = "m", **fields: Any) -> str:
@@ -49,11 +51,9 @@ async def put(plane: Plane, status: int = 201, **fields: Any) -> Any:
     return response.json()
 
 
-async def test_a_text_is_pinned_by_the_keys_that_engines_give_its_tokens(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_text_is_pinned_by_the_keys_of_its_tokens_in_engines(plane: Plane, node: FakeNode) -> None:
     digest = await register(plane)
-    answer = await put(plane, text=text(SAID))
+    answer = await put(plane, text=text(PROMPT))
     assert (answer["key_count"], answer["tenant"], answer["model"]) == (10, "acme", "m")
     assert answer["origin"] == {
         "source": "text",
@@ -63,22 +63,22 @@ async def test_a_text_is_pinned_by_the_keys_that_engines_give_its_tokens(
         "tokenizer": {"name": "t", "digest": digest},
     }
     (pin,) = node.pins
-    assert node.bodies[pin.keys_digest] == b"".join(chain(SAID, "acme", chunk_tokens=CHUNK))
-    by_tokens = await put(plane, 200, tokens=SAID)
+    assert node.bodies[pin.keys_digest] == b"".join(chain(PROMPT, "acme", chunk_tokens=CHUNK))
+    by_tokens = await put(plane, 200, tokens=PROMPT)
     assert by_tokens["keys_digest"] == answer["keys_digest"]
     assert (by_tokens["origin"]["source"], by_tokens["origin"]["tokenizer"]) == ("tokens", None)
 
 
 async def test_messages_are_pinned_as_the_chat_template_writes_them(plane: Plane, node: FakeNode) -> None:
     await register(plane)
-    await put(plane, messages=[{"role": "system", "content": text(SAID)}])
+    await put(plane, messages=[{"role": "system", "content": text(PROMPT)}])
     (pin,) = node.pins
-    tokens = [BOS, *SAID, END]
+    tokens = [BOS, *PROMPT, END]
     assert node.bodies[pin.keys_digest] == b"".join(chain(tokens, "acme", chunk_tokens=CHUNK))
 
 
-async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node: FakeNode) -> None:
-    refused = await put(plane, 422, text=text(SAID))
+async def test_texts_that_cannot_be_tokenized_are_refused_by_field(plane: Plane, node: FakeNode) -> None:
+    refused = await put(plane, 422, text=text(PROMPT))
     assert refused["errors"][0]["path"] == "text"
     assert "'m' (no tokenizer is registered)" in refused["detail"]
     await register(plane)
@@ -86,14 +86,14 @@ async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node
         ({"text": "w1 w2 w3"}, ["text"]),
         ({"messages": []}, ["messages"]),
         ({"text": ""}, ["text"]),
-        ({"text": text(SAID), "tokens": SAID}, ["tokens"]),
-        ({"text": text(SAID), "messages": []}, ["tokens"]),
+        ({"text": text(PROMPT), "tokens": PROMPT}, ["tokens"]),
+        ({"text": text(PROMPT), "messages": []}, ["tokens"]),
         ({}, ["tokens"]),
-        ({"text": text(SAID), "model": None}, ["model"]),
-        ({"text": text(SAID), "model": "other"}, ["text"]),
-        ({"text": text(SAID), "tenant": "a@b"}, ["tenant"]),
-        ({"text": text(SAID), "chunk_tokens": 0}, ["chunk_tokens"]),
-        ({"text": text(SAID), "add_generation_prompt": True}, ["add_generation_prompt"]),
+        ({"text": text(PROMPT), "model": None}, ["model"]),
+        ({"text": text(PROMPT), "model": "other"}, ["text"]),
+        ({"text": text(PROMPT), "tenant": "a@b"}, ["tenant"]),
+        ({"text": text(PROMPT), "chunk_tokens": 0}, ["chunk_tokens"]),
+        ({"text": text(PROMPT), "add_generation_prompt": True}, ["add_generation_prompt"]),
         ({"text": 5}, ["text"]),
         ({"messages": "hello"}, ["messages"]),
         ({"messages": [{"content": "w1"}], "ttl_s": -1}, ["ttl_s", "messages"]),
@@ -106,7 +106,7 @@ async def test_what_cannot_be_made_tokens_is_refused_by_field(plane: Plane, node
     assert node.pins == []
 
 
-async def test_the_answer_says_how_much_is_there_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
+async def test_the_answer_has_the_amount_in_a_line_and_by_node(plane: Plane, node: FakeNode) -> None:
     assert (await plane.put_pin("p"))["summary"] == "resolved 2 chunks, 0 resident, 0 B"
     stats = PinStats("p", resolved=2, resident=1, bytes=96 << 20, guaranteed=1)
     node.stats = msgspec.structs.replace(node.stats, pins=[stats])
@@ -127,19 +127,7 @@ async def send(plane: Plane, method: str, path: str = P, body: Any = None, **hea
     return await plane.http.request(method, path, json=body, headers=named, auth=lambda request: request)
 
 
-async def test_a_pin_is_changed_by_who_names_its_state(plane: Plane) -> None:
-    made = await send(plane, "PUT", body=PIN)
-    assert (made.status_code, made.headers["etag"]) == (201, made.json()["etag"])
-    for method, body in (("PUT", PIN), ("PATCH", {"note": "x"}), ("DELETE", None)):
-        assert (await send(plane, method, body=body)).status_code == 428
-        assert (await send(plane, method, body=body, if_match='"999"')).status_code == 412
-    patched = await send(plane, "PATCH", body={"note": "x"}, if_match=made.headers["etag"])
-    assert (patched.status_code, patched.json()["note"]) == (200, "x")
-    assert (await send(plane, "DELETE", if_match="*")).status_code == 204
-    assert (await send(plane, "PATCH", body={"note": "x"}, if_match="*")).status_code == 404
-
-
-async def test_a_patch_changes_what_it_names_and_never_what_is_pinned(plane: Plane, node: FakeNode) -> None:
+async def test_a_patch_changes_the_named_fields_and_never_the_prefix(plane: Plane, node: FakeNode) -> None:
     before = time.time()
     made = await plane.put_pin("p", ttl_s=60, refresh_on_hit=True, note="trial")
 
@@ -193,29 +181,14 @@ async def test_a_pin_is_extended_from_now_and_never_shortened(plane: Plane, node
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "ttl_s")
     assert (await send(plane, "POST", P, {"ttl_s": 5})).status_code == 405
     assert (await send(plane, "POST", "/api/v1/pins/nobody:extend", {"ttl_s": 5})).status_code == 404
-    for strength, said in (("permanent", "is permanent"), ("guaranteed", "has no end")):
+    for strength, expected in (("permanent", "is permanent"), ("guaranteed", "has no end")):
         await plane.put_pin("p", strength=strength)
         refused = await send(plane, "POST", f"{P}:extend", {"ttl_s": 5})
         assert refused.status_code == 409
-        assert said in refused.json()["detail"]
+        assert expected in refused.json()["detail"]
 
 
 # ---- with a real data plane
-
-
-@pytest.fixture
-def real(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder, {"pool_bytes": "2MiB", "dataplane__segment_bytes": "2MiB"}).start()
-    yield data_plane
-    data_plane.kill()
-
-
-@pytest.fixture
-async def governed(real: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(real, socket_dir) as plane:
-        yield plane
 
 
 def store(engine: Client, keys: list[bytes], tenant: str) -> None:
@@ -224,22 +197,22 @@ def store(engine: Client, keys: list[bytes], tenant: str) -> None:
 
 
 async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_its_tokens(
-    governed: Plane, real: DataPlane
+    governed: Plane, data_plane: DataPlane
 ) -> None:
     await register(governed, make.MODEL)
-    answer = await put(governed, model=make.MODEL, text=text(SAID[:32]))
+    answer = await put(governed, model=make.MODEL, text=text(PROMPT[:32]))
     assert answer["status"]["applied"]
-    with attach(real.socket, [make.space()], timeout_s=60) as engine:
+    with attach(data_plane.socket, [make.space()], timeout_s=60) as engine:
         # The engine's prompt goes on behind the text; another tenant says the same.
-        prompt = chain(SAID + list(range(200)), "acme", chunk_tokens=CHUNK)
-        others = chain(SAID[:32], "other", chunk_tokens=CHUNK)
+        prompt = chain(PROMPT + list(range(200)), "acme", chunk_tokens=CHUNK)
+        others = chain(PROMPT[:32], "other", chunk_tokens=CHUNK)
         store(engine, prompt, "acme")
         store(engine, others, "other")
         for number in range(40):
             store(engine, make.keys(40, number), "noise")
         assert engine.lookup(prompt) == 8, "the pinned chunks alone outlive the pressure"
         assert engine.lookup(others) == 0
-        stats = real.wait_stats(lambda stats: stats.pins[0].resident == 8, "the pin holds its blocks")
+        stats = data_plane.wait_stats(lambda stats: stats.pins[0].resident == 8, "the pin holds its blocks")
         assert (stats.pins[0].resolved, stats.pins[0].guaranteed) == (8, 8)
         blocks = (await governed.get("/api/v1/blocks?tenant=acme&limit=100"))["items"]
         pinned = [block["key"] for block in blocks if block["pins"] == ["p"]]

@@ -17,7 +17,7 @@ async def send(plane: Plane, method: str, body: Any = None, **headers: str) -> h
     return await plane.http.request(method, Q, json=body, headers=named, auth=lambda request: request)
 
 
-async def test_a_record_is_changed_only_by_who_names_its_state(plane: Plane) -> None:
+async def test_a_record_is_changed_only_with_its_state(plane: Plane) -> None:
     made = await send(plane, "PUT", {"limit_bytes": 5})
     etag = made.headers["etag"]
     assert (made.status_code, etag) == (201, made.json()["etag"])
@@ -42,7 +42,7 @@ async def test_a_record_is_changed_only_by_who_names_its_state(plane: Plane) -> 
     assert (await send(plane, "DELETE", if_match="*")).status_code == 204
 
 
-async def test_a_state_of_nothing_cannot_be_expected(plane: Plane) -> None:
+async def test_an_empty_state_cannot_be_expected(plane: Plane) -> None:
     assert (await send(plane, "PUT", {"limit_bytes": 5}, if_match="*")).status_code == 412
     assert (await send(plane, "PUT", {"limit_bytes": 5}, if_match='"1"')).status_code == 412
     assert (await send(plane, "PUT", {"limit_bytes": 5}, if_none_match="*")).status_code == 201
@@ -51,12 +51,12 @@ async def test_a_state_of_nothing_cannot_be_expected(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("value", ["7", "'7'", '"7', "", '"a" "b"', ",".join(['"1"'] * 40)])
-async def test_what_is_no_etag_is_told(shared_plane: Plane, value: str) -> None:
+async def test_an_invalid_etag_is_refused(shared_plane: Plane, value: str) -> None:
     answer = await send(shared_plane, "PUT", {"limit_bytes": 5}, if_match=value)
     assert (answer.status_code, answer.json()["errors"][0]["path"]) == (400, "If-Match")
 
 
-async def test_a_patch_changes_what_it_names_and_null_takes_back(plane: Plane, node: FakeNode) -> None:
+async def test_a_patch_changes_the_named_fields_and_null_resets_them(plane: Plane, node: FakeNode) -> None:
     await send(plane, "PUT", {"limit_bytes": "1GiB", "floor_bytes": 5, "note": "trial", "weight": 2})
     patched = await send(plane, "PATCH", {"floor_bytes": "1KiB", "weight": None}, if_match="*")
     assert patched.status_code == 200, patched.text
@@ -77,10 +77,10 @@ async def test_a_patch_of_nothing_is_not_found(plane: Plane) -> None:
     assert (await send(plane, "PATCH", {"limit_bytes": 5}, if_match="*")).status_code == 404
 
 
-async def test_pages_follow_each_other_in_any_order_while_records_come_and_go(plane: Plane) -> None:
+async def test_pages_follow_each_other_in_any_order_while_records_change(plane: Plane) -> None:
     for number in range(7):
         await plane.put_quota(f"t{number}", 100 - number // 2, wait="")
-    for sort, wanted in (
+    for sort, expected in (
         ("", "0123456"),
         ("-tenant", "6543210"),
         ("limit_bytes", "6452301"),
@@ -94,7 +94,7 @@ async def test_pages_follow_each_other_in_any_order_while_records_come_and_go(pl
             cursor = page["next_cursor"]
             if not cursor:
                 break
-        assert seen == wanted
+        assert seen == expected
     first = await plane.get("/api/v1/quotas?limit=3")
     assert (await plane.http.delete("/api/v1/quotas/t1")).is_success
     after = await plane.get(f"/api/v1/quotas?limit=3&cursor={first['next_cursor']}")

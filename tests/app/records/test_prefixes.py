@@ -11,7 +11,7 @@ from app.services.records.prefixes import PrefixService
 from dataplane.protocol.control.messages import ControlRefused
 from dataplane.protocol.control.nodes import Resized
 from dataplane.protocol.control.prefixes import Prefix, PrefixesListed
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import IMPATIENT, Plane, serving, settings_in
 
@@ -66,28 +66,28 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
                      prefix("of-both", "rival"), prefix("of-both"), prefix("of-third", "third", hits=7)]  # fmt: skip
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        one = await made(plane, "one", tenants=["acme"])
-        two = await made(plane, "two", tenants=["acme", "third"])
+        one = await create_token(plane, "one", tenants=["acme"])
+        two = await create_token(plane, "two", tenants=["acme", "third"])
         for query in ("", "?tenant=acme"):
-            seen = (await asked(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
+            seen = (await send(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
             assert [(p["label"], p["tenant"]) for p in seen["items"]] == [
                 ("of-both", "acme"),
                 ("of-acme", "acme"),
             ]
             assert (seen["total"], "rival" in str(seen)) == (2, False)
-        seen = (await asked(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
+        seen = (await send(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
         assert [p["label"] for p in seen["items"]] == ["of-third", "of-acme"]
-        assert (await asked(plane, one, "GET", "/api/v1/prefixes?tenant=rival")).status_code == 403
-        many = await made(plane, "many", tenants=[f"t{at}" for at in range(51)])
-        refused = await asked(plane, many, "GET", "/api/v1/prefixes")
+        assert (await send(plane, one, "GET", "/api/v1/prefixes?tenant=rival")).status_code == 403
+        many = await create_token(plane, "many", tenants=[f"t{at}" for at in range(51)])
+        refused = await send(plane, many, "GET", "/api/v1/prefixes")
         assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "tenant")
-        assert (await asked(plane, many, "GET", "/api/v1/prefixes?tenant=t50")).json()["items"] == []
+        assert (await send(plane, many, "GET", "/api/v1/prefixes?tenant=t50")).json()["items"] == []
 
 
 async def test_the_same_prefix_of_two_nodes_is_one() -> None:
     class Two:
         async def ask_all(self, *_: object) -> list[Any]:
-            from app.push.operations import NodeReply
+            from app.push.node_requests import NodeReply
 
             one, other = prefix("p", hits=1, resident=2), prefix("p", hits=2, depth=4, last_used=7.0)
             return [
@@ -111,9 +111,7 @@ async def test_a_node_that_does_not_know_the_question_is_named(plane: Plane, nod
 
 
 @IMPATIENT
-async def test_a_node_that_answers_something_else_or_nothing_harms_nobody(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_node_that_answers_wrongly_or_not_at_all_harms_no_other(plane: Plane, node: FakeNode) -> None:
     node.answers = lambda message: Resized(getattr(message, "nonce", ""), 1)
     (failed_nodes,) = (await plane.get("/api/v1/prefixes"))["failed_nodes"]
     assert "answered with Resized, expected Prefixes" in failed_nodes["error"]
@@ -165,7 +163,7 @@ async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(
     assert (await plane.get("/api/v1/pins"))["total"] == 0
 
 
-async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
+async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.prefixes = [
@@ -175,20 +173,20 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
     ]
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
-        one = await made(plane, "one", "operator", tenants=["small"])
-        two = await made(plane, "two", "operator", tenants=["small", "empty"])
+        one = await create_token(plane, "one", "operator", tenants=["small"])
+        two = await create_token(plane, "two", "operator", tenants=["small", "empty"])
 
         async def answer_to(token: str, label: str, **body: Any) -> tuple[Any, ...]:
             """Everything that can be seen of an answer, without the label itself."""
             if body.get("listed"):
-                answer = await asked(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
+                answer = await send(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
             else:
-                answer = await asked(plane, token, "PUT", "/api/v1/pins/p", json={"prefix": label, **body})
+                answer = await send(plane, token, "PUT", "/api/v1/pins/p", json={"prefix": label, **body})
             headers = {
                 name: text for name, text in answer.headers.items() if name not in ("date", "x-request-id")
             }
-            said = {name: value for name, value in answer.json().items() if name != "request_id"}
-            return answer.status_code, headers, str(said).replace(label, "LABEL")
+            problem = {name: value for name, value in answer.json().items() if name != "request_id"}
+            return answer.status_code, headers, str(problem).replace(label, "LABEL")
 
         for token in (one, two):
             for body in ({"tenant": "small"}, {"tenant": "small", "model": "secret-model"}, {"tenant": "acme"},
@@ -198,11 +196,11 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_one_of_nobody(
                 for label in ("theirs", "broken"):
                     assert await answer_to(token, label, **body) == unknown, (label, body)
         assert node.labels == [], "nor does it take another time: no node was asked for those keys"
-        several = await asked(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
+        several = await send(plane, two, "PUT", "/api/v1/pins/p", json={"prefix": "mine"})
         assert (several.status_code, several.json()["errors"][0]["path"]) == (422, "tenant")
         for token, body in ((one, {}), (two, {"tenant": "small"})):
             name = f"/api/v1/pins/of-{len(body)}"
-            own = await asked(plane, token, "PUT", name, json={"prefix": "mine", **body})
+            own = await send(plane, token, "PUT", name, json={"prefix": "mine", **body})
             assert own.status_code == 201, own.text
             assert (own.json()["model"], own.json()["tenant"]) == ("m", "small")
         assert set(node.labels) == {"mine"}

@@ -45,13 +45,13 @@ async def test_a_whole_share_reaches_the_node_and_comes_back(plane: Plane, node:
     assert entry["after"]["store_rate_bytes"] == 1_000_000
 
 
-async def test_what_a_put_leaves_out_has_its_default(plane: Plane, node: FakeNode) -> None:
+async def test_fields_that_a_put_leaves_out_have_their_defaults(plane: Plane, node: FakeNode) -> None:
     await put(plane, **WHOLE)
     await put(plane, floor_bytes=5)
     assert node.quotas == [QuotaSpec("acme", floor_bytes=5)]
 
 
-async def test_a_share_whose_fields_do_not_fit_is_refused_by_name(plane: Plane) -> None:
+async def test_a_share_with_invalid_fields_is_refused_by_name(plane: Plane) -> None:
     assert await refused(plane, {"limit_bytes": 10, "floor_bytes": 11}) == ["floor_bytes"]
     assert await refused(plane, {"floor_bytes": 10, "pin_budget_bytes": 11}) == ["pin_budget_bytes"]
     assert await refused(plane, {"limit_bytes": 10, "pin_budget_bytes": 11}) == ["pin_budget_bytes"]
@@ -98,7 +98,7 @@ async def test_without_a_node_the_check_of_floors_is_left_to_nodes(socket_dir: A
         assert response.json()["effective_floor_bytes"] is None
 
 
-async def test_what_nodes_tell_about_a_tenant_is_in_its_answer(plane: Plane, node: FakeNode) -> None:
+async def test_reports_of_nodes_about_a_tenant_are_in_its_answer(plane: Plane, node: FakeNode) -> None:
     stats = TenantStats(
         "acme", bytes=70, blocks=7, over_limit=True, managed=True, floor_bytes=50, effective_floor_bytes=40,
         pinned_bytes=20, would_refuse_blocks=3, refused={"over_limit": 2}, refused_blocks=2,
@@ -107,8 +107,8 @@ async def test_what_nodes_tell_about_a_tenant_is_in_its_answer(plane: Plane, nod
     await put(plane, floor_bytes=50)
     await plane.until(lambda: any(s.tenants for s in plane.app.parts.fleet.stats()))
     shown = await plane.get(Q)
-    told_fields = ("used_bytes", "blocks", "effective_floor_bytes", "pinned_bytes", "would_refuse_blocks")
-    assert [shown[name] for name in told_fields] == [70, 7, 40, 20, 3]
+    reported_fields = ("used_bytes", "blocks", "effective_floor_bytes", "pinned_bytes", "would_refuse_blocks")
+    assert [shown[name] for name in reported_fields] == [70, 7, 40, 20, 3]
     assert (shown["over_limit"], shown["refused"]) == (True, {"over_limit": 2})
     (tenant,) = (await plane.get("/api/v1/overview"))["tenants"]
     assert (tenant["floor_bytes"], tenant["effective_floor_bytes"], tenant["mode"]) == (50, 40, "enforce")

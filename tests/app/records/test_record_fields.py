@@ -20,13 +20,13 @@ from app.schemas.records.quotas import QuotaPut
 from app.schemas.records.tiers import TierPut
 from app.services.documents.resource_types import KINDS
 from app.services.records.ceilings import CEILINGS
-from app.services.records.rates import RATES
+from app.services.records.prefill_rates import PREFILL_RATES
 from app.services.records.record_types import PushedType, RecordType
 from app.services.records.tokenizers import TOKENIZERS
 from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
-TYPES: list[RecordType[Any]] = [*KINDS.values(), CEILINGS, RATES, TOKENIZERS]
+TYPES: list[RecordType[Any]] = [*KINDS.values(), CEILINGS, PREFILL_RATES, TOKENIZERS]
 NO_OPTION = {"managed_by", "no_bound", "tiers"}
 """Fields that follow from other options, or that only documents set."""
 REQUIRED = {"policies": {"selector"}, "tiers": {"type", "budget_bytes", "parameters"}}

@@ -19,7 +19,7 @@ from dataplane.protocol.control.snapshots import (
     SnapshotType,
     digest_of,
 )
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import PIN, Plane, serving, settings_in
 
@@ -58,7 +58,9 @@ async def test_a_change_that_makes_a_snapshot_too_large_is_refused_whole(
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (409, "quotas")
 
 
-async def test_what_is_too_large_already_may_shrink(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_that_is_too_large_already_may_shrink(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await plane.put_pin("a")
     await plane.put_pin("b", model="m" * 200)
     monkeypatch.setattr(snapshot_sizes, "MAX_BYTES", 10)
@@ -68,7 +70,7 @@ async def test_what_is_too_large_already_may_shrink(plane: Plane, monkeypatch: p
     assert (await plane.http.delete("/api/v1/pins/a", headers={"If-Match": "*"})).status_code == 204
 
 
-async def test_keys_beyond_what_nodes_take_are_refused_and_the_same_keys_count_once(
+async def test_keys_beyond_the_bound_of_nodes_are_refused_and_the_same_keys_count_once(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (snapshot_sizes, changes):
@@ -81,7 +83,7 @@ async def test_keys_beyond_what_nodes_take_are_refused_and_the_same_keys_count_o
     assert (await apply(plane, pins(1))).status_code == 200
 
 
-async def test_what_is_counted_is_what_the_database_sums_up_and_never_less_than_what_is_sent(
+async def test_the_counted_size_is_the_sum_of_the_database_and_at_least_the_sent_size(
     socket_dir: Path, database_url: str
 ) -> None:
     async with serving(settings_in(socket_dir, database_url)) as plane:
@@ -143,23 +145,23 @@ async def test_a_snapshot_that_no_node_reads_is_refused_here_and_not_sent(
     assert verdict.errors[0].message == "the snapshot has 67,108,865 bytes, and nodes read at most 67,108,864"
 
 
-async def test_who_is_limited_to_tenants_makes_only_so_many_pins_of_each(
+async def test_callers_of_some_tenants_make_a_bounded_number_of_pins_of_each(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with guarding(socket_dir, pins_per_tenant=2) as plane:
-        token = await made(plane, "op", "operator", tenants=["acme", "rival"])
+        token = await create_token(plane, "op", "operator", tenants=["acme", "rival"])
         for tenant in ("acme", "rival"):
             for number, status in enumerate((201, 201, 409)):
                 at = f"/api/v1/pins/{tenant}-{number}"
-                answer = await asked(plane, token, "PUT", at, json={**PIN, "tenant": tenant})
+                answer = await send(plane, token, "PUT", at, json={**PIN, "tenant": tenant})
                 assert answer.status_code == status, answer.text
         assert "at most 2 pins (app.pins_per_tenant)" in answer.json()["detail"]
         for dry_run in (True, False):
             body = {"document": pins(1, tenant="acme"), "dry_run": dry_run}
-            refused = await asked(plane, token, "POST", "/api/v1/apply", json=body)
+            refused = await send(plane, token, "POST", "/api/v1/apply", json=body)
             assert (refused.status_code, refused.json()["errors"][0]["path"]) == (409, "tenant")
         assert (await apply(plane, pins(2, tenant="acme"))).status_code == 200, "an admin may make more"
-        again = await asked(
+        again = await send(
             plane, token, "PUT", "/api/v1/pins/acme-0", json={**PIN, "tenant": "acme", "note": "n"},
             headers={"If-Match": "*"},
         )  # fmt: skip
@@ -167,6 +169,6 @@ async def test_who_is_limited_to_tenants_makes_only_so_many_pins_of_each(
     for name, what in (("MAX_KEYS", "pinned keys"), ("MAX_BYTES", "bytes of pin names")):
         monkeypatch.setattr(pin_quota, name, 1)
         async with guarding(socket_dir) as plane:
-            answer = await asked(plane, token, "PUT", f"/api/v1/pins/{name}", json={**PIN, "tenant": "acme"})
+            answer = await send(plane, token, "PUT", f"/api/v1/pins/{name}", json={**PIN, "tenant": "acme"})
             assert (answer.status_code, what in answer.json()["detail"]) == (409, True)
         monkeypatch.undo()

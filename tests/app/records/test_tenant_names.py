@@ -37,17 +37,17 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-async def test_no_record_is_made_for_a_name_that_cannot_be_seen(shared_guarded: Plane, name: str) -> None:
+async def test_no_record_is_made_for_an_invisible_name(shared_guarded: Plane, name: str) -> None:
     at = quote(name, safe="")
     document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
-    asked: list[tuple[str, str, Any, str]] = [
+    requests: list[tuple[str, str, Any, str]] = [
         ("PUT", f"/api/v1/quotas/{at}", {"limit_bytes": 1}, "tenant"),
         ("PUT", "/api/v1/pins/p", {**PIN, "tenant": name}, "tenant"),
         ("PUT", f"/api/v1/ceilings/{at}", {"max_weight": 2}, "tenant"),
         ("POST", "/api/v1/tokens", {"name": "t", "tenants": ["acme", name]}, "tenants[1]"),
         ("POST", "/api/v1/apply", {"document": document}, ""),
     ]
-    for method, path, body, field in asked:
+    for method, path, body, field in requests:
         answer = await shared_guarded.http.request(method, path, json=body, headers=bearer(ADMIN))
         problem = answer.json()
         assert answer.status_code == 422, (path, problem)
@@ -57,7 +57,7 @@ async def test_no_record_is_made_for_a_name_that_cannot_be_seen(shared_guarded: 
         assert (await shared_guarded.get(f"/api/v1/{kind}"))["total"] == 0
 
 
-async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
+async def test_clients_of_such_a_salt_are_shown_and_can_be_invalidated(
     socket_dir: Path, node: FakeNode
 ) -> None:
     node.stats = msgspec.structs.replace(node.stats, tenants=[TenantStats("a\u202eb", bytes=7)])
@@ -68,24 +68,24 @@ async def test_whoever_sends_such_a_salt_is_seen_and_can_be_invalidated(
         adopted = await plane.http.post(f"/api/v1/tenants/{at}/adopt", json={}, headers=bearer(ADMIN))
         assert adopted.status_code == 422
         body = {"tenant": "a\u202eb", "dry_run": True}
-        asked = await plane.http.post("/api/v1/actions/invalidate", json=body, headers=bearer(ADMIN))
-        assert asked.status_code == 200, asked.text
+        response = await plane.http.post("/api/v1/actions/invalidate", json=body, headers=bearer(ADMIN))
+        assert response.status_code == 200, response.text
 
 
 @pytest.mark.parametrize("name", [".", ".."])
 async def test_no_record_is_made_for_a_name_that_no_url_has(shared_guarded: Plane, name: str) -> None:
     document = {"apiVersion": "larder/v1", "quotas": {name: {"limit_bytes": 1}}}
-    asked: list[tuple[str, str, Any]] = [
+    requests: list[tuple[str, str, Any]] = [
         ("PUT", "/api/v1/pins/p", {**PIN, "tenant": name}),
         ("POST", "/api/v1/tokens", {"name": "t", "tenants": [name]}),
         ("POST", "/api/v1/apply", {"document": document}),
     ]
-    for method, path, body in asked:
+    for method, path, body in requests:
         answer = await shared_guarded.http.request(method, path, json=body)
         assert (answer.status_code, "cannot be used in a URL" in answer.json()["detail"]) == (422, True)
 
 
-def test_what_nobody_sees_is_shown_as_an_escape() -> None:
+def test_invisible_characters_are_shown_as_escapes() -> None:
     assert plain("acme\ufe0f") == "acme\\ufe0f"
     assert plain("\u3164\u2800") == "\\u3164\\u2800"
     assert (cell(" acme"), cell("acme\u115f "), cell("acme")) == ("' acme'", "'acme\\u115f '", "acme")

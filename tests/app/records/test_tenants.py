@@ -1,4 +1,4 @@
-"""Tenants: what nodes tell, quotas and pins in one list; and a quota made for who has none."""
+"""Tenants: reports of nodes, quotas and pins in one list; and a quota for a tenant without one."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.app.plane import Plane
 
 pytestmark = pytest.mark.anyio
 T = "/api/v1/tenants"
-TOLD = [
+REPORTED = [
     TenantStats(
         "wild", bytes=500, blocks=5, requested_blocks=8, hit_blocks=2, refused_blocks=3, refused={"rate": 3}
     ),
@@ -29,7 +29,7 @@ async def reporting_plane(plane: Plane, node: FakeNode) -> Plane:
     """A plane whose node keeps something of three tenants; one has a quota, and a fourth has only a pin."""
     await plane.put_quota("acme", 100)
     await plane.put_pin("p", tenant="pinned")
-    node.stats = msgspec.structs.replace(node.stats, tenants=TOLD)
+    node.stats = msgspec.structs.replace(node.stats, tenants=REPORTED)
     await plane.until(lambda: any(stats.tenants for stats in plane.app.parts.fleet.stats()))
     return plane
 
@@ -71,7 +71,7 @@ async def test_a_tenant_without_a_record_that_never_did_anything_is_no_tenant(
               TenantStats("floor", floor_bytes=9, effective_floor_bytes=4)]  # fmt: skip
     put = await reporting_plane.http.put("/api/v1/quotas/floor?wait=30s", json={"floor_bytes": 9})
     assert put.status_code == 201
-    node.stats = msgspec.structs.replace(node.stats, tenants=[*TOLD, *others])
+    node.stats = msgspec.structs.replace(node.stats, tenants=[*REPORTED, *others])
     await reporting_plane.until(
         lambda: any(len(stats.tenants) > 3 for stats in reporting_plane.app.parts.fleet.stats())
     )
@@ -109,7 +109,7 @@ async def adopt(plane: Plane, tenant: str, **body: Any) -> Any:
     return await plane.http.post(f"{T}/{tenant}/adopt?wait=30s", json=body)
 
 
-async def test_who_has_no_quota_gets_one_that_takes_nothing_away(
+async def test_a_tenant_without_a_quota_gets_one_without_limits(
     reporting_plane: Plane, node: FakeNode
 ) -> None:
     made = await adopt(reporting_plane, "wild", floor_bytes="1KiB", note="found")
@@ -138,7 +138,7 @@ async def test_who_has_no_quota_gets_one_that_takes_nothing_away(
     assert (await reporting_plane.get(f"{T}/_default"))["managed"] is True
 
 
-async def test_who_is_limited_to_tenants_sees_theirs(reporting_plane: Plane) -> None:
+async def test_callers_of_some_tenants_see_theirs(reporting_plane: Plane) -> None:
     tenants = reporting_plane.app.parts.tenants
     mine = Principal(salts=frozenset({"acme", ""}))
     page = await tenants.page(PageRequest(10), None, mine)
@@ -149,12 +149,12 @@ async def test_who_is_limited_to_tenants_sees_theirs(reporting_plane: Plane) -> 
             await tenants.get(tenant, mine)
 
 
-async def test_a_dry_run_tells_what_lower_limits_would_evict_at_once(
+async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(
     reporting_plane: Plane, node: FakeNode
 ) -> None:
     tier = TierStats("disk", "disk", 1000, serves=True, tenants=[TierTenantStats("acme", 2, 200)])
     pinned = TenantStats("held", bytes=90, pinned_bytes=60)
-    node.stats = msgspec.structs.replace(node.stats, tenants=[*TOLD, pinned], tiers=[tier])
+    node.stats = msgspec.structs.replace(node.stats, tenants=[*REPORTED, pinned], tiers=[tier])
     await reporting_plane.until(
         lambda: any(each.tiers == [tier] for each in reporting_plane.app.parts.fleet.stats())
     )

@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from dataplane.protocol.control.records import QuotaSpec, TierQuota
 from dataplane.protocol.stats.pins import PinInTier, PinStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
@@ -74,15 +73,15 @@ async def test_a_quota_of_tiers_that_is_wrong_is_refused_by_field(plane: Plane) 
 
 async def test_a_ceiling_does_not_allow_quotas_of_tiers(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-op", "operator", tenants=["acme"])
+        token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         await plane.http.put("/api/v1/ceilings/acme", json={"max_limit_bytes": "4GiB"})
         body = {"limit_bytes": "1GiB", "pin_budget_bytes": None}
-        refused = await asked(plane, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
+        refused = await send(plane, token, "PUT", Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
         assert (refused.status_code, refused.json()["errors"][-1]["path"]) == (403, "tiers")
         made_by_admin = await plane.http.put(Q, json={**body, "tiers": {"disk": {"limit_bytes": 1}}})
         assert made_by_admin.status_code == 201, made_by_admin.text
-        kept = {**body, "limit_bytes": "512MiB", "tiers": {"disk": {"limit_bytes": 1}}}
-        lower = await asked(plane, token, "PUT", Q, json=kept, headers={"If-Match": "*"})
+        lowered = {**body, "limit_bytes": "512MiB", "tiers": {"disk": {"limit_bytes": 1}}}
+        lower = await send(plane, token, "PUT", Q, json=lowered, headers={"If-Match": "*"})
         assert (lower.status_code, lower.json().get("tiers")) == (200, {"disk": {"limit_bytes": 1}})
 
 
@@ -124,10 +123,10 @@ async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNod
     assert (code, "tiers.disk.floor_bytes" in err) == (1, True), err
 
 
-async def test_a_pin_shows_what_tiers_hold_of_it(plane: Plane, node: FakeNode) -> None:
+async def test_a_pin_shows_its_blocks_in_tiers(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
-    held = PinInTier(12, 96 << 20, 10)
-    stats = PinStats("p", resolved=12, resident=0, bytes=0, guaranteed=0, tiers={"disk": held})
+    in_tier = PinInTier(12, 96 << 20, 10)
+    stats = PinStats("p", resolved=12, resident=0, bytes=0, guaranteed=0, tiers={"disk": in_tier})
     node.stats = msgspec.structs.replace(node.stats, pins=[stats])
     await plane.until(lambda: any(each.pins == [stats] for each in plane.app.parts.fleet.stats()))
     for shown in (await plane.get("/api/v1/pins/p"), (await plane.get("/api/v1/pins"))["items"][0]):
@@ -141,16 +140,14 @@ async def test_a_pin_shows_what_tiers_hold_of_it(plane: Plane, node: FakeNode) -
     assert json.loads(out)["tiers"]["disk"]["guaranteed"] == 10
 
 
-async def test_a_scrape_tells_of_quotas_in_tiers(plane: Plane, node: FakeNode) -> None:
+async def test_a_scrape_has_quotas_in_tiers(plane: Plane, node: FakeNode) -> None:
     tenants = [TierTenantStats("acme", 2, 200, 100, 90, 300), TierTenantStats("rival", 1, 50)]
     tier = TierStats("disk", "disk", 1000, serves=True, blocks=3, stored_bytes=250, tenants=tenants)
     node.stats = msgspec.structs.replace(node.stats, tiers=[tier])
     await plane.until(lambda: any(each.tiers == [tier] for each in plane.app.parts.fleet.stats()))
-    text = (await plane.http.get("/metrics")).text
     found = {
         (sample.name, sample.labels["tenant"]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
+        for sample in await plane.samples()
         if sample.name.startswith(("larder_tier_tenant_floor", "larder_tier_tenant_limit"))
     }
     assert found == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tier_directory import MAX_TIERS
 from tests.app.plane import Plane
-from tests.app.real_node import governing
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
 from tests.dataplane.tiering import chains
@@ -21,28 +20,12 @@ pytestmark = pytest.mark.anyio
 T = "/api/v1/tiers/fast"
 
 
-@pytest.fixture
-def node(socket_dir: Path) -> Iterator[DataPlane]:
-    folder = socket_dir / "node"
-    folder.mkdir()
-    data_plane = DataPlane(folder).start()
-    yield data_plane
-    if data_plane.alive:
-        data_plane.kill()
-
-
-@pytest.fixture
-async def governed(node: DataPlane, socket_dir: Path) -> AsyncIterator[Plane]:
-    async with governing(node, socket_dir) as plane:
-        yield plane
-
-
 def disk(folder: Path, **fields: Any) -> dict[str, Any]:
     parameters = {"directories": [str(folder)], "segment_bytes": 4 << 20}
     return {"type": "disk", "budget_bytes": "64MiB", "parameters": parameters, **fields}
 
 
-async def told(plane: Plane, holds: Callable[[TierStats | None], bool]) -> None:
+async def until_tier(plane: Plane, holds: Callable[[TierStats | None], bool]) -> None:
     """Wait until the node reports the tier `fast` as wanted."""
 
     def reported() -> bool:
@@ -54,20 +37,20 @@ async def told(plane: Plane, holds: Callable[[TierStats | None], bool]) -> None:
 
 
 async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is_deleted(
-    governed: Plane, node: DataPlane, tmp_path: Path
+    governed: Plane, data_plane: DataPlane, tmp_path: Path
 ) -> None:
     made = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
     assert made.status_code == 201, made.text
     assert made.json()["status"]["applied"] is True
-    await told(governed, lambda tier: tier is not None and tier.serves)
+    await until_tier(governed, lambda tier: tier is not None and tier.serves)
     chain = make.keys(chains.BLOCKS, "chain")
 
     def store() -> None:
-        with chains.connect(node) as client:
+        with chains.connect(data_plane) as client:
             chains.store(client, chain)
 
     await asyncio.to_thread(store)
-    await told(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
+    await until_tier(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
     shown = await governed.get(T)
     name = (await governed.node())["name"]
     assert (shown["blocks"], shown["stats"][name]["from_settings"]) == (chains.BLOCKS, False)
@@ -77,15 +60,15 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
         f"{T}?wait=30s", json={"budget_bytes": "128MiB"}, headers={"If-Match": "*"}
     )
     assert changed.json()["status"]["applied"] is True
-    await told(governed, lambda tier: tier is not None and tier.budget_bytes == 128 << 20)
+    await until_tier(governed, lambda tier: tier is not None and tier.budget_bytes == 128 << 20)
 
     gone = (await governed.http.delete(f"{T}?wait=30s", headers={"If-Match": "*"})).json()
     assert (gone["blocks"], gone["nodes"]) == (chains.BLOCKS, [name])
-    await told(governed, lambda tier: tier is None)
+    await until_tier(governed, lambda tier: tier is None)
     assert list((tmp_path / "t").iterdir()), "the blocks are still on the disk"
     again = await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))
     assert again.status_code == 201
-    await told(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
+    await until_tier(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
 
 
 async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(
@@ -94,16 +77,16 @@ async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(
     place = tmp_path / "place"
     place.write_text("a file")
     await governed.http.put(f"{T}?wait=30s", json=disk(place / "t"))
-    await told(governed, lambda tier: tier is not None and str(place) in tier.reason)
+    await until_tier(governed, lambda tier: tier is not None and str(place) in tier.reason)
     shown = await governed.get(T)
     applied, effective = shown["status"]["conditions"][1:]
     assert (applied["status"], effective["status"], effective["reason"]) == ("True", "False", "OutOfService")
     assert str(place) in effective["message"]
     place.unlink()
-    await told(governed, lambda tier: tier is not None and tier.serves)
+    await until_tier(governed, lambda tier: tier is not None and tier.serves)
 
 
-async def test_what_a_node_cannot_take_is_refused_by_it_and_keeps_the_tiers_in_force(
+async def test_an_unusable_tier_is_refused_by_its_node_and_leaves_the_tiers_in_force(
     governed: Plane, tmp_path: Path
 ) -> None:
     assert (await governed.http.put(f"{T}?wait=30s", json=disk(tmp_path / "t"))).is_success
@@ -118,4 +101,4 @@ async def test_what_a_node_cannot_take_is_refused_by_it_and_keeps_the_tiers_in_f
     (fault,) = shown["faults"][name]
     assert (fault["path"], fault["code"]) == ("tiers", "too_many")
     assert shown["status"]["nodes"][name]["state"] == "nacked"
-    await told(governed, lambda tier: tier is not None and tier.serves)
+    await until_tier(governed, lambda tier: tier is not None and tier.serves)

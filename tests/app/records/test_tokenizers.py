@@ -6,7 +6,6 @@ import json
 from hashlib import sha256
 from typing import Any
 
-import httpx
 import pytest
 
 from app.errors import Invalid
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.anyio
 SYSTEM = [{"role": "system", "content": "w1 w2"}, {"role": "user", "content": " w3 "}]
 
 
-async def test_a_tokenizer_is_kept_with_its_digest_and_listed_without_its_file(plane: Plane) -> None:
+async def test_a_tokenizer_is_stored_with_its_digest_and_listed_without_its_file(plane: Plane) -> None:
     made = await put(
         plane, chat_template=TEMPLATE, special_tokens={"bos_token": "<bos>"}, note="as vLLM has it"
     )
@@ -43,22 +42,11 @@ async def test_a_tokenizer_is_kept_with_its_digest_and_listed_without_its_file(p
     assert "version" not in json.dumps(entries[1]["after"]), "the audit keeps a digest of the file"
 
 
-async def test_it_is_changed_by_who_names_its_state_and_the_same_again_changes_nothing(plane: Plane) -> None:
-    made = await put(plane)
-    assert (await put(plane))["revision"] == made["revision"]
-
-    async def bare(method: str, body: Any = None, **headers: str) -> httpx.Response:
-        return await plane.http.request(method, T, json=body, headers=headers, auth=lambda request: request)
-
-    assert (await bare("PUT", PUT)).status_code == 428
-    assert (await bare("DELETE")).status_code == 428
-    changed = await bare("PUT", {**PUT, "note": "x"}, **{"If-Match": made["etag"]})
-    assert (changed.status_code, changed.headers["etag"]) == (200, changed.json()["etag"])
-    assert changed.json()["revision"] == made["revision"] + 1
-    assert (await bare("DELETE", **{"If-Match": made["etag"]})).status_code == 412
-    assert (await bare("DELETE", **{"If-Match": "*"})).status_code == 204
-    assert (await plane.http.get(T)).status_code == 404
-    assert (await bare("DELETE", **{"If-Match": "*"})).status_code == 404
+async def test_the_same_tokenizer_again_changes_nothing(plane: Plane) -> None:
+    created = await put(plane)
+    assert (await put(plane))["revision"] == created["revision"]
+    changed = await plane.http.put(T, json={**PUT, "note": "x"})
+    assert (changed.status_code, changed.json()["revision"]) == (200, created["revision"] + 1)
 
 
 async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
@@ -92,7 +80,7 @@ async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
         ({"colour": 1}, "colour"),
     ],
 )
-async def test_what_is_no_tokenizer_is_refused_by_field(
+async def test_an_invalid_tokenizer_is_refused_by_field(
     shared_plane: Plane, fields: dict[str, Any], path: str
 ) -> None:
     response = await shared_plane.http.put(T, json={**PUT, **fields})
@@ -108,15 +96,15 @@ async def test_all_missing_fields_are_named_at_once(plane: Plane, body: dict[str
     assert [error["path"] for error in response.json()["errors"]] == ["model", "tokenizer"]
 
 
-async def encoded(plane: Plane, **asked: Any) -> list[int]:
+async def encoded(plane: Plane, **options: Any) -> list[int]:
     found = await plane.app.parts.tokenizers.encode(
-        "m", asked.pop("text", None), asked.pop("messages", None), Principal(), **asked
+        "m", options.pop("text", None), options.pop("messages", None), Principal(), **options
     )
     assert found.by.name == "llama"
     return list(found.tokens)
 
 
-async def test_a_text_gets_the_special_tokens_of_the_tokenizer_unless_told_otherwise(plane: Plane) -> None:
+async def test_a_text_gets_the_special_tokens_of_the_tokenizer_by_default(plane: Plane) -> None:
     await put(plane, tokenizer=words(bos=True))
     assert await encoded(plane, text="w7 w8 what") == [BOS, 7, 8, UNKNOWN]
     assert await encoded(plane, text="") == [BOS]
@@ -124,21 +112,21 @@ async def test_a_text_gets_the_special_tokens_of_the_tokenizer_unless_told_other
     assert await encoded(plane, text="w7 w8") == [7, 8]
 
 
-async def test_messages_become_what_the_template_says_and_nothing_more(plane: Plane) -> None:
+async def test_messages_are_rendered_by_the_template_alone(plane: Plane) -> None:
     await put(plane, tokenizer=words(bos=True), chat_template=TEMPLATE, special_tokens={"bos_token": "<bos>"})
     tokens = await encoded(plane, messages=SYSTEM)
     assert tokens == [BOS, 1, 2, END, USER, 3, END]
     assert await encoded(plane, messages=SYSTEM, add_generation_prompt=True) == [*tokens, USER]
 
 
-async def test_no_text_is_cut_whatever_the_file_says(plane: Plane) -> None:
+async def test_a_tokenizer_file_cannot_truncate_a_text(plane: Plane) -> None:
     await put(plane, tokenizer=words(cut=4))
     assert await encoded(plane, text=text(list(range(1000)))) == list(range(1000))
 
 
-async def refusal(plane: Plane, **asked: Any) -> tuple[str, str]:
+async def refusal(plane: Plane, **options: Any) -> tuple[str, str]:
     with pytest.raises(Invalid) as raised:
-        await encoded(plane, **asked)
+        await encoded(plane, **options)
     (error,) = raised.value.errors
     return error.path, error.message
 
@@ -156,7 +144,7 @@ async def test_a_model_without_a_tokenizer_is_named_with_those_that_have_one(pla
 async def test_messages_that_the_template_does_not_take_are_refused(plane: Plane) -> None:
     await put(plane)
     assert (await refusal(plane, messages=SYSTEM))[0] == "messages"
-    for template, said in (
+    for template, expected in (
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages[0].nothing.more }}", "nothing"),
         ("{{ 1 // 0 }}", "zero"),
@@ -168,7 +156,7 @@ async def test_messages_that_the_template_does_not_take_are_refused(plane: Plane
         await put(plane, chat_template=template)
         path, message = await refusal(plane, messages=SYSTEM)
         assert path == "messages"
-        assert said.lower() in message.lower()
+        assert expected.lower() in message.lower()
 
 
 async def test_a_template_that_never_ends_or_fills_the_memory_costs_its_job_alone(
@@ -193,7 +181,7 @@ async def test_too_much_text_is_refused_before_anything_is_started(plane: Plane)
 
 
 @pytest.mark.full
-async def test_a_large_file_is_taken_above_the_limit_of_other_bodies(plane: Plane) -> None:
+async def test_a_large_file_is_accepted_above_the_limit_of_other_bodies(plane: Plane) -> None:
     large = json.loads(words())
     large["model"]["vocab"] |= {
         f"filler-{number:06}" + "x" * 200: 10_000 + number for number in range(90_000)

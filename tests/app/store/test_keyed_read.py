@@ -43,7 +43,7 @@ async def test_a_record_has_every_column_as_a_session_has_it(database: Database)
     assert await database.row(PinRow, "nothing") is None
 
 
-async def test_what_was_committed_is_seen_at_once(database: Database) -> None:
+async def test_commits_are_seen_at_once(database: Database) -> None:
     async with database.write() as session:
         session.add(record("acme"))
     for number in range(20):
@@ -56,12 +56,12 @@ async def test_what_was_committed_is_seen_at_once(database: Database) -> None:
         assert found.generation == number
 
 
-async def test_many_who_ask_together_each_get_their_own(database: Database) -> None:
+async def test_simultaneous_callers_each_get_their_own_answer(database: Database) -> None:
     async with database.write() as session:
         session.add_all([record(f"t{number}") for number in range(100)])
-    asked = [f"t{number}" for number in range(110)]
-    found = await asyncio.gather(*(database.row(QuotaRow, key) for key in asked))
-    assert [None if row is None else row.tenant for row in found] == asked[:100] + [None] * 10
+    keys = [f"t{number}" for number in range(110)]
+    found = await asyncio.gather(*(database.row(QuotaRow, key) for key in keys))
+    assert [None if row is None else row.tenant for row in found] == keys[:100] + [None] * 10
     waiting = asyncio.create_task(database.row(QuotaRow, "t1"))
     await asyncio.sleep(0)
     waiting.cancel()  # somebody's request is over before the answer comes

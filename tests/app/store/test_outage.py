@@ -1,4 +1,4 @@
-"""The database goes away, at any moment: nobody waits long, nothing is half done, and everything goes on afterwards."""
+"""The database goes away at any moment: no request waits long, no change is half done, and all continues afterwards."""
 
 import asyncio
 import contextlib
@@ -126,9 +126,9 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
         own_cluster.freeze()
         try:
             for path in ("/healthz", "/api/v1/quotas", "/readyz", "/healthz/fleet"):
-                asked = time.monotonic()
+                started = time.monotonic()
                 answer = await manager.http.get(path)
-                took = time.monotonic() - asked
+                took = time.monotonic() - started
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
                 print(f"{path}: 503 after {took:.1f} s")
             answer = await manager.http.put("/api/v1/quotas/b", json={"limit_bytes": 1})
@@ -147,7 +147,7 @@ async def test_a_database_that_hangs_is_a_503_within_seconds_and_one_line(
         assert not manager.events("task.failed")
 
 
-async def test_a_commit_whose_answer_is_lost_says_that_it_may_have_happened(
+async def test_a_commit_with_a_lost_answer_is_reported_as_uncertain(
     own_cluster: PostgresCluster, own_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.store.base.database.COMMAND_TIMEOUT_S", 3.0)
@@ -207,7 +207,9 @@ def _quota(tenant: str) -> QuotaRow:
     return QuotaRow(tenant=tenant, note="", generation=1, selector=None, created_at=0, updated_at=0)
 
 
-async def test_a_full_disk_refuses_changes_and_keeps_what_there_was(socket_dir: Path, node: FakeNode) -> None:
+async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(
+    socket_dir: Path, node: FakeNode
+) -> None:
     manager = Manager(socket_dir / "one", f"sqlite:///{socket_dir / 'larder.db'}", node.control_url)
     async with running(manager):
         assert (await manager.put_quota("a", 1)).status_code == 201
@@ -271,27 +273,27 @@ def _snapshots(node: FakeNode) -> list[Any]:
     return [snapshot for snapshot in node.received if snapshot.type == "quotas"]
 
 
-async def test_more_answers_than_there_is_room_for_are_forgotten_oldest_first(
+async def test_waiting_answers_beyond_the_bound_are_dropped_oldest_first(
     socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.ingest.fleet import Fleet, FleetNode
-    from app.push.ledger import Ledger
+    from app.push.node_journal import NodeJournal
     from app.store.base.notify import Notification
     from app.store.fleet import pushes
     from app.store.fleet.pushes import PushRow
 
-    monkeypatch.setattr("app.push.ledger.MAX_WAITING", 5)
+    monkeypatch.setattr("app.push.node_journal.MAX_WAITING", 5)
     database = Database(f"sqlite:///{socket_dir / 'larder.db'}")
     await migrate.upgrade(database)
-    ledger, node = Ledger(database), FleetNode("n", "ipc://n")
+    journal, node = NodeJournal(database), FleetNode("n", "ipc://n")
     for number in range(8):
         row = PushRow(
             type="quotas", node="n", generation=number, digest="", state="acked", reason="change", attempt=1,
             size_bytes=0, bodies=0, sent_at=float(number), answered_at=None, applied_s=None, faults=[],
         )  # fmt: skip
-        ledger.record_push(node, "quotas", row, Notification("push.acked", 0.0, {}))
-    await ledger.flush()
-    await ledger.load(Fleet(), 0.0)
+        journal.record_push(node, "quotas", row, Notification("push.acked", 0.0, {}))
+    await journal.flush()
+    await journal.load(Fleet(), 0.0)
     async with database.read() as session:
         rows, total = await pushes.newest(session, kind=None, node=None, state=None, limit=10)
     assert ([row.generation for row in rows], total) == ([7, 6, 5, 4, 3], 5)
@@ -335,7 +337,7 @@ async def test_sigterm_ends_both_planes_although_database_and_collector_hang(
 
 
 @pytest.mark.parametrize("writable", [True, False])
-async def test_a_database_that_cannot_be_used_is_told_apart_at_the_start(
+async def test_a_database_that_cannot_be_used_is_distinguished_at_the_start(
     socket_dir: Path, node: FakeNode, writable: bool
 ) -> None:
     """One sentence and exit code 1, not a loop of tracebacks."""

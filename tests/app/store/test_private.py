@@ -1,4 +1,4 @@
-"""What Larder writes is for its owner alone, whatever the umask; what others can read is told, and left as it is."""
+"""Larder's files are for their owner alone, whatever the umask; files that others can read are reported and kept."""
 
 import os
 import stat
@@ -47,7 +47,7 @@ def test_a_crash_in_the_log_shows_where_and_no_value_of_a_variable(style: str) -
 
 @pytest.fixture
 def open_umask() -> Iterator[None]:
-    """New files are for everybody, unless who makes them says otherwise."""
+    """New files are readable by others, unless their mode is set."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -78,17 +78,17 @@ def test_a_running_larder_leaves_nothing_that_others_can_read(socket_dir: Path, 
 
 
 @pytest.mark.anyio
-async def test_files_that_others_can_read_are_told_at_the_start_and_stay_as_they_are(
+async def test_files_that_others_can_read_are_reported_at_the_start_and_stay_as_they_are(
     socket_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(settings_in(socket_dir)):
         pass
-    assert "files.open_to_others" not in capsys.readouterr().out
+    assert "files.readable_by_others" not in capsys.readouterr().out
     file = socket_dir / "larder.db"
     file.chmod(0o644)
     async with serving(settings_in(socket_dir)) as plane:
         await plane.put_quota("acme", 1, wait="")
-    (line, *_) = [line for line in capsys.readouterr().out.splitlines() if "files.open_to_others" in line]
+    (line, *_) = [line for line in capsys.readouterr().out.splitlines() if "files.readable_by_others" in line]
     assert f"path={file}" in line
     assert f"fix='chmod 600 {file}'" in line
     assert stat.S_IMODE(file.stat().st_mode) == 0o644

@@ -33,7 +33,7 @@ async def insert(database: Database, number: int) -> None:
         await session.execute(sa.text("INSERT INTO t VALUES (:n)"), {"n": number})
 
 
-async def test_a_read_sees_one_moment_and_the_next_one_sees_what_came_meanwhile(database: Database) -> None:
+async def test_a_read_sees_one_moment_and_the_next_one_sees_later_commits(database: Database) -> None:
     async with database.read() as session:
         assert await session.scalar(COUNT) == 1
         await insert(database, 2)
@@ -79,7 +79,7 @@ async def test_reads_leave_no_transaction_behind(database: Database) -> None:
     assert busy == 0, "a reader still looks at an old moment"
 
 
-async def test_what_a_statement_gave_is_all_there(database: Database) -> None:
+async def test_the_result_of_a_statement_is_complete(database: Database) -> None:
     async with database.write() as session:
         given = [{"n": number} for number in range(2, 5)]
         result: Any = await session.execute(sa.text("INSERT INTO t VALUES (:n)"), given)
@@ -97,10 +97,10 @@ async def test_changes_wait_for_the_disk_and_light_ones_do_not(database: Databas
             return int(await session.scalar(sa.text("PRAGMA synchronous")) or 0)
 
     full, normal = 2, 1
-    asked = [False, True, True, False, False, True, *[False, True] * 8]  # over all connections of the pool
-    assert [await synchronous(light) for light in asked] == [normal if light else full for light in asked]
+    modes = [False, True, True, False, False, True, *[False, True] * 8]  # over all connections of the pool
+    assert [await synchronous(light) for light in modes] == [normal if light else full for light in modes]
     async with database.read() as session:
-        assert await session.scalar(COUNT) == 1 + len(asked)
+        assert await session.scalar(COUNT) == 1 + len(modes)
 
 
 async def test_a_read_that_is_cancelled_until_it_ends_leaves_no_task_behind(empty_database_url: str) -> None:
@@ -131,10 +131,10 @@ async def test_a_read_that_is_cancelled_until_it_ends_leaves_no_task_behind(empt
 
 async def test_close_also_closes_a_connection_that_is_still_in_use(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'y.db'}")
-    held = await database.engine.connect()
-    raw = await held.get_raw_connection()
+    connection = await database.engine.connect()
+    raw = await connection.get_raw_connection()
     driver: Any = raw.driver_connection
     await database.close()
     with pytest.raises(ValueError, match="no active connection"):
         await driver.execute("SELECT 1")
-    await held.close()
+    await connection.close()

@@ -5,15 +5,17 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import op
 
 from app.errors import NotFound, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.observe.events import EventBus
 from app.push.desired import DesiredState
-from app.push.operations import NodeRequests
+from app.push.node_requests import NodeRequests
 from app.schemas.access.audit import AuditFilters
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinPut
@@ -61,11 +63,11 @@ def services(database: Database) -> tuple[Quotas, Pins]:
     )
 
 
-async def test_migrations_make_what_the_models_say(database: Database) -> None:
+async def test_migrations_create_the_tables_of_the_models(database: Database) -> None:
     await migrate.check(database)
 
 
-async def test_migrations_go_down_to_nothing_and_up_again(database: Database) -> None:
+async def test_migrations_run_down_to_nothing_and_up_again(database: Database) -> None:
     async with database.read() as session:
         first = await identity.store_id(session)
     await migrate.downgrade(database, "base")
@@ -95,12 +97,15 @@ async def test_a_migration_that_fails_leaves_nothing_of_those_before_it(
         async with fresh.engine.connect() as connection:
             return await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
 
-    def broken(table: str, *_: object, **__: object) -> None:
-        raise RuntimeError(f"no column for {table}")
+    def broken(index: str, *more: Any) -> None:
+        if index == "ix_events_name_at":  # of the newest migration
+            raise RuntimeError(f"no index {index}")
+        create_index(index, *more)
 
+    create_index = op.create_index
     with monkeypatch.context() as patch:
-        patch.setattr("alembic.op.add_column", broken)
-        with pytest.raises(RuntimeError, match="no column for quotas"):
+        patch.setattr("alembic.op.create_index", broken)
+        with pytest.raises(RuntimeError, match="no index ix_events_name_at"):
             await migrate.upgrade(fresh)
     assert await tables() == []
     await migrate.upgrade(fresh)
@@ -137,7 +142,7 @@ async def test_a_change_writes_record_audit_and_generation(database: Database) -
     assert (rows[1].after["limit_bytes"], rows[1].after["mode"]) == (1024, "enforce")
 
 
-async def test_nothing_of_a_change_is_there_when_its_commit_fails(
+async def test_nothing_of_a_change_is_stored_when_its_commit_fails(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quota_service, _ = services(database)
@@ -156,7 +161,7 @@ async def test_nothing_of_a_change_is_there_when_its_commit_fails(
         assert [row.tenant for row in await quotas.shares(session)] == ["acme"]
 
 
-async def test_a_put_of_what_is_there_changes_nothing(database: Database) -> None:
+async def test_a_put_of_the_same_record_changes_nothing(database: Database) -> None:
     quota_service, _ = services(database)
     first, created = await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
     second, again = await quota_service.put("acme", QuotaPut(limit_bytes=1), BY)
@@ -236,18 +241,18 @@ async def test_a_change_is_not_committed_to_a_file_that_was_removed(tmp_path: Pa
     await database.close()
 
 
-async def test_a_snapshot_is_what_one_commit_left(database: Database) -> None:
+async def test_a_snapshot_shows_one_commit(database: Database) -> None:
     quota_service, _ = services(database)
     desired = DesiredState(database)
     await quota_service.put("b", QuotaPut(limit_bytes=1), BY)
     await quota_service.put("a", QuotaPut(limit_bytes=2), BY)
     await desired.refresh()
     built = desired.built("quotas", {})
-    assert built.wanted.generation == 2
-    assert built.wanted.digest == digest_of(built.body)
+    assert built.desired.generation == 2
+    assert built.desired.digest == digest_of(built.body)
 
 
-async def test_a_body_is_kept_as_long_as_a_pin_names_it(database: Database) -> None:
+async def test_a_body_is_stored_while_a_pin_refers_to_it(database: Database) -> None:
     _, pin_service = services(database)
     one, other = (
         PinPut(model="m", tokens=[1, 2], chunk_tokens=2),
@@ -263,7 +268,7 @@ async def test_a_body_is_kept_as_long_as_a_pin_names_it(database: Database) -> N
         assert await pins.bodies(session, [digest]) == {}
 
 
-async def test_sqlite_keeps_what_it_acknowledged(database: Database) -> None:
+async def test_sqlite_keeps_acknowledged_commits(database: Database) -> None:
     if database.engine.dialect.name != "sqlite":
         pytest.skip("pragmas are SQLite's")
     async with database.engine.connect() as connection:
@@ -280,11 +285,11 @@ async def test_records_of_the_release_before_mean_the_same_after_the_upgrade(dat
     await pin_service.put("p", PinPut(model="m", tokens=[1, 2], chunk_tokens=2), BY)
     before, after = DesiredState(database), DesiredState(database)
     await before.refresh()
-    await migrate.downgrade(database, "0001")
+    await migrate.downgrade(database, "0017")
     await database.engine.dispose()
     await migrate.upgrade(database)
     await after.refresh()
-    assert after.wanted({}) == before.wanted({})
+    assert after.desired({}) == before.desired({})
     assert (await quota_service.get("acme", BY)).weight == 1.0
 
 

@@ -7,7 +7,7 @@ from app.store.base.watch import DatabaseWatch
 
 def watched() -> tuple[DatabaseWatch, list[bool]]:
     watch, away = DatabaseWatch(), []
-    watch.tell = lambda is_away, reason, seconds: away.append(is_away)
+    watch.on_change = lambda is_away, reason, seconds: away.append(is_away)
     return watch, away
 
 

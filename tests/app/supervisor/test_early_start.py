@@ -51,7 +51,7 @@ def test_invalid_settings_are_reported_even_if_the_process_takes_long_to_end() -
     assert not is_child(early.pid)
 
 
-def test_invalid_settings_are_reported_by_a_process_that_ended_before_it_was_told_to_begin() -> None:
+def test_invalid_settings_are_reported_by_a_process_that_ended_before_its_begin_message() -> None:
     early = start(
         (sys.executable, "-c", f"raise SystemExit({SETTINGS_EXIT_CODE})"), os.environ, survives=True
     )

@@ -40,7 +40,7 @@ def test_the_default_of_tier_secrets_passes_variables_of_tiers_on() -> None:
         ("", set()),
     ],
 )
-def test_tier_secrets_says_which_variables_are_passed_on(setting: str, expected: set[str]) -> None:
+def test_tier_secrets_names_the_variables_that_are_passed_on(setting: str, expected: set[str]) -> None:
     assert inherited({**SECRETS, SETTING: setting}) == expected
 
 

@@ -11,7 +11,7 @@ from dataplane.base.log import configure
 
 configure("info", "json")
 exit_watchdog.BEYOND_GRACE_S = 0.1
-exit_watchdog.cut_off_after(0.0, lambda: print("children end", flush=True))
+exit_watchdog.exit_after(0.0, lambda: print("children end", flush=True))
 threading.Event().wait()
 """
 
@@ -31,7 +31,7 @@ configure("info", "json")
 handed_on = up._HandedOn(os.open(sys.argv[2], os.O_RDONLY))
 handed_on.listener = socket.create_server(("127.0.0.1", 0))
 exit_watchdog.BEYOND_GRACE_S = 0.1
-exit_watchdog.cut_off_after(0.0, up._last_act(SimpleNamespace(supervisor=None), handed_on))
+exit_watchdog.exit_after(0.0, up._last_act(SimpleNamespace(supervisor=None), handed_on))
 threading.Event().wait()
 """
 
@@ -48,12 +48,12 @@ def test_a_restart_that_hangs_replaces_the_process_with_its_lock_and_its_socket(
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "replaced True True\n"), ran.stderr
-    assert '"larder.cut_off"' in ran.stderr
+    assert '"larder.shutdown_timed_out"' in ran.stderr
 
 
-def test_a_stop_that_hangs_ends_with_its_children_and_says_so() -> None:
+def test_a_stop_that_hangs_ends_with_its_children_and_reports_it() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.returncode, ran.stdout) == (1, "children end\n")
-    assert '"larder.cut_off"' in ran.stderr
+    assert '"larder.shutdown_timed_out"' in ran.stderr

@@ -31,7 +31,7 @@ def record() -> TierSpec:
     return TierSpec("cold", "s3", 1 << 30, yaml.safe_load(text))
 
 
-def test_the_settings_of_the_page_let_its_record_use_the_variables(
+def test_the_settings_of_the_page_permit_its_record_to_use_the_variables(
     record: TierSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = PAGE.read_text(encoding="utf-8")

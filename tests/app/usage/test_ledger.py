@@ -43,10 +43,10 @@ def counters(
     number: int = 1, tenant: str = "a", served: int = 0, model: str = "m", **more: int
 ) -> UsageCounters:
     names = ("held_kib_s", "stored_blocks", "stored_bytes", "evicted_blocks", "evicted_bytes")
-    held, stored, stored_bytes, evicted, evicted_bytes = (more.get(name, 0) for name in names)
+    kib_s, stored, stored_bytes, evicted, evicted_bytes = (more.get(name, 0) for name in names)
     refused = {"pool_full": more["refused"]} if "refused" in more else {}
     return UsageCounters(
-        number, tenant, model, SPACE, held, 2 * served, served, stored, stored_bytes, evicted, evicted_bytes, refused
+        number, tenant, model, SPACE, kib_s, 2 * served, served, stored, stored_bytes, evicted, evicted_bytes, refused
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def served_of(counts: tuple[int, ...] | None) -> int | None:
     return None if counts is None else counts[COUNTERS.index("served_tokens")]
 
 
-async def test_what_is_new_is_what_was_not_counted() -> None:
+async def test_new_usage_is_usage_that_was_not_counted() -> None:
     assert served_of(counted(reported(5), None)) == 5
     assert served_of(counted(reported(8, at=2), mark(reported(5)))) == 3
     assert served_of(counted(reported(5, at=2), mark(reported(5)))) == 0
@@ -76,13 +76,13 @@ async def test_another_process_or_a_later_account_counts_from_nothing() -> None:
     assert served_of(counted(reported(4, number=2, at=2), mark(reported(5)))) == 4
 
 
-async def test_what_comes_too_late_is_not_counted_again() -> None:
+async def test_late_reports_are_not_counted_again() -> None:
     assert counted(reported(4, epoch="zero", at=1), mark(reported(5, at=2))) is None
     assert counted(reported(4, number=1, at=3), mark(reported(5, number=2))) is None
     assert counted(reported(4, at=1), mark(reported(5, at=2))) is None
 
 
-async def test_a_counter_that_went_round_counts_nothing_below_nought() -> None:
+async def test_a_counter_that_wrapped_around_never_counts_below_zero() -> None:
     assert served_of(counted(reported(2, at=2), mark(reported(5)))) == 0
 
 
@@ -97,7 +97,7 @@ def test_of_each_hour_the_last_numbers_wait_and_the_same_ones_wait_once() -> Non
     assert waiting.take_all() == []
 
 
-def test_what_could_not_be_written_waits_behind_what_is_newer() -> None:
+def test_unwritten_usage_waits_behind_newer_usage() -> None:
     waiting = PendingUsage()
     waiting.take("node", "one", [counters(served=1)], NOON)
     failed = waiting.take_all()
@@ -128,7 +128,7 @@ def test_very_many_waiting_numbers_lose_their_hours_and_nothing_else() -> None:
         counters(refused=2**64 - 1),
     ],
 )
-def test_numbers_and_names_that_cannot_be_are_left_out(wrong: UsageCounters) -> None:
+def test_invalid_numbers_and_names_are_left_out(wrong: UsageCounters) -> None:
     waiting = PendingUsage()
     assert waiting.take("node", "one", [wrong, counters(2, "_default", 1), counters(3, OTHERS, 1)], NOON) == 1
     assert [each.tenant for _, each in waiting.take_all()] == ["", OTHERS]
@@ -149,7 +149,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> None:
+async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> None:
     rng = random.Random(5)
     truth: dict[tuple[str, str], list[int]] = {}
     now: dict[tuple[str, str, int, str], list[int]] = {}
@@ -158,7 +158,7 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
     numbers: dict[tuple[str, str], int] = {}
     fresh = itertools.count(1)
     at = float(NOON)
-    kept: list[tuple[int, ReportedUsage]] = []
+    unsent: list[tuple[int, ReportedUsage]] = []
     for step in range(300):
         at += rng.choice((1, 30, 4000))
         node, tenant = rng.choice(("n1", "n2")), rng.choice("abc")
@@ -169,7 +169,7 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
         for i, value in enumerate(new):
             account[i] += value
             truth.setdefault((node, tenant), [0] * len(COUNTERS))[i] += value
-        # What is told are totals: some readings are missed, all accounts of the process come with the next.
+        # Reports are totals: some readings are missed, all accounts of the process come with the next.
         last = step == 299 or rng.random() < 0.1
         for name in epochs if last else (node,):
             if last or rng.random() < 0.7:
@@ -192,12 +192,12 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
             if rng.random() < 0.3 and step != 299:  # the database is away
                 waiting.put_back(out)
                 continue
-            kept = kept + out
+            unsent = unsent + out
             async with database.write() as session:
                 await ledger.add(session, out)
             if rng.random() < 0.2:  # another manager says it all again
                 async with database.write() as session:
-                    await ledger.add(session, kept)
+                    await ledger.add(session, unsent)
     found: dict[tuple[str, str], list[int]] = {}
     for (node, tenant, _), counts in (await rows_of(database)).items():
         for i, value in enumerate(counts.values()):
@@ -208,8 +208,8 @@ async def test_the_rows_are_the_sum_of_all_that_happened(database: Database) -> 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=40))
-def test_increments_add_up_whatever_is_repeated_or_missed(steps: list[tuple[int, int, bool]]) -> None:
-    """Step: the process or account ends (1, 2) after it told, an increment, and whether it is told at once."""
+def test_increments_add_up_with_repeated_and_missed_reports(steps: list[tuple[int, int, bool]]) -> None:
+    """Step: the process or account ends (1, 2) after its report, an increment, and whether it is reported at once."""
     state: UsageMark | None = None
     total = counted_total = 0
     epoch, number, count = 0, 1, 0
@@ -244,7 +244,7 @@ async def test_marks_of_an_earlier_process_are_forgotten_after_a_while(database:
 
 def book_of(plane: Plane, **options: object) -> UsageLedger:
     parts = plane.app.parts
-    return UsageLedger(parts.operations, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
+    return UsageLedger(parts.node_requests, parts.fleet, parts.database, 60, 60, **options)  # type: ignore[arg-type]
 
 
 async def tier_rows_of(database: Database) -> dict[tuple[str, str], tuple[int, ...]]:
@@ -264,7 +264,7 @@ def with_tiers(tiers: dict[str, tuple[int, int, int]], number: int = 1, tenant: 
     return msgspec.structs.replace(counters(number, tenant, 50), served_bytes=9, tiers=counted)
 
 
-async def test_tiers_are_counted_beside_their_account(database: Database) -> None:
+async def test_tiers_are_counted_with_their_account(database: Database) -> None:
     waiting = PendingUsage()
     at = float(NOON)
     for epoch, accounts in (
@@ -293,9 +293,7 @@ async def test_tiers_are_counted_beside_their_account(database: Database) -> Non
 @pytest.mark.parametrize(
     "wrong", [{"disk": (-1, 0, 0)}, {"disk": (2**63, 0, 0)}, {"a\0": (1, 0, 0)}, {"": (1, 0, 0)}]
 )
-def test_a_tier_that_cannot_be_is_left_out_and_its_account_is_not(
-    wrong: dict[str, tuple[int, int, int]],
-) -> None:
+def test_an_invalid_tier_is_left_out_and_its_account_is_not(wrong: dict[str, tuple[int, int, int]]) -> None:
     waiting = PendingUsage()
     assert waiting.take("node", "one", [with_tiers({**wrong, "good": (1, 0, 0)})], NOON) == 1
     assert [each.tier for _, each in waiting.take_all()] == ["", "good"]
@@ -307,7 +305,7 @@ def test_a_node_of_an_older_release_reports_no_tiers() -> None:
     assert (account.served_bytes, account.tiers) == (0, {})
 
 
-async def test_a_node_is_read_and_told_what_is_written(plane: Plane, node: FakeNode) -> None:
+async def test_written_usage_is_acknowledged_to_the_node(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=256, held_kib_s=7)]
     book = book_of(plane)
     await book.read()
@@ -321,7 +319,7 @@ async def test_a_node_is_read_and_told_what_is_written(plane: Plane, node: FakeN
     assert (counts["served_tokens"], counts["requested_tokens"], counts["held_kib_s"]) == (256, 512, 7)
 
 
-async def test_a_node_that_restarted_is_counted_from_nothing_and_asked_to_keep_everything(
+async def test_a_restarted_node_is_counted_from_zero_and_sent_all_records(
     plane: Plane, node: FakeNode
 ) -> None:
     node.used = [counters(served=100)]
@@ -329,8 +327,8 @@ async def test_a_node_that_restarted_is_counted_from_nothing_and_asked_to_keep_e
     await book.read()
     await book.write()
     await node.restart()
-    met = plane.app.parts.fleet.nodes["node-a"]
-    await plane.until(lambda: met.welcomed and met.epoch == node.epoch)
+    known = plane.app.parts.fleet.nodes["node-a"]
+    await plane.until(lambda: known.welcomed and known.epoch == node.epoch)
     node.used = [counters(served=30)]
     await book.read()
     assert node.noted[-1] == 0
@@ -339,7 +337,7 @@ async def test_a_node_that_restarted_is_counted_from_nothing_and_asked_to_keep_e
     assert counts["served_tokens"] == 130
 
 
-async def test_another_manager_goes_on_where_the_first_one_stopped(plane: Plane, node: FakeNode) -> None:
+async def test_another_manager_continues_where_the_first_one_stopped(plane: Plane, node: FakeNode) -> None:
     first, second = book_of(plane), book_of(plane)
     node.used = [counters(served=100)]
     await first.read()
@@ -366,7 +364,7 @@ async def test_numbers_wait_while_the_database_is_away(
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
         patch.setattr(ledger, "add", away)
         await book.write()
-    assert "usage.waits" in [line["event"] for line in logs]
+    assert "usage.postponed" in [line["event"] for line in logs]
     node.used = [counters(served=120)]
     await book.read()
     assert node.noted[-1] == 0
@@ -375,7 +373,7 @@ async def test_numbers_wait_while_the_database_is_away(
     assert counts["served_tokens"] == 120
 
 
-async def test_a_manager_that_does_not_write_asks_nobody(plane: Plane, node: FakeNode) -> None:
+async def test_a_manager_that_is_not_the_writer_sends_no_requests(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
     book = book_of(plane, is_writing=lambda: False)
     await book.read_last(60)
@@ -383,7 +381,7 @@ async def test_a_manager_that_does_not_write_asks_nobody(plane: Plane, node: Fak
     assert await rows_of(plane.app.parts.database) == {}
 
 
-async def test_what_is_open_at_the_end_is_read_and_written(plane: Plane, node: FakeNode) -> None:
+async def test_open_usage_is_read_and_written_at_the_end(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=1)]
     book = book_of(plane)
     await book.read_last(60)
@@ -403,7 +401,7 @@ async def test_a_stop_writes_everything_although_a_node_hangs(
     assert "stop.not_written" not in [line["event"] for line in logs]
 
 
-async def test_a_node_that_cannot_tell_is_logged_once(plane: Plane, node: FakeNode) -> None:
+async def test_a_node_that_cannot_answer_is_logged_once(plane: Plane, node: FakeNode) -> None:
     node.unable = True
     book = book_of(plane)
     with structlog.testing.capture_logs() as logs:

@@ -15,7 +15,7 @@ import pytest
 from app.services.views.alerts import PROCESS_ALERTS
 from app.store.access import audit
 from app.store.views import alerts as store
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane, serving, settings_in
@@ -88,7 +88,7 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert (seen["tenant"], seen["node"], seen["summary"]) == ("acme", "node-a", "blocks are refused")
     assert seen["runbook_url"] == "https://runbook/refused"
     assert seen["ended_at"] is None
-    event = await plane.until_fact("alert.fired")
+    event = await plane.until_event("alert.fired")
     assert (event["alertname"], event["tenant"]) == ("LarderTenantRefused", "acme")
     page = (await plane.http.get("/metrics")).text
     assert 'larder_alerts_firing{alertname="LarderTenantRefused",severity="warning"} 1.0' in page
@@ -99,7 +99,7 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert (await only(plane))["state"] == "resolved"
     assert (await only(plane))["ended_at"] is not None
     assert (await plane.get(f"{A}?state=firing"))["items"] == []
-    assert (await plane.until_fact("alert.resolved"))["reason"] == "resolved"
+    assert (await plane.until_event("alert.resolved"))["reason"] == "resolved"
     assert "larder_alerts_firing{" not in (await plane.http.get("/metrics")).text
 
     again = {**fired, "startsAt": rfc(time.time() + 60)}
@@ -123,7 +123,7 @@ async def test_the_command_line_lists_firing_alerts_and_the_change_before(
     assert (await larder(plane, "alerts", "--node", "none"))[1].startswith("Alerts (0)")
 
 
-async def test_an_alert_whose_start_was_moved_back_is_the_same(plane: Plane) -> None:
+async def test_an_alert_with_an_earlier_start_is_the_same(plane: Plane) -> None:
     """Alertmanager merges alerts of one fingerprint, and takes the earlier start."""
     began = time.time() - 60
     fired = alert(startsAt=rfc(began))
@@ -171,7 +171,7 @@ async def test_an_alert_that_is_no_longer_sent_expires(socket_dir: Path) -> None
         service._clock = lambda: now + 61
         await service.look()
         assert [each["alertname"] for each in (await plane.get(f"{A}?state=expired"))["items"]] == ["ends"]
-        assert (await plane.until_fact("alert.resolved"))["reason"] == "expired"
+        assert (await plane.until_event("alert.resolved"))["reason"] == "expired"
         service._clock = lambda: now + 3700
         await service.look()
         await service.look()
@@ -250,7 +250,7 @@ async def test_texts_are_truncated_and_invisible_characters_escaped(plane: Plane
     assert seen["tenant"] == "a\\x00\\u200bb"
 
 
-async def test_a_webhook_of_long_texts_that_cannot_be_seen_delays_no_other_request(plane: Plane) -> None:
+async def test_a_webhook_of_long_invisible_texts_delays_no_other_request(plane: Plane) -> None:
     long: dict[str, Any] = {"annotations": {"description": "\u200b" * 4096}}
     sent = asyncio.create_task(post(plane, *(alert(f"a{number}", **long) for number in range(1000))))
     answered = 0
@@ -272,10 +272,10 @@ async def test_alerts_called_other_are_counted_with_the_rest(plane: Plane) -> No
 
 async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "alertmanager", "alerts")
-        viewer = await made(plane, "viewer")
-        assert (await asked(plane, token, "POST", A, json=webhook(alert()))).status_code == 200
-        assert (await asked(plane, viewer, "POST", A, json=webhook(alert()))).status_code == 403
+        token = await create_token(plane, "alertmanager", "alerts")
+        viewer = await create_token(plane, "viewer")
+        assert (await send(plane, token, "POST", A, json=webhook(alert()))).status_code == 200
+        assert (await send(plane, viewer, "POST", A, json=webhook(alert()))).status_code == 403
         for method, path in (
             ("GET", A),
             ("GET", "/metrics"),
@@ -283,8 +283,8 @@ async def test_a_token_for_alerts_may_post_alerts_and_nothing_else(socket_dir: P
             ("PUT", "/api/v1/quotas/acme"),
             ("POST", "/api/v1/tokens"),
         ):
-            assert (await asked(plane, token, method, path)).status_code == 403, path
-        refused = await asked(plane, "", "POST", "/api/v1/session", json={"token": token})
+            assert (await send(plane, token, method, path)).status_code == 403, path
+        refused = await send(plane, "", "POST", "/api/v1/session", json={"token": token})
         assert refused.status_code == 403
         both = {"name": "x", "role": "alerts", "tenants": ["acme"]}
         assert (await plane.http.post("/api/v1/tokens", json=both)).status_code == 422
@@ -357,15 +357,15 @@ async def test_alerts_share_reads_of_the_changes_before_them(
 
 async def test_callers_limited_to_tenants_see_their_own_alerts_and_changes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        mine = await made(plane, "mine", "operator", tenants=["acme"])
+        mine = await create_token(plane, "mine", "operator", tenants=["acme"])
         await plane.put_quota("acme", "8GiB", wait="")
         await plane.put_quota("other", "8GiB", wait="")
         await post(plane, *(alert(labels={"tenant": name}) for name in ("acme", "other")), alert("fleet"))
-        seen = (await asked(plane, mine, "GET", A)).json()
+        seen = (await send(plane, mine, "GET", A)).json()
         assert [each["tenant"] for each in seen["items"]] == ["acme"]
         (change,) = seen["items"][0]["preceding_changes"]
         assert (change["actor"], change["audit_id"], change["tenant"]) == ("", None, "acme")
-        notes = (await asked(plane, mine, "GET", "/api/v1/annotations")).json()
+        notes = (await send(plane, mine, "GET", "/api/v1/annotations")).json()
         assert [each["title"] for each in notes] == ["create quota acme"]
 
 
@@ -399,10 +399,7 @@ async def test_changes_are_annotations(plane: Plane, node: FakeNode) -> None:
 
 async def test_managers_that_receive_the_same_alert_concurrently_store_it_once(socket_dir: Path) -> None:
     url = f"sqlite+aiosqlite:///{socket_dir}/larder.db"
-    async with (
-        serving(settings_in(socket_dir, url)) as one,
-        serving(settings_in(socket_dir, url)) as other,
-    ):
+    async with serving(settings_in(socket_dir, url)) as one, serving(settings_in(socket_dir, url)) as other:
         same = alert()
         answers: list[httpx.Response] = await asyncio.gather(
             *(plane.http.post(A, json=webhook(same)) for plane in (one, other) for _ in range(5))

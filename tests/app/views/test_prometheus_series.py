@@ -101,7 +101,7 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     await opened.close()
 
 
-async def asked(database: Database, url: str, query: SeriesQuery, by: Principal = PLANE) -> SeriesAnswer:
+async def queried(database: Database, url: str, query: SeriesQuery, by: Principal = PLANE) -> SeriesAnswer:
     sampler = Sampler()
     marks = Marks(database, AppliedChanges(database, Fleet(), 3600.0))
     writer = SeriesWriter(database, sampler)
@@ -111,7 +111,7 @@ async def asked(database: Database, url: str, query: SeriesQuery, by: Principal 
 
 async def test_longer_ranges_come_from_prometheus(database: Database, prometheus: str) -> None:
     names = ("used_bytes", "requested_blocks_per_s", "hit_ratio", "cpu_cores")
-    answer = await asked(database, prometheus, SeriesQuery(names, (), (), 60 * DAY_S))
+    answer = await queried(database, prometheus, SeriesQuery(names, (), (), 60 * DAY_S))
     assert answer.step_s == 7200
     used, requested, ratio, cpu = (each.values for each in answer.series)
     missing = 15 * DAY_S // 7200
@@ -126,22 +126,22 @@ async def test_longer_ranges_come_from_prometheus(database: Database, prometheus
 
 async def test_a_node_and_tenants_are_selected_by_name(database: Database, prometheus: str) -> None:
     query = SeriesQuery(("used_bytes",), ("b", "nowhere"), ("acme", 'q"|.', "/other"), 40 * DAY_S)
-    answer = await asked(database, prometheus, query)
+    answer = await queried(database, prometheus, query)
     assert [each.values[-2] for each in answer.series] == [100, None, 4, 4, 5]
     limited = Principal(salts=frozenset(("acme", 'q"|.')))
-    answer = await asked(database, prometheus, SeriesQuery(("used_bytes",), (), (), 40 * DAY_S), limited)
+    answer = await queried(database, prometheus, SeriesQuery(("used_bytes",), (), (), 40 * DAY_S), limited)
     assert answer.series[0].values[-2] == 8
 
 
 async def test_shorter_ranges_do_not(database: Database) -> None:
-    answer = await asked(
+    answer = await queried(
         database, "http://127.0.0.1:1", SeriesQuery(("used_bytes",), (), (), 30 * DAY_S, end=NOW - 60)
     )
     assert answer.problem == ""
 
 
 async def test_a_prometheus_that_does_not_answer_is_a_problem_of_the_answer(database: Database) -> None:
-    answer = await asked(database, "http://127.0.0.1:1", SeriesQuery(("used_bytes",), (), (), 31 * DAY_S))
+    answer = await queried(database, "http://127.0.0.1:1", SeriesQuery(("used_bytes",), (), (), 31 * DAY_S))
     assert answer.problem.startswith("Prometheus did not answer as expected: ")
     assert {*answer.series[0].values} == {None}
 
@@ -158,7 +158,7 @@ async def test_most_series_have_a_metric() -> None:
 @pytest.mark.parametrize(
     "url", ["prometheus:9090", "ftp://p", "http://", "http://u:secret@p", "http://p?x=1"]
 )
-def test_a_url_that_cannot_be_prometheus_is_refused(tmp_path: Path, url: str) -> None:
+def test_a_url_that_is_not_of_a_prometheus_is_refused(tmp_path: Path, url: str) -> None:
     environ = {"LARDER_STATE_DIR": str(tmp_path), "LARDER_APP__PROMETHEUS_URL": url}
     with pytest.raises(SettingsError, match="prometheus_url: expected a URL such as") as refused:
         load(None, environ)

@@ -55,7 +55,7 @@ def test_a_run_of_refusals_ends_after_a_minute_without_one(node: Reports) -> Non
     assert node.report(1, refused={"pool_full": 6})[0][0] == "refusals.started"
 
 
-def test_a_tenant_over_its_limit_is_told_once_and_when_it_is_within_it_again(node: Reports) -> None:
+def test_a_tenant_over_its_limit_is_reported_once_and_when_it_is_within_it_again(node: Reports) -> None:
     over = {"over_limit": True, "bytes": 9, "limit_bytes": 8}
     assert node.report(**over) == [("limit.exceeded", {"tenant": "acme", "held_bytes": 9, "limit_bytes": 8})]
     assert node.report(bytes=8, limit_bytes=8) == []
@@ -64,7 +64,7 @@ def test_a_tenant_over_its_limit_is_told_once_and_when_it_is_within_it_again(nod
     assert node.report(bytes=8, limit_bytes=8) == [("limit.restored", {"tenant": "acme", "held_bytes": 8})]
 
 
-def test_of_a_node_that_reports_no_more_no_end_is_told(node: Reports) -> None:
+def test_a_node_that_stopped_reporting_has_no_end(node: Reports) -> None:
     node.report(refused={"pool_full": 2}, over_limit=True, limit_bytes=0)
     assert node.silence(QUIET_S + 1) == []
     assert node.report(refused={"pool_full": 2}) == []

@@ -1,4 +1,4 @@
-"""Series: what is sampled, how points survive hours, days, restarts and changes of the leader, and who sees them."""
+"""Series: sampling, points that survive hours, days, restarts and changes of the leader, and permitted callers."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ from app.store.views.events import EventRow
 from dataplane.protocol.stats.node import NodeStats
 from dataplane.protocol.stats.pool import PoolStats, Totals
 from dataplane.protocol.stats.tenants import TenantStats
-from tests.app.callers import asked, guarding, made
+from tests.app.callers import create_token, guarding, send
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -94,7 +94,7 @@ async def away(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 def busy(number: int, requested: int = 0) -> NodeStats:
-    """A report of a node that was asked for 7 more blocks, and tenant `t` for 5 of them, with each number."""
+    """A report of a node with 7 more requested blocks, 5 of them of tenant `t`, for each number."""
     tenant = TenantStats("t", bytes=10, requested_blocks=number * 5, hit_blocks=number * 2, hit_tokens=number)
     return report(
         tenants=[tenant], used=number % 50, requested_blocks=requested or number * 7, hit_blocks=number * 3,
@@ -125,7 +125,7 @@ async def test_a_process_that_replaces_another_is_counted_from_zero(away: Databa
     assert await manager.values("requested_blocks_per_s", range_s=40, tenants=("t",)) == [None, 10, 3, 0]
 
 
-async def test_a_time_without_reports_is_null_and_what_happened_meanwhile_is_no_peak(away: Database) -> None:
+async def test_a_time_without_reports_is_null_and_its_counts_are_no_peak(away: Database) -> None:
     manager = Manager(away)
     manager.sample(report(requested_blocks=100))
     manager.sample(report(requested_blocks=200))
@@ -237,7 +237,7 @@ async def test_no_count_is_lost_when_points_become_hours_and_days(database: Data
         assert await series.keys(session, ROLLED_STEP_S, end) == set()
 
 
-async def test_a_new_process_adds_to_what_the_old_one_wrote_and_the_time_between_is_null(
+async def test_a_new_process_adds_to_stored_points_and_the_time_between_is_null(
     database: Database,
 ) -> None:
     first = Manager(database)
@@ -254,7 +254,7 @@ async def test_a_new_process_adds_to_what_the_old_one_wrote_and_the_time_between
     assert (await second.values("used_bytes", range_s=150))[5:13] == [6, *[None] * 6, 20]
 
 
-async def test_a_successor_writes_what_the_leader_had_not_written(database: Database) -> None:
+async def test_a_successor_writes_the_leaders_unwritten_points(database: Database) -> None:
     leader, follower = Manager(database), Manager(database)
     follower.leads = False
     for number in range(1, 19):
@@ -291,14 +291,14 @@ def refusing(database: Database) -> Iterator[None]:
     def write(*, light: bool = False) -> Any:
         raise StoreUnavailable("the disk is full")
 
-    kept, database.write = database.write, write  # type: ignore[method-assign]
+    original, database.write = database.write, write  # type: ignore[method-assign]
     try:
         yield
     finally:
-        database.write = kept  # type: ignore[method-assign]
+        database.write = original  # type: ignore[method-assign]
 
 
-async def test_points_wait_for_a_database_that_takes_none_and_answers_say_so(database: Database) -> None:
+async def test_points_wait_for_an_unavailable_database_and_answers_report_it(database: Database) -> None:
     manager = Manager(database)
     manager.sample(busy(1))
     await manager.writer.step()
@@ -336,7 +336,7 @@ async def test_the_newest_points_are_shown_while_the_database_is_away(away: Data
     assert answer.problem.startswith("stored points are missing: ")
 
 
-async def test_the_oldest_points_go_when_there_are_too_many_bytes(database: Database) -> None:
+async def test_the_oldest_points_are_deleted_when_there_are_too_many_bytes(database: Database) -> None:
     manager = Manager(database)
     await fill(manager, MIDNIGHT - 3 * HOUR_S, 3 * HOUR_S // STEP_S)
     async with database.read() as session:
@@ -352,7 +352,7 @@ def test_series_of_eight_nodes_and_two_hundred_tenants_fit_into_200_mb() -> None
     page, integer = 4096, 8
     scopes = 1 + 8 + MAX_TENANTS + 1
     rows = scopes * sum(
-        series_writer.KEPT_S[step_s] // span_s + 2 for step_s, span_s in SPANS.items()
+        series_writer.RETENTION_S[step_s] // span_s + 2 for step_s, span_s in SPANS.items()
     )  # and one that is not complete, and one that is not deleted yet
     values = 9 * len(NODE_COLUMNS) + (MAX_TENANTS + 1) * len(TENANT_COLUMNS)
     incomplete_hour = HOUR_S // STEP_S * values * integer
@@ -415,7 +415,7 @@ async def test_a_rate_is_for_the_measured_part_of_a_step(database: Database) -> 
         ("", "name"),
     ],
 )
-async def test_a_wrong_query_is_refused_with_what_was_expected(
+async def test_a_wrong_query_is_refused_with_the_expected_values(
     shared_plane: Plane, query: str, detail: str
 ) -> None:
     answer = await shared_plane.http.get(f"/api/v1/series?{query}")
@@ -486,7 +486,7 @@ async def test_a_restart_is_one_mark_and_a_node_that_comes_back_is_another(datab
 
 async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
-        token = await made(plane, "acme-op", tenants=["acme", "beta"])
+        token = await create_token(plane, "acme-op", tenants=["acme", "beta"])
         sampler = plane.app.parts.sampler
         names = ("acme", "beta", "rival")
         for number in range(2):
@@ -498,7 +498,7 @@ async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_
         plane.app.parts.series._clock = lambda: float(end + 5)
 
         async def get(query: str) -> Any:
-            return (await asked(plane, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
+            return (await send(plane, token, "GET", f"/api/v1/series?range_s=20&{query}")).json()
 
         body = await get("name=used_bytes&name=requested_blocks_per_s&name=capacity_bytes")
         assert [each["values"][-1] for each in body["series"]] == [200, 10, None]
@@ -508,6 +508,6 @@ async def test_a_limited_caller_sees_the_series_and_marks_of_its_tenants(socket_
         assert one["series"][0]["values"][-1] == 100
         for query in ("name=hit_ratio&tenant=rival", "name=hit_ratio&node=a", "name=hit_ratio&tenant=/other"):
             assert (await get(query))["status"] == 403
-        listed = (await asked(plane, token, "GET", "/api/v1/series/names")).json()
+        listed = (await send(plane, token, "GET", "/api/v1/series/names")).json()
         assert all(each["scopes"] == ["tenant"] for each in listed["items"])
         assert len(listed["items"]) < len((await plane.get("/api/v1/series/names"))["items"]) == len(SERIES)

@@ -26,7 +26,7 @@ async def settled(plane: Plane) -> dict[str, Any]:
         answer = later
 
 
-async def test_a_snapshot_has_all_records_and_what_nodes_applied(plane: Plane, node: FakeNode) -> None:
+async def test_a_snapshot_has_all_records_and_the_applied_generations(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", 5)
     await plane.put_pin("p", tenant="acme")
     assert (await plane.http.put("/api/v1/policies/default?wait=30s", json={"algorithm": "arc"})).is_success
@@ -47,11 +47,11 @@ async def test_a_snapshot_has_all_records_and_what_nodes_applied(plane: Plane, n
 
 async def test_a_waiting_request_is_answered_after_a_change(plane: Plane) -> None:
     before = await settled(plane)
-    asked = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
+    request = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
     await asyncio.sleep(0.2)
-    assert not asked.done()
+    assert not request.done()
     await plane.put_quota("acme", 5, wait="")
-    after = await asyncio.wait_for(asked, WAIT_S)
+    after = await asyncio.wait_for(request, WAIT_S)
     assert after["index"] > before["index"]
     assert [q["tenant"] for q in after["quotas"]["items"]] == ["acme"]
 
@@ -87,10 +87,10 @@ async def test_an_index_from_before_a_restart_is_older_than_any_after_it(socket_
 async def test_waiting_requests_are_answered_when_the_plane_stops(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         before = await settled(plane)
-        asked = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
+        request = asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s"))
         await asyncio.sleep(0.1)
         plane.app.parts.bus.close()
-        assert (await asyncio.wait_for(asked, WAIT_S))["index"] == before["index"]
+        assert (await asyncio.wait_for(request, WAIT_S))["index"] == before["index"]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ async def test_an_invalid_query_names_the_field(shared_plane: Plane, query: str,
 
 async def test_many_waiting_requests_share_one_read(plane: Plane) -> None:
     before = await settled(plane)
-    asked = [asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s")) for _ in range(50)]
+    requests = [asyncio.create_task(plane.get(f"{S}?index={before['index']}&wait=300s")) for _ in range(50)]
     await asyncio.sleep(0.1)
     await plane.put_quota("acme", 5, wait="")
-    answers = await asyncio.wait_for(asyncio.gather(*asked), WAIT_S)
+    answers = await asyncio.wait_for(asyncio.gather(*requests), WAIT_S)
     assert all(answer["quotas"]["items"] for answer in answers)

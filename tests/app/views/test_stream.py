@@ -109,12 +109,12 @@ async def test_malformed_events_are_counted_and_skipped(plane: Plane, node: Fake
     ):
         await node.publish_raw(*frames)
     await node.publish(EngineAttached(1.0, 7, 4242, "g", "vllm", ["m"]))
-    await plane.until_fact("engine.attached")
+    await plane.until_event("engine.attached")
     assert plane.app.parts.ingest.malformed - before == 6
     await plane.until_state("in_sync")
 
 
-async def test_a_gap_in_the_events_makes_the_plane_ask(plane: Plane, node: FakeNode) -> None:
+async def test_a_gap_in_the_events_causes_a_read(plane: Plane, node: FakeNode) -> None:
     await plane.events_flow()
     described = node.described
     node.skip_events(3)
@@ -160,7 +160,7 @@ async def ids(plane: Plane, last_id: str, count: int) -> list[tuple[str, str]]:
     raise AssertionError("the stream ended")
 
 
-async def test_a_reader_that_comes_back_gets_what_it_missed(plane: Plane) -> None:
+async def test_a_returning_reader_gets_the_events_that_it_missed(plane: Plane) -> None:
     bus = plane.app.parts.bus
     for event in (DatabaseLost("gone"), DatabaseRecovered(1.0), NodeLost()):
         bus.publish(event)
@@ -170,8 +170,8 @@ async def test_a_reader_that_comes_back_gets_what_it_missed(plane: Plane) -> Non
         (f"{bus.boot}-{seen + 2}", "node.lost"),
     ]
     everything = [(f"{bus.boot}-{event.seq}", event.name) for event in bus.ring]
-    for of_nobody in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
-        assert await ids(plane, of_nobody, len(everything)) == everything
+    for of_unknown in ("ffffffff-3", "x", "7", "", f"{bus.boot}-{'9' * 30}"):
+        assert await ids(plane, of_unknown, len(everything)) == everything
 
 
 def stats(node: str = "a", epoch: str = "1", **totals: int) -> NodeStats:

@@ -75,12 +75,12 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--actor", help="Show only this actor.")
-@click.option("--action", help="Show only this action, such as create, update, delete.")
-@click.option("--kind", help="Show only this kind: quota, pin, policy, tier, token, …")
-@click.option("--name", help="Show only records of this name.")
-@click.option("--denied", is_flag=True, help="Show only refusals.")
-@click.option("--since", metavar="TIME", help="Show only the last 90s, 30m, 12h or 7d.")
+@click.option("--actor", help="Only this actor.")
+@click.option("--action", help="Only this action, such as create, update, delete.")
+@click.option("--kind", help="Only this kind: quota, pin, policy, tier, token, …")
+@click.option("--name", help="Only records of this name.")
+@click.option("--denied", is_flag=True, help="Only refusals.")
+@click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
@@ -206,8 +206,8 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
                 try:
                     walk.take([msgspec.convert(json.loads(line), AuditEntry)])
                 except (ValueError, RecursionError) as error:
-                    why = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
-                    walk.fault = f"line {number} is not an audit entry{why}"
+                    reason = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
+                    walk.fault = f"line {number} is not an audit entry{reason}"
                     if not walk.entries and not any(map(_is_entry, lines)):
                         raise click.ClickException(
                             f"{_named(file)} is not an export of the audit log"

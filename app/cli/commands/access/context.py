@@ -26,9 +26,8 @@ _COLUMNS = (
 def context() -> None:
     """Manage contexts: Larder servers by name, each with its URL and token.
 
-    A command uses the server that --url or --context names, else the one of LARDER_URL, else the current context, else
-    the one of the settings on this machine. A token is taken from the context that --context names, else from
-    LARDER_TOKEN, else from the current context, else from 'larder login'.
+    The server is that of --url or --context, else of LARDER_URL, the current context, or the settings on this machine.
+    The token is that of --context, else of LARDER_TOKEN, the current context, or 'larder login'.
     """
 
 
@@ -36,10 +35,10 @@ def context() -> None:
 @output_option
 def list_contexts(output: Output) -> None:
     """List the contexts, without their tokens."""
-    kept = contexts.load()
+    stored = contexts.load()
     items = [
-        {"name": name, "url": each.url, "has_token": bool(each.token), "current": name == kept.current}
-        for name, each in sorted(kept.contexts.items())
+        {"name": name, "url": each.url, "has_token": bool(each.token), "current": name == stored.current}
+        for name, each in sorted(stored.contexts.items())
     ]
     if not output.data(items, [str(item["name"]) for item in items]):
         table(f"Contexts ({len(items)})", _COLUMNS, items, wide=output.wide)
@@ -61,19 +60,19 @@ def add(name: str, url: str, token_stdin: bool) -> None:
         token = token.strip()
         if not token:
             raise click.UsageError("expected a token on standard input, got nothing")
-    kept = contexts.load()
-    added = {**kept.contexts, name: Context(checked_url(url), token)}
-    contexts.save(replace(kept, current=kept.current or name, contexts=added))
-    say(f"{name}: context added" + (", in use" if not kept.current else ""))
+    stored = contexts.load()
+    added = {**stored.contexts, name: Context(checked_url(url), token)}
+    contexts.save(replace(stored, current=stored.current or name, contexts=added))
+    say(f"{name}: context added" + (", in use" if not stored.current else ""))
 
 
 @context.command("use")
 @click.argument("name")
 def use(name: str) -> None:
     """Make a context the current one."""
-    kept = contexts.load()
-    found = kept.get(name)
-    contexts.save(replace(kept, current=name))
+    stored = contexts.load()
+    found = stored.get(name)
+    contexts.save(replace(stored, current=name))
     say(f"{name}: in use ({found.url})")
 
 
@@ -81,9 +80,9 @@ def use(name: str) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """Delete a context and its token. The token stays valid; 'larder tokens revoke' revokes it."""
-    kept = contexts.load()
-    if name not in kept.contexts:
+    stored = contexts.load()
+    if name not in stored.contexts:
         raise NothingFound(f"there is no context {name!r}")
-    rest = {each: held for each, held in kept.contexts.items() if each != name}
-    contexts.save(replace(kept, current="" if kept.current == name else kept.current, contexts=rest))
+    rest = {each: value for each, value in stored.contexts.items() if each != name}
+    contexts.save(replace(stored, current="" if stored.current == name else stored.current, contexts=rest))
     say(f"{name}: context deleted")

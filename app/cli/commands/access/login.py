@@ -30,7 +30,7 @@ ASK = "-"
     is_flag=False,
     flag_value=ASK,
     help="Create the first token, with the role admin, by the one-time setup token: from LARDER_SETUP_TOKEN, a prompt, "
-    "or standard input. Others on this machine can see an argument.",
+    "or standard input. Others on this machine see arguments.",
 )
 @click.option(
     "--setup-file",
@@ -41,8 +41,7 @@ ASK = "-"
 @click.option("--name", help="With --setup: the new token's name; default your user name.")
 @url_option
 def login(setup: str | None, setup_file: str | None, name: str | None, url: str | None) -> None:
-    """Store a token for a Larder server, for use by all commands. The command prompts for the token, or reads it from
-    standard input."""
+    """Store a token for a Larder server, for all commands. Prompts for it, or reads it from standard input."""
     base = base_url(url)
     if name is not None and setup is None and setup_file is None:
         raise click.UsageError("--name goes with --setup")
@@ -56,14 +55,14 @@ def login(setup: str | None, setup_file: str | None, name: str | None, url: str 
         say(token)
     else:
         token = _prompted(base, "Token")
-    who = call(url, "GET", "/api/v1/whoami", headers=as_token(token))
+    identity = call(url, "GET", "/api/v1/whoami", headers=as_token(token))
     named = _context_of(base)
     if named:  # its token would win over a stored one
         _keep(named, Context(base, token))
         file = contexts.path()
     else:
         file = stored_tokens.put(base, token)
-    say(f"logged in at {base} as {_described(who)}; kept in {file}")
+    say(f"logged in at {base} as {_described(identity)}; kept in {file}")
 
 
 @click.command()
@@ -84,9 +83,9 @@ def logout(url: str | None) -> None:
 @output_option
 def whoami(url: str | None, output: Output) -> None:
     """Show the current identity."""
-    who = call(url, "GET", "/api/v1/whoami")
-    if not output.data(who, who["actor"]):
-        say(_described(who))
+    identity = call(url, "GET", "/api/v1/whoami")
+    if not output.data(identity, identity["actor"]):
+        say(_described(identity))
 
 
 def _context_of(base: str) -> str:
@@ -99,8 +98,8 @@ def _context_of(base: str) -> str:
 
 
 def _keep(name: str, context: Context) -> None:
-    kept = contexts.load()
-    contexts.save(replace(kept, contexts={**kept.contexts, name: context}))
+    stored = contexts.load()
+    contexts.save(replace(stored, contexts={**stored.contexts, name: context}))
 
 
 def _setup_token(base: str, given: str | None, file: str | None) -> str | None:
@@ -141,9 +140,9 @@ def _first(url: str | None, base: str, setup: str, body: dict[str, Any]) -> str:
     return token
 
 
-def _described(who: dict[str, Any]) -> str:
-    tenants = "" if who["tenants"] is None else f" of the tenants {', '.join(who['tenants'])}"
-    return f"{who['actor']} ({who['role']}{tenants})"
+def _described(identity: dict[str, Any]) -> str:
+    tenants = "" if identity["tenants"] is None else f" of the tenants {', '.join(identity['tenants'])}"
+    return f"{identity['actor']} ({identity['role']}{tenants})"
 
 
 def _prompted(base: str, what: str) -> str:

@@ -35,7 +35,7 @@ _COLUMNS = (
 )
 
 
-@click.group(cls=Noun, renamed={"delete": "tokens revoke", "set": "tokens create"})
+@click.group(cls=Noun)
 def tokens() -> None:
     """Manage API tokens."""
 

@@ -17,7 +17,7 @@ VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
 
 node_option = click.option(
-    "--node", "nodes", metavar="NAME", multiple=True, help="Act on this node only; may be repeated."
+    "--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated."
 )
 
 
@@ -31,9 +31,9 @@ def _scope_options(command: F) -> F:
         url_option,
         node_option,
         _source_options,
-        click.option("--space", help="One space: its 32 hex digits, or the first 8 or more."),
-        click.option("--model", help="All spaces of a model."),
-        click.option("--tenant", help="Tenant as shown; `_default` for the empty salt."),
+        click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more."),
+        click.option("--model", help="Only this model."),
+        click.option("--tenant", help="Only this tenant; `_default` for the empty salt."),
     ):
         command = option(command)
     return command
@@ -60,7 +60,7 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmat
 def lookup(**options: Any) -> None:
     """Show how many tokens of a prefix each node would serve now, by tier."""
     url, output = options.pop("url"), options.pop("output")
-    answer = call(url, "POST", "/api/v1/actions/lookup", _asked(**options))
+    answer = call(url, "POST", "/api/v1/actions/lookup", _scope(**options))
     if output.data(answer, [item["node"] for item in answer["items"]]):
         return
     rows = [
@@ -83,7 +83,7 @@ def lookup(**options: Any) -> None:
 def locate(**options: Any) -> None:
     """Show which nodes hold the start of a prefix, best first, and where engines reach them."""
     url, output = options.pop("url"), options.pop("output")
-    answer = call(url, "POST", "/api/v1/actions/locate", _asked(**options))
+    answer = call(url, "POST", "/api/v1/actions/locate", _scope(**options))
     if output.data(answer, [item["node"] for item in answer["items"]]):
         return
     rows = [
@@ -107,8 +107,8 @@ def locate(**options: Any) -> None:
 @_scope_options
 @_yes_option
 def invalidate(**options: Any) -> None:
-    """Make the blocks that match all given options unreadable at once. A prefix (tokens or text with --tenant and
-    --model, or --keys-file) includes everything stored after it. Permanent pins keep their blocks."""
+    """Make the blocks that match all options unreadable at once. A prefix (tokens or text with --tenant and --model, or
+    --keys-file) includes all blocks after it. Permanent pins keep their blocks."""
     _act("invalidate", **options)
 
 
@@ -116,7 +116,7 @@ def invalidate(**options: Any) -> None:
 @_scope_options
 @_yes_option
 def demote(**options: Any) -> None:
-    """Make the blocks that match all given options the first eviction victims until they are used again."""
+    """Make the blocks that match all options the first eviction victims until they are used again."""
     _act("demote", **options)
 
 
@@ -130,18 +130,18 @@ def clear(permanent: bool, nodes: tuple[str, ...], yes: bool, url: str | None, o
     """Drop all cached blocks. Permanent pins keep their blocks unless --permanent is given."""
     body = {"confirm": True, "permanent": permanent, **_aimed(nodes)}
     if not yes:
-        what = "everything, including blocks under permanent pins," if permanent else "everything"
-        _ask(f"drop {what} on {_where(nodes)}{_about(url, 'clear', body)}?")
+        scope = "everything, including blocks under permanent pins," if permanent else "everything"
+        _ask(f"drop {scope} on {_where(nodes)}{_about(url, 'clear', body)}?")
     _print_result("clear", call(url, "POST", "/api/v1/actions/clear", body), output)
 
 
 @click.command()
 @_scope_options
 def verify(url: str | None, output: Output, **options: Any) -> None:
-    """Compare the blocks that match all given options with their checksums; all blocks without options. Corrupt blocks
-    become misses. The command waits for the end."""
+    """Compare the blocks that match all options, or all blocks, with their checksums. Corrupt blocks become misses. The
+    command waits for the end."""
     _whole_space(url, options)
-    answer = call(url, "POST", "/api/v1/actions/verify", _asked(**options), {"wait": VERIFY_WAIT})
+    answer = call(url, "POST", "/api/v1/actions/verify", _scope(**options), {"wait": VERIFY_WAIT})
     items = [_ended(url, item, "verify", "verification", "checked") for item in answer["items"]]
     if not output.data({**answer, "items": items}, [item["node"] for item in items]):
         rows = [
@@ -163,14 +163,14 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
 
 @click.command()
 @_scope_options
-@click.option("--to", "tier", metavar="TIER", help="Name of a tier, or `memory`. Required without --cancel.")
+@click.option("--to", "tier", metavar="TIER", help="Tier, or `memory`. Required without --cancel.")
 @click.option(
     "--from",
     "source",
     default="memory",
     show_default=True,
     metavar="TIER",
-    help="Name of the tier to copy from, or `memory`.",
+    help="Tier to copy from, or `memory`.",
 )
 @click.option(
     "--release",
@@ -182,7 +182,7 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="Blocks that have not been moved after this time stay where they are.",
+    help="Time after which the rest stays where it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the blocks.")
 @click.option(
@@ -204,9 +204,9 @@ def move(
     output: Output,
     **options: Any,
 ) -> None:
-    """Copy the blocks that match all given options to a tier, from memory or from another tier (`--from`), or load them
-    from tiers into memory (`--to memory`). A prefix includes everything stored after it. The command waits until the
-    move has ended; meanwhile, it shows the number of the move, for `--cancel`."""
+    """Copy the blocks that match all options to a tier, from memory or another tier (`--from`), or load them into
+    memory (`--to memory`). A prefix includes all blocks after it. The command shows the number of the move, for
+    `--cancel`, and waits for the end."""
     if cancel is not None:
         _cancel_move(cancel, tier, url, options, output)
         return
@@ -215,7 +215,7 @@ def move(
     _whole_space(url, options)
     nodes = options["nodes"]
     body = {
-        **_asked(**options),
+        **_scope(**options),
         "tier": tier,
         "source": source,
         "release": release,
@@ -255,22 +255,22 @@ def _cancel_move(
     default="5m",
     show_default=True,
     metavar="TIME",
-    help="Blocks that have not been encoded after this time stay as they are.",
+    help="Time after which the rest stays as it is.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the blocks.")
 @_yes_option
 def compress(
     tier: str, deadline: str, dry_run: bool, yes: bool, url: str | None, output: Output, **options: Any
 ) -> None:
-    """Encode the blocks of TIER again, with the current `compress` of its record. If options select blocks,
-    only blocks that match all of them are encoded. The command waits until all nodes have ended."""
+    """Encode the blocks of TIER that match all options, or all of them, again with the `compress` of its record. The
+    command waits for the end."""
     _whole_space(url, options)
     nodes = options["nodes"]
-    body = {**_asked(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}
+    body = {**_scope(**options), "tier": tier, "deadline_s": seconds("--deadline", deadline)}
     if not yes and not dry_run:
         scope = _about_scope(body)
-        what = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
-        _ask(f"encode {what} again on {_where(nodes)}{_about(url, 'compress', body)}?")
+        blocks = f"all blocks of {scope} in {tier}" if scope else f"all blocks in {tier}"
+        _ask(f"encode {blocks} again on {_where(nodes)}{_about(url, 'compress', body)}?")
     _run_move("compress", "encoded", url, {**body, "dry_run": dry_run}, output)
 
 
@@ -321,7 +321,7 @@ def _ask(question: str) -> None:
         raise click.Abort
 
 
-def _asked(
+def _scope(
     *,
     nodes: tuple[str, ...],
     tokens: str | None,
@@ -382,7 +382,7 @@ def _act(
     verb: str, yes: bool, url: str | None, output: Output, nodes: tuple[str, ...], **options: Any
 ) -> None:
     _whole_space(url, options)
-    body = _asked(nodes=nodes, **options)
+    body = _scope(nodes=nodes, **options)
     _check_narrow(body)
     if not yes:
         _ask(f"{verb} all blocks of {_about_scope(body)} on {_where(nodes)}{_about(url, verb, body)}?")

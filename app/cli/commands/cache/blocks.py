@@ -1,6 +1,5 @@
 """`larder blocks …`."""
 
-import re
 from typing import Any
 
 import click
@@ -15,7 +14,6 @@ from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.watch import watch_option
 
 PAGE = 1000
-_KEY = re.compile(r"[0-9a-fA-F]{8,64}", re.ASCII)
 
 
 def _columns(key_digits: int, space_digits: int) -> list[Column]:
@@ -37,14 +35,7 @@ def _columns(key_digits: int, space_digits: int) -> list[Column]:
     ]
 
 
-class _Blocks(Noun):
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if _KEY.fullmatch(cmd_name) is not None:
-            ctx.fail(f"`larder blocks KEY` is `larder blocks get KEY` now: larder blocks get {cmd_name}")
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=_Blocks)
+@click.group(cls=Noun)
 def blocks() -> None:
     """Show cached blocks."""
 
@@ -62,13 +53,11 @@ def get_block(key: str, url: str | None, output: Output) -> None:
 
 
 @blocks.command("list")
-@click.option("--tenant", help="Show only this tenant.")
-@click.option("--model", help="Show only this model.")
-@click.option("--space", help="Show only this space: its 32 hex digits, or the first 8 or more.")
-@click.option(
-    "--prefix", metavar="LABEL", help="Show only this hot prefix, by its label in 'larder prefixes'."
-)
-@click.option("--node", help="Show only this node.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
+@click.option("--model", help="Only this model.")
+@click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more.")
+@click.option("--prefix", metavar="LABEL", help="Only this hot prefix, by its label in 'larder prefixes'.")
+@click.option("--node", metavar="NAME", help="Only this node.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )

@@ -104,18 +104,20 @@ def expel(
     if off:
         say(f"{node}: {process} may attach again")
         return
-    held = show.plural(answer["leased_blocks"], "block")
+    leased = show.plural(answer["leased_blocks"], "block")
     done = f"{process} was sent SIGKILL" if answer["killed"] else f"{process} is expelled"
     leases = (
-        f"its leases on {held} no longer count" if answer["dropped"] else f"its leases on {held} end with it"
+        f"its leases on {leased} no longer count"
+        if answer["dropped"]
+        else f"its leases on {leased} end with it"
     )
     say(f"{node}: {done}; {leases}")
     pids = [pid for pid in answer["waits_for_pids"] if not (answer["killed"] and pid == answer["pid"])]
     if pids and (answer["quarantined_bytes"] or not answer["dropped"]):
         size = show.size(answer["quarantined_bytes"])
-        what = (
+        effect = (
             f"{size} that it was writing"
             if answer["dropped"]
             else f"its leases and {size} that it was writing"
         )
-        say(f"{what} wait until these processes are gone: {', '.join(map(str, pids))}")
+        say(f"{effect} wait until these processes are gone: {', '.join(map(str, pids))}")

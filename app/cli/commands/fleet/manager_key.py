@@ -47,8 +47,8 @@ def make_next() -> None:
         public = keys.make_next(path)
     except FileExistsError:
         raise click.ClickException(
-            f"{keys.next_path(path)} is there already: 'larder manager-key show' says who knows it; remove it to plan "
-            "anew"
+            f"{keys.next_path(path)} is there already: 'larder manager-key show' says which nodes know it; remove it "
+            "to plan another"
         ) from None
     except OSError as error:
         raise click.ClickException(f"{keys.next_path(path)} cannot be made: {error.strerror}") from None

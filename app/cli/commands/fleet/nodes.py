@@ -128,7 +128,7 @@ _TOKEN_COLUMNS = (
 )
 
 
-@click.group(cls=Noun, renamed={"forget": "nodes delete"})
+@click.group(cls=Noun)
 def nodes() -> None:
     """Manage nodes: data planes, one on each machine."""
 
@@ -170,7 +170,7 @@ def describe_node(url: str | None, node: str) -> None:
 @watch_option
 def gpus(url: str | None, node: str | None, output: Output) -> None:
     """Show the GPU copies of pins of the tier gpu, on one node or on all."""
-    answer = _asked(url, node)
+    answer = _answers(url, node)
     rows = [{"node": each["name"], **pool} for each in answer for pool in show.gpu_copy_pools(each)]
     if output.data(rows, [row["device"] for row in rows]):
         return
@@ -191,7 +191,7 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
 @watch_option
 def tiers(url: str | None, node: str | None, output: Output) -> None:
     """Show the tiers behind memory, on one node or on all."""
-    answer = _asked(url, node)
+    answer = _answers(url, node)
     rows = [{"node": each["name"], **tier} for each in answer for tier in show.tiers(each)]
     if output.data(rows, [f"{row['node']}/{row['name']}" for row in rows]):
         return
@@ -208,7 +208,7 @@ def tiers(url: str | None, node: str | None, output: Output) -> None:
         )
 
 
-def _asked(url: str | None, node: str | None) -> list[dict[str, Any]]:
+def _answers(url: str | None, node: str | None) -> list[dict[str, Any]]:
     """Return one node, or all of them if none is named."""
     if node is None:
         return list(call(url, "GET", "/api/v1/nodes")["items"])
@@ -275,8 +275,8 @@ def _until_drained(url: str | None, node: str, path: str, within_s: float) -> No
     while True:
         answer = call(url, "GET", path)
         if answer["state"] == "lost" or answer["stats"] is None:
-            why = "it is lost" if answer["state"] == "lost" else "it has not reported them to this token"
-            raise click.ClickException(f"the engines of {node} are not known: {why}")
+            reason = "it is lost" if answer["state"] == "lost" else "it has not reported them to this token"
+            raise click.ClickException(f"the engines of {node} are not known: {reason}")
         left = sum(engine["connected"] for engine in answer["stats"]["engines"])
         if left != shown:
             shown = left

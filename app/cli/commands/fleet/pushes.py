@@ -32,13 +32,13 @@ def pushes() -> None:
 
 @pushes.command("list")
 @click.option(
-    "--type", "kind", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Show only this type."
+    "--type", "kind", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Only this type."
 )
-@click.option("--node", help="Show only this node.")
+@click.option("--node", metavar="NAME", help="Only this node.")
 @click.option(
     "--state",
     type=click.Choice(["acked", "nacked", "timed_out", "refused"]),
-    help="Show only pushes with this answer.",
+    help="Only pushes with this answer.",
 )
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items."

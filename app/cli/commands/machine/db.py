@@ -78,8 +78,10 @@ def backup(file: Path, force: bool) -> None:
         )
     except (LarderError, SettingsError) as error:
         raise click.ClickException(str(error)) from None
-    held = f"and the manager key {key}; keep it secret" if key.exists() else "; there is no manager key yet"
-    say(f"{file}: {format_size(size)}, the database {held}".replace(" ;", ";"))
+    key_note = (
+        f"and the manager key {key}; keep it secret" if key.exists() else "; there is no manager key yet"
+    )
+    say(f"{file}: {format_size(size)}, the database {key_note}".replace(" ;", ";"))
 
 
 @db.command()
@@ -128,8 +130,8 @@ def restore(file: Path, force: bool) -> None:
     say(f"{done.database}: restored, at revision {done.revision}{migrated}")
     stays = f"{key} is unchanged" if key.exists() else "nodes of other machines must join again"
     say(f"manager key: {done.key}" if done.key else f"{file} has no manager key; {stays}")
-    for kept in done.kept:
-        say(f"kept: {kept}")
+    for path in done.kept:
+        say(f"kept: {path}")
 
 
 def _settings() -> Settings:

@@ -90,7 +90,7 @@ def _look(config: str | None) -> list[CheckResult]:
     checked = list(checkup.checks(settings, table, pool_bytes, runs=runs))
     tried = gpus.look(checked)
     on_gpus = gpus.gpu_copies(int(table.get("gpu_pool_bytes", 0)), [*checked, *tried])
-    cached = _cache(settings) if runs else _kept_memory(settings)
+    cached = _cache(settings) if runs else _held_memory(settings)
     return [found, *_other_server(), *checked, *tried, *on_gpus, *_database(settings), *cached]
 
 
@@ -114,10 +114,10 @@ def _running_node(settings: Settings) -> dict[str, Any] | None:
         return None
     try:
         nodes: list[dict[str, Any]] = call(default_url(), "GET", "/api/v1/nodes", timeout_s=ASK_S)["items"]
-        here = [
+        local = [
             node for node in nodes if node["stats"] and not node["public_key"] and node["state"] != "lost"
         ]
-        return here[0] if here and here[0]["stats"]["pool"]["capacity_bytes"] else None
+        return local[0] if local and local[0]["stats"]["pool"]["capacity_bytes"] else None
     except (click.ClickException, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -141,13 +141,13 @@ def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> Ch
     return replace(found, message=message)
 
 
-def _kept_memory(settings: Settings) -> list[CheckResult]:
+def _held_memory(settings: Settings) -> list[CheckResult]:
     """Report the memory that a stopped data plane left for the next one."""
     from dataplane.holding.requests import HolderFailed, describe
 
     name = "kept memory"
     try:
-        held = describe(settings.state_dir)
+        memory = describe(settings.state_dir)
     except HolderFailed as error:
         return [
             CheckResult(
@@ -157,13 +157,16 @@ def _kept_memory(settings: Settings) -> list[CheckResult]:
                 f"run larder doctor again; a start ends a holder that does not answer ({HOLDER_PROGRAM} in ps)",
             )
         ]
-    if held is None or held.seconds_left is None:
+    if memory is None or memory.seconds_left is None:
         return []
-    amount = f"{held.blocks:,} blocks ({format_size(held.bytes)}) of a Larder that ended"
+    amount = f"{memory.blocks:,} blocks ({format_size(memory.bytes)}) of a Larder that ended"
     fix = "start Larder to use them again, or release them: larder down"
     return [
         CheckResult(
-            name, "ok", f"{amount} are kept for {held.seconds_left:.0f} s more, by process {held.pid}", fix
+            name,
+            "ok",
+            f"{amount} are kept for {memory.seconds_left:.0f} s more, by process {memory.pid}",
+            fix,
         )
     ]
 

@@ -1,6 +1,5 @@
 """`larder down`: stop the Larder of a state directory and release the memory of its cache."""
 
-import fcntl
 import os
 import select
 import signal
@@ -16,6 +15,7 @@ from app.cli.support.machine.left_memory import left_memory
 from app.cli.support.printing.terminal import say
 from app.cli.support.resources.output import Output, output_option
 from app.settings import Settings, load
+from app.supervisor.locks import is_locked
 from dataplane.base.settings import SettingsError
 from dataplane.base.units import format_size
 from dataplane.protocol.signals import RELEASE_SIGNAL
@@ -31,8 +31,8 @@ _CREDENTIALS = "iII"
 )
 @output_option
 def down(config: str | None, output: Output) -> None:
-    """Stop the Larder of this state directory and release its cache, and the shared memory that data planes of this
-    user left when they were killed.
+    """Stop the Larder of this state directory, and release its cache and what killed data planes of this user left in
+    shared memory.
 
     Ctrl-C and SIGTERM keep the cache in memory for dataplane.keep_memory_s; this command does not.
     """
@@ -42,7 +42,7 @@ def down(config: str | None, output: Output) -> None:
         raise click.ClickException(str(error)) from None
     stopped = _stop(settings)
     try:
-        held = release_memory(settings, "released by `larder down`", quiet=True)
+        amount = release_memory(settings, "released by `larder down`", quiet=True)
     except click.ClickException as error:
         if stopped:
             raise click.ClickException(
@@ -50,16 +50,16 @@ def down(config: str | None, output: Output) -> None:
             ) from None
         raise
     left = left_memory(remove=True)
-    blocks, nbytes = held or (0, 0)
+    blocks, nbytes = amount or (0, 0)
     if output.data(
         {"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(left.values())}
     ):
         return
-    if not stopped and held is None:
+    if not stopped and amount is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
     else:
-        what = "no blocks were cached" if held is None else f"released {_amount(*held)}"
-        say(f"{'stopped; ' if stopped else ''}{what}")
+        released = "no blocks were cached" if amount is None else f"released {_amount(*amount)}"
+        say(f"{'stopped; ' if stopped else ''}{released}")
     if left:
         say(
             f"removed what dead data planes left: {format_size(sum(left.values()))}, {', '.join(map(str, left))}"
@@ -71,16 +71,16 @@ def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> t
     None when there was no such memory. Prints them unless `quiet`. Raises ClickException."""
     from dataplane.holding.requests import HolderFailed, release
 
-    held = _release_data_plane(settings)
+    amount = _release_data_plane(settings)
     try:
         released = release(settings.state_dir, reason)
     except HolderFailed as error:
         raise click.ClickException(f"the kept memory cannot be released: {error}") from None
     if released is not None and released.files:
-        held = (released.blocks, released.bytes)
-    if held is not None and not quiet:
-        say(f"released {_amount(*held)} of the previous Larder")
-    return held
+        amount = (released.blocks, released.bytes)
+    if amount is not None and not quiet:
+        say(f"released {_amount(*amount)} of the previous Larder")
+    return amount
 
 
 def _amount(blocks: int, nbytes: int) -> str:
@@ -151,13 +151,15 @@ def _recorded(state_dir: Path) -> tuple[int, int]:
     return (blocks, nbytes) if isinstance(blocks, int) and isinstance(nbytes, int) else (0, 0)
 
 
-def _signal(pidfd: int, number: signal.Signals, what: str) -> None:
+def _signal(pidfd: int, number: signal.Signals, process: str) -> None:
     try:
         signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
         return
     except PermissionError:
-        raise click.ClickException(f"{what} belongs to another user; run this command as that user") from None
+        raise click.ClickException(
+            f"{process} belongs to another user; run this command as that user"
+        ) from None
 
 
 def _ends(pidfd: int, within_s: float) -> bool:
@@ -178,15 +180,6 @@ def _unlocked(path: Path, within_s: float) -> bool:
 def _is_locked(path: Path) -> bool:
     """Return whether a process holds the lock file. Raises ClickException."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        return is_locked(path)
     except OSError as error:
         raise click.ClickException(f"{path} cannot be opened: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False

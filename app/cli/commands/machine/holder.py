@@ -16,9 +16,9 @@ from dataplane.base.settings import SettingsError
 def holder(config: str | None) -> None:
     """Hold the memory of the data plane of this state directory, so that it outlives the data plane.
 
-    Without this command, a data plane starts a holder of its own. A service manager and containers end all processes
-    of a service together: there, run this command as a service of its own, and set dataplane.external_holder for the
-    data plane. SIGTERM ends the holder, and releases memory that no data plane uses.
+    Without this command, a data plane starts a holder of its own, which a service manager or a container ends with it.
+    There, run this command as a service, and set dataplane.external_holder for the data plane. SIGTERM ends the holder,
+    and releases memory that no data plane uses.
     """
     from dataplane.holding.requests import PROGRAM
 

@@ -39,22 +39,21 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
     """Write systemd units for the management plane, the data plane and the holder of its memory, and show the next
     commands.
 
-    The services restart independently. Unit files that were changed are kept unless --force is given; the
-    environment file is never overwritten.
+    The services restart independently. Changed unit files stay unless --force is given, the environment file always.
     """
     larder = executable or str(Path(sys.executable).with_name("larder"))  # noqa: TID251 - where `larder` is installed
     _check(larder, system)
-    wanted = _files(system, prefix, larder)
+    files = _files(system, prefix, larder)
     if only_print:
-        exact(f"# {path}\n{text}\n".encode() for path, (text, _) in wanted.items())
+        exact(f"# {path}\n{text}\n".encode() for path, (text, _) in files.items())
         return
     changed = [
-        path for path, (text, _) in wanted.items() if _differs(path, text) and not _is_environment(path)
+        path for path, (text, _) in files.items() if _differs(path, text) and not _is_environment(path)
     ]
     if changed and not force:
         names = ", ".join(map(str, changed))
         raise click.ClickException(f"{names}: changed since it was written; --force overwrites it")
-    for path, (text, mode) in wanted.items():
+    for path, (text, mode) in files.items():
         if path.exists() and (_is_environment(path) or not _differs(path, text)):
             say(f"kept     {path}")
             continue

@@ -53,8 +53,7 @@ def ipc() -> None:
 @watch_option
 @repeat_options
 def top(output: Output) -> None:
-    """List queues with their writer and readers, stores with their objects, and the counters of both. Without
-    `--watch` and `--count`, list them once."""
+    """List queues with their writer and readers, stores with their objects, and the counters of both."""
     from dataplane.ipc.queue.stats import live_queues
     from dataplane.ipc.store import live_stores
 

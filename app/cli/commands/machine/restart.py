@@ -25,8 +25,8 @@ BACK_S = 120.0
 def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None:
     """Replace the processes of a running Larder with the code and the settings that are on disk now.
 
-    The new data plane takes over the memory: engines keep reading, and every block stays cached. If the new release
-    cannot take it over, the command reports what would be lost and stops nothing.
+    Engines keep reading, and every block stays cached. If the new data plane cannot take over the memory, the command
+    reports what would be lost and stops nothing.
     """
     request = {"fresh": fresh, "dry_run": dry_run}
     answer = call(url, "POST", "/api/v1/actions/restart", request, timeout_s=ANSWERS_S)
@@ -45,14 +45,14 @@ def restart(fresh: bool, dry_run: bool, url: str | None, output: Output) -> None
 
 
 def _data_plane(answer: dict[str, Any], *, dry_run: bool) -> None:
-    held = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
+    cached = f"{answer['blocks']:,} blocks ({format_size(answer['bytes'])})"
     if not answer.get("starts_data_plane", True):
         say("data plane: not restarted; it is a service of its own, and keeps its cache")
         return
     if dry_run:
-        say(f"{held} would be kept" if answer["kept"] else f"{held} would be lost: {answer['reason']}")
+        say(f"{cached} would be kept" if answer["kept"] else f"{cached} would be lost: {answer['reason']}")
         return
-    became = f"{held} kept" if answer["kept"] else f"{held} released: {answer['reason']}"
+    became = f"{cached} kept" if answer["kept"] else f"{cached} released: {answer['reason']}"
     say(
         f"data plane: {became}; process {answer['data_plane_pid']} served {answer['seconds']:.2f} s after the stop of "
         "the previous one"

@@ -71,12 +71,12 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
     signal.signal(
         signal.SIGHUP, lambda *_: None
     )  # the startup document, which it makes Larder read, is read anyway
-    kept = not fresh and _memory_is_kept(settings)
-    if not kept:
+    is_warm = not fresh and _has_memory(settings)
+    if not is_warm:
         _check_data_plane(settings)
     with alone(settings) as lock, _listening(settings) as listener:
         handed_on = _HandedOn(lock)
-        with _early_data_plane(settings, handed_on) if kept else contextlib.nullcontext() as early:
+        with _early_data_plane(settings, handed_on) if is_warm else contextlib.nullcontext() as early:
             _check_join(settings)
             if fresh:
                 from app.cli.commands.machine.down import release_memory
@@ -166,14 +166,14 @@ def _check_data_plane(settings: Settings) -> None:
         raise click.ClickException(checked.stderr.strip())
 
 
-def _memory_is_kept(settings: Settings) -> bool:
+def _has_memory(settings: Settings) -> bool:
     """Return whether a holder has memory for the embedded data plane, and no data plane uses it."""
     from dataplane.holding.requests import HolderFailed, describe
 
     if settings.app.embedded_data_plane:
         with contextlib.suppress(HolderFailed):
-            held = describe(settings.state_dir)
-            return held is not None and held.files > 0 and not held.connected
+            memory = describe(settings.state_dir)
+            return memory is not None and memory.files > 0 and not memory.connected
     return False
 
 
@@ -406,7 +406,7 @@ async def _run(
     import structlog
     import uvicorn
 
-    from app.cli.support.machine.exit_watchdog import cut_off_after
+    from app.cli.support.machine.exit_watchdog import exit_after
     from app.cli.support.machine.serving import announce
     from app.http.middleware.connections import raise_descriptors
     from app.http.middleware.server_protocol import protocol_of
@@ -443,7 +443,7 @@ async def _run(
         if handed_on.listener is not None and name != "restart":
             handed_on.signal = signal.Signals[name]  # the new process handles it
         if not server.should_exit:
-            cut_off_after(settings.app.shutdown_grace_s, _last_act(app.parts, handed_on))
+            exit_after(settings.app.shutdown_grace_s, _last_act(app.parts, handed_on))
         server.should_exit = True
         structlog.get_logger().info("larder.stopping", signal=name)
         app.parts.bus.close()  # end open streams now instead of after the grace time

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, held_state, url_option
+from app.cli.support.api.client import call, state_headers, url_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.keys import FINITE, seconds
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.fields import kept_fields, required
+from app.cli.support.resources.fields import put_fields, required
 from app.cli.support.resources.lists import listed
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
@@ -90,21 +90,21 @@ add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
     "--strength", "strengths", multiple=True, type=click.Choice(["soft", "guaranteed", "permanent"]),
     help="Strength that pins may have; may be repeated.",
 )  # fmt: skip
-@click.option("--note", help="Free-form note.")
+@click.option("--note", help="Free-form note; at most 1,024 characters.")
 @url_option
 @output_option
 def set_ceiling(tenant: str, url: str | None, output: Output, **options: Any) -> None:
     given = {**options, "strengths": list(options["strengths"]) or None}
     changed = required({name: _value(name, value) for name, value in given.items() if value is not None})
     path = _CEILINGS.of(tenant)
-    held = _CEILINGS.held(url, tenant)
-    kept = kept_fields(CeilingPut, held or {})
+    current = _CEILINGS.current(url, tenant)
+    unchanged = put_fields(CeilingPut, current or {})
     opened = {name for name in _MAXIMA if name in changed and changed[name] is None}
-    still = {name for name in kept.get("no_bound", ()) if name not in changed}
+    still = {name for name in unchanged.get("no_bound", ()) if name not in changed}
     changed["no_bound"] = sorted(opened | still)
-    answer = call(url, "PUT", path, {**kept, **changed}, None, held_state(held))
+    answer = call(url, "PUT", path, {**unchanged, **changed}, None, state_headers(current))
     if not output.data(answer, tenant):
-        say(f"{answer['tenant']}: ceiling set{_said(answer)}")
+        say(f"{answer['tenant']}: ceiling set{_described(answer)}")
 
 
 add_set(
@@ -123,7 +123,7 @@ add_delete(
 add_describe(ceilings, _CEILINGS)
 
 
-def _said(ceiling: dict[str, Any]) -> str:
+def _described(ceiling: dict[str, Any]) -> str:
     """Describe the maxima of a ceiling that are null."""
     names = {
         name: name.removeprefix("max_").removesuffix("_bytes").removesuffix("_s").replace("_", " ")

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support.api.client import call, held_state, url_option, wait_option
+from app.cli.support.api.client import call, state_headers, url_option, wait_option
 from app.cli.support.api.names import names
 from app.cli.support.keys import F, key_fields, key_options, seconds, text_fields, text_options
 from app.cli.support.printing import caches, show
@@ -53,15 +53,15 @@ _COLUMNS = (
 _PINS = Resource("/api/v1/pins", "pin", _COLUMNS, editable=[*_OPTIONS, "ttl_s", "expires_at"])
 
 
-@click.group(cls=Noun, renamed={"put": "pins set --replace"})
+@click.group(cls=Noun)
 def pins() -> None:
     """Manage pins: prefixes that are kept in the cache."""
 
 
 @pins.command("list")
-@click.option("--tenant", help="Show only this tenant.")
-@click.option("--model", help="Show only this model.")
-@click.option("--tier", type=click.Choice(TIERS), help="Show only this tier.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
+@click.option("--model", help="Only this model.")
+@click.option("--tier", type=click.Choice(TIERS), help="Only this tier.")
 @owner_option
 @paged
 @url_option
@@ -98,8 +98,7 @@ def _pin_options(command: F) -> F:
         click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
         click.option("--tenant", help="Tenant; default `_default`. Implied by --prefix."),
         click.option(
-            "--model",
-            help="Model name; the pin applies to every space of it. Implied by --prefix.",
+            "--model", help="Model name; the pin applies to every space of it. Implied by --prefix."
         ),
         click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
         click.argument("name", shell_complete=names(("/api/v1/pins", "name"))),
@@ -116,22 +115,24 @@ def set_pin(
     path = _PINS.of(name)
     if replace and not source:
         raise click.UsageError(_ONE_SOURCE)
-    held = _PINS.held(url, name)
+    current = _PINS.current(url, name)
     if source:
-        kept = {} if held is None or replace else _kept(held, source, intent)
-        answer = call(url, "PUT", path, {**kept, **source, **intent}, {"wait": wait}, held_state(held))
-    elif held is None:
+        unchanged = {} if current is None or replace else _unchanged(current, source, intent)
+        answer = call(
+            url, "PUT", path, {**unchanged, **source, **intent}, {"wait": wait}, state_headers(current)
+        )
+    elif current is None:
         raise click.UsageError(f"there is no pin {name!r} yet: {_ONE_SOURCE}")
     elif any(options[field] is not None for field in ("model", "tenant")):
         raise click.UsageError(f"--model and --tenant go with a prefix: {_ONE_SOURCE}")
     elif not intent:
         raise click.UsageError("expected at least one option to set")
     else:
-        kept = {}
+        unchanged = {}
         if intent.get("strength") == "permanent" and "ttl_s" not in intent:
             intent |= {"ttl_s": None}
-        answer = call(url, "PATCH", path, intent, {"wait": wait}, held_state(held))
-    _say(name, answer, output, _words(kept) if held else "")
+        answer = call(url, "PATCH", path, intent, {"wait": wait}, state_headers(current))
+    _say(name, answer, output, _words(unchanged) if current else "")
 
 
 add_set(
@@ -184,25 +185,27 @@ def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
     return intent
 
 
-def _kept(held: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
+def _unchanged(
+    current: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the values of the existing pin for fields that the options do not set."""
-    whose = () if "prefix" in source else ("model", "tenant")
-    kept = {
-        field: held[field] for field in (*whose, *STORED) if field in held
+    identity = () if "prefix" in source else ("model", "tenant")
+    unchanged = {
+        field: current[field] for field in (*identity, *STORED) if field in current
     }  # an older server lacks new fields
-    if kept.get("tier") == "host":
-        del kept["tier"]
-    if intent.get("strength", held["strength"]) != "permanent" and "ttl_s" not in intent:
-        if held["ttl_s"] is not None:
-            kept |= {"ttl_s": held["ttl_s"], "refresh_on_hit": True}
+    if unchanged.get("tier") == "host":
+        del unchanged["tier"]
+    if intent.get("strength", current["strength"]) != "permanent" and "ttl_s" not in intent:
+        if current["ttl_s"] is not None:
+            unchanged |= {"ttl_s": current["ttl_s"], "refresh_on_hit": True}
         else:
-            kept["expires_at"] = held["expires_at"]
+            unchanged["expires_at"] = current["expires_at"]
     elif "refresh_on_hit" not in intent and intent.get("ttl_s") is not None:
-        kept["refresh_on_hit"] = held["refresh_on_hit"]
-    return {field: value for field, value in kept.items() if field not in {**source, **intent} and value}
+        unchanged["refresh_on_hit"] = current["refresh_on_hit"]
+    return {field: value for field, value in unchanged.items() if field not in {**source, **intent} and value}
 
 
-def _words(kept: Mapping[str, Any]) -> str:
+def _words(unchanged: Mapping[str, Any]) -> str:
     """Describe the kept fields for the output."""
     texts: dict[str, Callable[[Any], str]] = {
         "expires_at": lambda at: f"ends {show.ends(at)}",
@@ -212,12 +215,12 @@ def _words(kept: Mapping[str, Any]) -> str:
     }
     words = [
         texts[field](value) if field in texts else f"{field.replace('_', ' ')} {value}"
-        for field, value in kept.items()
+        for field, value in unchanged.items()
     ]
     return f" (kept: {', '.join(words)})" if words else ""
 
 
-def _say(name: str, answer: dict[str, Any], output: Output, kept: str) -> None:
+def _say(name: str, answer: dict[str, Any], output: Output, unchanged: str) -> None:
     if output.data(answer, name):
         return
     refreshed = " (each hit moves that)" if answer["refresh_on_hit"] else ""
@@ -229,7 +232,7 @@ def _say(name: str, answer: dict[str, Any], output: Output, kept: str) -> None:
     on_gpus = ", also on GPUs" if answer.get("tier") == "gpu" else ""
     say(
         f"{name}: {chunks} of {answer['model']} for {answer['tenant']}, {answer['strength']}{on_gpus},"
-        f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{kept}"
+        f" ends {show.ends(answer['expires_at'])}{refreshed}, {show.applied(answer)}{unchanged}"
     )
     say(answer["summary"])
     if answer.get("holds_nothing"):
@@ -238,11 +241,11 @@ def _say(name: str, answer: dict[str, Any], output: Output, kept: str) -> None:
         say(f"note: {caches.only_in_tiers(answer)}")
     elif answer.get("unlisted_tiers"):
         say(f"note: {caches.unlisted(answer)}")
-    if answer.get("tier") == "gpu" and not _is_said(answer) and (why := show.ineffective(answer)):
-        say(why)
+    if answer.get("tier") == "gpu" and not _is_reported(answer) and (reason := show.ineffective(answer)):
+        say(reason)
 
 
-def _is_said(answer: Mapping[str, Any]) -> bool:
+def _is_reported(answer: Mapping[str, Any]) -> bool:
     """Return whether the pin has no effect because it holds nothing; a note already says so."""
     conditions = answer["status"]["conditions"]
     return any(each["reason"] == "HoldsNothing" for each in conditions)
@@ -250,7 +253,7 @@ def _is_said(answer: Mapping[str, Any]) -> bool:
 
 @pins.command("extend")
 @click.argument("name", shell_complete=names(("/api/v1/pins", "name")))
-@click.option("--ttl", required=True, help="Minimum time until the pin expires, such as 30m, 12h, 7d.")
+@click.option("--ttl", required=True, help="Minimum time until the pin expires.")
 @url_option
 @wait_option
 @output_option

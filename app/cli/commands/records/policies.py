@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, find, held_state, url_option, wait_option
+from app.cli.support.api.client import call, find, state_headers, url_option, wait_option
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column, table
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
 from app.cli.support.resources.lists import listed
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
@@ -73,7 +73,7 @@ _IN_FORCE = (
 _POLICIES = Resource("/api/v1/policies", "policy", _COLUMNS, default=POLICY_IN_FORCE, editable=_FIELDS)
 
 
-@click.group(cls=Noun, renamed={"unset": "policies delete"})
+@click.group(cls=Noun)
 def policies() -> None:
     """Manage eviction policies. `default` applies to every node that no policy with a selector matches."""
 
@@ -101,9 +101,11 @@ add_get(policies, _POLICIES, "Show one policy.")
 @output_option
 def set_policy(name: str, url: str | None, wait: str | None, output: Output, **options: Any) -> None:
     changed = required(given_fields(PolicyPut, options))
-    held = _POLICIES.held(url, name)
-    kept = kept_fields(PolicyPut, held or {})
-    answer = call(url, "PUT", _POLICIES.of(name), {**kept, **changed}, {"wait": wait}, held_state(held))
+    current = _POLICIES.current(url, name)
+    unchanged = put_fields(PolicyPut, current or {})
+    answer = call(
+        url, "PUT", _POLICIES.of(name), {**unchanged, **changed}, {"wait": wait}, state_headers(current)
+    )
     if not output.data(answer, name):
         say(f"{name}: {', '.join(rule(answer) for rule in _RULES.values())}; {show.applied(answer)}")
 
@@ -132,7 +134,7 @@ add_describe(policies, _POLICIES)
 def check_policy(name: str, url: str | None, output: Output, **options: Any) -> None:
     """Show how every node would respond to a policy, without setting it. Omitted options are treated as in `set`."""
     changed = required(given_fields(PolicyPut, options))
-    held = find(url, _POLICIES.of(name))
-    body = {**kept_fields(PolicyPut, held or {}), **changed}
+    current = find(url, _POLICIES.of(name))
+    body = {**put_fields(PolicyPut, current or {}), **changed}
     answer = call(url, "POST", "/api/v1/actions/dry-run", {"policies": {name: body}})
     show_dry_run(answer, "policy", body.get("selector"), output)

@@ -35,7 +35,7 @@ def prefixes() -> None:
     show_default=True,
     help="Order of the list.",
 )
-@click.option("--tenant", help="Show only this tenant.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of items."
 )

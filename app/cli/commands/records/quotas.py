@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, held_state, url_option, wait_option
+from app.cli.support.api.client import call, state_headers, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
 from app.cli.support.resources.lists import listed, owner_option, paged
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
@@ -103,14 +103,14 @@ def set_quota(
     changed = given_fields(QuotaPut, options)
     required({**changed, **shares})
     path = _QUOTAS.of(tenant)
-    held = _QUOTAS.held(url, tenant)
+    current = _QUOTAS.current(url, tenant)
     if shares:
-        changed["tiers"] = _merged({} if held is None else held.get("tiers") or {}, shares)
-    kept = {"limit_bytes": None} if held is None else kept_fields(QuotaPut, held)
-    answer = call(url, "PUT", path, {**kept, **changed}, {"wait": wait}, held_state(held))
+        changed["tiers"] = _merged({} if current is None else current.get("tiers") or {}, shares)
+    unchanged = {"limit_bytes": None} if current is None else put_fields(QuotaPut, current)
+    answer = call(url, "PUT", path, {**unchanged, **changed}, {"wait": wait}, state_headers(current))
     if output.data(answer, tenant):
         return
-    left = [_kept(name, value) for name, value in kept.items() if name not in changed and value]
+    left = [_described(name, value) for name, value in unchanged.items() if name not in changed and value]
     tiers = f", {show.tier_shares(answer['tiers'])}" if "tiers" in changed else ""
     suffix = f" (kept: {', '.join(left)})" if left else ""
     say(
@@ -149,10 +149,10 @@ def _shares(limits: Sequence[str], floors: Sequence[str]) -> dict[str, dict[str,
 
 
 def _merged(
-    held: Mapping[str, Mapping[str, Any]], given: Mapping[str, Mapping[str, Any]]
+    current: Mapping[str, Mapping[str, Any]], given: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return the shares with these changes; a share without a limit and a floor is left out."""
-    merged = {name: {**held.get(name, {}), **given.get(name, {})} for name in (*held, *given)}
+    merged = {name: {**current.get(name, {}), **given.get(name, {})} for name in (*current, *given)}
     stated = {
         name: {field: value for field, value in share.items() if value not in (None, 0, "0")}
         for name, share in merged.items()
@@ -160,7 +160,7 @@ def _merged(
     return {name: share for name, share in stated.items() if share}
 
 
-def _kept(name: str, value: Any) -> str:
+def _described(name: str, value: Any) -> str:
     """Describe a kept field for the output."""
     if name == "selector":
         return f"nodes {reach(value)}"

@@ -38,7 +38,7 @@ def tenants() -> None:
 
 
 @tenants.command("list")
-@click.option("--managed/--unmanaged", default=None, help="Show only tenants with, or without, a quota.")
+@click.option("--managed/--unmanaged", default=None, help="Only tenants with, or without, a quota.")
 @paged
 @url_option
 @output_option
@@ -59,7 +59,7 @@ add_describe(tenants, _TENANTS)
 @tenants.command("adopt")
 @click.argument("tenant", shell_complete=TENANTS)
 @click.option("--floor", default="0", help="Bytes that no other tenant can take, such as 1GiB.")
-@click.option("--note", default="", help="Free-form note.")
+@click.option("--note", default="", help="Free-form note; at most 1,024 characters.")
 @url_option
 @wait_option
 def adopt_tenant(tenant: str, floor: str, note: str, url: str | None, wait: str | None) -> None:

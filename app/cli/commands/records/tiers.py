@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 from app.cli.commands.machine.tiers import check, repair, usage
-from app.cli.support.api.client import ANY_STATE, call, held_state, url_option, wait_option
+from app.cli.support.api.client import ANY_STATE, call, state_headers, url_option, wait_option
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column, table
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.fields import field_options, given_fields, kept_fields, required
+from app.cli.support.resources.fields import field_options, given_fields, put_fields, required
 from app.cli.support.resources.lists import listed, owner_option, paged, unasked_option
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
@@ -68,7 +68,7 @@ def tiers() -> None:
 
 
 @tiers.command("list")
-@click.option("--type", "kind", metavar="TYPE", help="Show only tiers of this type.")
+@click.option("--type", "kind", metavar="TYPE", help="Only tiers of this type.")
 @owner_option
 @paged
 @url_option
@@ -90,8 +90,8 @@ def list_tiers(
 def _from_settings(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the tiers of the settings of nodes, one for each node."""
     for tier in answer.get("from_settings", ()):  # an older server does not report them
-        for node, held in sorted(tier["stats"].items()):
-            yield {"node": node, **held}
+        for node, stats in sorted(tier["stats"].items()):
+            yield {"node": node, **stats}
 
 
 def _unspilled(tier: Mapping[str, Any]) -> str:
@@ -119,24 +119,24 @@ def _on_nodes(tier: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yield the cells of each node that the tier selects, or that has it open."""
     nodes, stats = tier["status"]["nodes"], tier["stats"]
     for node in sorted({*nodes, *stats}):
-        at, held = nodes.get(node), stats.get(node)
+        at, tier_stats = nodes.get(node), stats.get(node)
         generation = None if at is None else at["observed_generation"]
         yield {
             "node": node,
             "state": "not selected" if at is None else at["state"],
             "generation": "-" if generation is None else str(generation),
-            "stored": "-" if held is None else show.size(held["stored_bytes"]),
-            "blocks": "-" if held is None else f"{held['blocks']:,}",
-            "unspilled": "-" if held is None else show.unspilled(held),
-            "encodings": "-" if held is None else show.encodings(held) or "-",
-            "tier": _service(held),
+            "stored": "-" if tier_stats is None else show.size(tier_stats["stored_bytes"]),
+            "blocks": "-" if tier_stats is None else f"{tier_stats['blocks']:,}",
+            "unspilled": "-" if tier_stats is None else show.unspilled(tier_stats),
+            "encodings": "-" if tier_stats is None else show.encodings(tier_stats) or "-",
+            "tier": _service(tier_stats),
         }
 
 
-def _service(held: Mapping[str, Any] | None) -> str:
-    if held is None:
+def _service(stats: Mapping[str, Any] | None) -> str:
+    if stats is None:
         return "not open"
-    return show.tier_state(held)
+    return show.tier_state(stats)
 
 
 def _remarks(tier: Mapping[str, Any]) -> list[str]:
@@ -155,9 +155,9 @@ def _remarks(tier: Mapping[str, Any]) -> list[str]:
 def _not_served(tier: Mapping[str, Any]) -> list[str]:
     """Return a line for each node on which the tier does not serve, with the whole reason: the table shortens it."""
     return [
-        f"  {node}: {show.tier_state(held)}"
-        for node, held in sorted(tier["stats"].items())
-        if not held["serves"] and held["reason"]
+        f"  {node}: {show.tier_state(stats)}"
+        for node, stats in sorted(tier["stats"].items())
+        if not stats["serves"] and stats["reason"]
     ]
 
 
@@ -199,13 +199,13 @@ def set_tier(
     **options: Any,
 ) -> None:
     changed = required(given_fields(TierPut, {**options, "parameters": _parameters(parameters)}))
-    held = _TIERS.held(url, name)
-    body = {**kept_fields(TierPut, held or {}), **changed}
+    current = _TIERS.current(url, name)
+    body = {**put_fields(TierPut, current or {}), **changed}
     if dry_run:
         tried = call(url, "POST", "/api/v1/actions/dry-run", {"tiers": {name: body}})
         show_dry_run(tried, "tier", body.get("selector"), output)
         return
-    answer = call(url, "PUT", _TIERS.of(name), body, {"wait": wait}, held_state(held))
+    answer = call(url, "PUT", _TIERS.of(name), body, {"wait": wait}, state_headers(current))
     if not output.data(answer, name):
         say(
             f"{name}: {answer['type']}, budget {show.size(answer['budget_bytes'])}, spill {answer['spill']}, "
@@ -234,13 +234,12 @@ add_edit(tiers, _TIERS, waits=True)
 def delete_tier(name: str, dry_run: bool, url: str | None, wait: str | None, output: Output) -> None:
     """Delete a tier. Its nodes close it and no longer load its blocks, which stay on disks and servers.
 
-    To keep the blocks in use, drain the tier before: `larder tiers set NAME --spill drain` copies the blocks that it
-    alone holds to another tier, and the record cannot be deleted before that is done."""
+    To keep the blocks in use, drain the tier before: `larder tiers set NAME --spill drain`."""
     if dry_run:
         tier = call(url, "GET", _TIERS.of(name))
         if not output.data(tier, name):
-            held = f"{tier['blocks']:,} blocks ({show.size(tier['stored_bytes'])})"
-            say(f"{name}: {held} that it holds could no longer be loaded")
+            cached = f"{tier['blocks']:,} blocks ({show.size(tier['stored_bytes'])})"
+            say(f"{name}: {cached} that it holds could no longer be loaded")
             if tier["blocks"]:
                 say(f"to keep them in use, drain it first: larder tiers set {name} --spill drain")
         return

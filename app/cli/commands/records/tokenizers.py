@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import click
 
-from app.cli.support.api.client import call, held_state, url_option
+from app.cli.support.api.client import call, state_headers, url_option
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column
 from app.cli.support.printing.terminal import say
@@ -36,7 +36,7 @@ _COLUMNS = (
 _TOKENIZERS = Resource("/api/v1/tokenizers", "tokenizer", _COLUMNS)
 
 
-@click.group(cls=Noun, renamed={"add": "tokenizers set"})
+@click.group(cls=Noun)
 def tokenizers() -> None:
     """Manage tokenizers of models, which allow pins and look-ups by text and messages."""
 
@@ -65,7 +65,7 @@ add_describe(tokenizers, _TOKENIZERS)
     help="A Jinja template, or a tokenizer_config.json, which also has the special tokens.",
 )
 @click.option("--no-special-tokens", is_flag=True, help="Add no special tokens around a text.")
-@click.option("--note", default="", help="Free-form note.")
+@click.option("--note", default="", help="Free-form note; at most 1,024 characters.")
 @url_option
 @output_option
 def set_tokenizer(
@@ -90,8 +90,8 @@ def set_tokenizer(
             body |= _template(chat_template.read(), chat_template.name)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"expected text in UTF-8: {error}") from None
-    held = _TOKENIZERS.held(url, name)
-    answer = call(url, "PUT", _TOKENIZERS.of(name), body, None, held_state(held))
+    current = _TOKENIZERS.current(url, name)
+    answer = call(url, "PUT", _TOKENIZERS.of(name), body, None, state_headers(current))
     if output.data(answer, name):
         return
     template = "with a chat template" if answer["chat_template"] is not None else "without a chat template"

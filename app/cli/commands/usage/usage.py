@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import (
-    ApiError,
-    call,
-    held_state,
-    stream,
-    url_option,
-)
+from app.cli.support.api.client import ApiError, call, state_headers, stream, url_option
 from app.cli.support.exit_codes import worded
 from app.cli.support.keys import FINITE
 from app.cli.support.printing import show
@@ -24,7 +18,7 @@ from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
 from app.cli.support.resources.watch import watch_option
-from app.schemas.records.rates import RatePut
+from app.schemas.records.prefill_rates import RatePut
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _COLUMNS = {
@@ -49,7 +43,7 @@ _TIER_COLUMNS = {"tier": 0, "GiB hours": 0, "served": 0, "share": 1, "bytes serv
     "--from", "start", metavar="TIME", help="Start: Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z."
 )
 @click.option("--to", "end", metavar="TIME", help="End, in the same form; default now.")
-@click.option("--tenant", help="Show only this tenant.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
 @click.option("--tiers", "by_tier", is_flag=True, help="Show the usage of memory and of each tier.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @url_option
@@ -152,7 +146,7 @@ _RATE_COLUMNS = (
 _RATES = Resource("/api/v1/rates", "rate", _RATE_COLUMNS, editable=RatePut.__struct_fields__)
 
 
-@click.group(cls=Noun, renamed={"unset": "rates delete"})
+@click.group(cls=Noun)
 def rates() -> None:
     """Manage prefill rates of engines, from which the saved prefill time is estimated."""
 
@@ -173,12 +167,12 @@ add_describe(rates, _RATES)
 
 
 @click.argument("name")
-@click.option("--model", required=True, help="The model's name, as engines attach with it.")
+@click.option("--model", required=True, help="Model name, as engines attach with it.")
 @click.option(
     "--tokens-per-s", type=FINITE, required=True, help="Tokens per second that a whole engine prefills."
 )
 @click.option("--space", default="", help="One space of the model, 32 hex digits; default: all.")
-@click.option("--note", default="", help="Free-form note.")
+@click.option("--note", default="", help="Free-form note; at most 1,024 characters.")
 @url_option
 @output_option
 def set_rate(
@@ -187,7 +181,7 @@ def set_rate(
     body = {"model": model, "prefill_tokens_per_s": tokens_per_s, "space": space, "note": note}
     path = _RATES.of(name)
     try:
-        answer = call(url, "PUT", path, body, headers=held_state(_RATES.held(url, name)))
+        answer = call(url, "PUT", path, body, headers=state_headers(_RATES.current(url, name)))
     except ApiError as refused:
         raise worded(refused, refused.message.replace("prefill_tokens_per_s", "--tokens-per-s")) from None
     if not output.data(answer, name):

@@ -45,10 +45,10 @@ def alerts() -> None:
     type=click.Choice(["firing", "resolved", "expired", "any"]),
     default="firing",
     show_default=True,
-    help="Show only alerts in this state.",
+    help="Only alerts in this state.",
 )
-@click.option("--tenant", help="Show only this tenant.")
-@click.option("--node", help="Show only this node.")
+@click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
+@click.option("--node", metavar="NAME", help="Only this node.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )

@@ -63,7 +63,7 @@ def at(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%SZ")
 
 
-def who(change: Json, *, timed: bool = True) -> str:
+def author(change: Json, *, timed: bool = True) -> str:
     """Return the actor, time and audit entry of a change: `by alice at 12:00:00Z (audit entry 7)`."""
     by = f"by {change['actor']}" if change["actor"] else ""
     when = f"at {at(change['at'])}" if timed else ""
@@ -98,7 +98,7 @@ def _lowered(e: Evidence) -> str:
                 continue
             reason = str(first["fields"].get("reason", "refused"))
             return (
-                f"{tightened} of tenant {change['tenant']} {who(change)}, and its blocks are refused ({reason}) on "
+                f"{tightened} of tenant {change['tenant']} {author(change)}, and its blocks are refused ({reason}) on "
                 f"node {first['node']} since {at(first['at'])}, {_later(first['at'] - change['at'])}."
             )
     return ""
@@ -130,7 +130,9 @@ def _at_limit(e: Evidence) -> str:
                 if tenant["on_exceed"] == "reject"
                 else "its own blocks are evicted"
             )
-            return f"{tightened} of tenant {e.name} {who(change)}, and the tenant is at its limit: {effect}."
+            return (
+                f"{tightened} of tenant {e.name} {author(change)}, and the tenant is at its limit: {effect}."
+            )
     return ""
 
 
@@ -229,14 +231,14 @@ def _before(e: Evidence, node: str, when: float, tier: str = "") -> str:
             continue
         if tier and change["kind"] == "tier" and change["name"] != tier:
             continue
-        return f"; the latest change before: {change['summary']} {who(change)}"
+        return f"; the latest change before: {change['summary']} {author(change)}"
     return "; no change to the node preceded it"
 
 
 def _node_lost(e: Evidence) -> str:
     """The node itself is lost: what happened to its tenants before is not the cause."""
-    gone = e.kind == "node" and any(node["state"] == "lost" for node in e.nodes)
-    return " ".join(filter(None, (_crashed(e), _lost(e)))) if gone else ""
+    lost = e.kind == "node" and any(node["state"] == "lost" for node in e.nodes)
+    return " ".join(filter(None, (_crashed(e), _lost(e)))) if lost else ""
 
 
 def _lost(e: Evidence) -> str:
@@ -263,7 +265,7 @@ def _lost(e: Evidence) -> str:
             return f"Node {name} refuses the newest snapshot: {fault.get('path', '')}: {fault.get('message', '')}."
         if node["draining"]:
             drains = [each for each in e.changes if each["node"] == name and each["action"] == "drain"]
-            return f"Node {name} was drained {who(drains[0])}: it stores nothing more." if drains else ""
+            return f"Node {name} was drained {author(drains[0])}: it stores nothing more." if drains else ""
     return ""
 
 
@@ -333,17 +335,17 @@ def _flooded(e: Evidence) -> str:
     is_concerned = e.kind == "node" or e.name in {each["tenant"] for each in mine}
     if not is_concerned and pinned < CROWDED * capacity and not _refused(e):
         return ""
-    kept = ""
+    pin_note = ""
     if pools:
-        kept = f"; pins keep {show.size(pinned)} of {show.size(capacity)}"
+        pin_note = f"; pins keep {show.size(pinned)} of {show.size(capacity)}"
         if budget:
-            kept += f", with a budget of {show.size(budget)}"
+            pin_note += f", with a budget of {show.size(budget)}"
     entries = [each["audit_id"] for each in mine if each["audit_id"] is not None]
-    where = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
+    entries_note = f", audit entries {min(entries)} to {max(entries)}" if entries else ""
     return (
         f"{actor or 'An unknown actor'} created or changed {count} pins for {tenants} from {at(mine[-1]['at'])} to "
         f"{at(mine[0]['at'])}"
-        f"{where}{kept}."
+        f"{entries_note}{pin_note}."
     )
 
 
@@ -373,14 +375,14 @@ def _mischosen(e: Evidence) -> str:
         if runs:
             first = min(runs, key=lambda event: event["at"])
             return (
-                f"{_chosen(change)} {who(change)}, and blocks of {_tenants(runs)} are refused "
+                f"{_chosen(change)} {author(change)}, and blocks of {_tenants(runs)} are refused "
                 f"({first['fields'].get('reason')}) on node {first['node']} since {at(first['at'])}, "
                 f"{_later(first['at'] - change['at'])}."
             )
         before = _ratio(e.series, change["at"] - BEFORE_S, change["at"])
         after = _ratio(e.series, change["at"] + STEP_S + SLACK_S, float("inf"))
         if before is not None and after is not None and before - after >= FELL:
-            return f"{_chosen(change)} {who(change)}, and the hit ratio fell from {before:.0%} to {after:.0%} since."
+            return f"{_chosen(change)} {author(change)}, and the hit ratio fell from {before:.0%} to {after:.0%} since."
     return ""
 
 
@@ -410,7 +412,7 @@ def _alerted(e: Evidence) -> str:
     for alert in e.alerts:
         for change in alert["preceding_changes"][:1]:
             return (
-                f"{change['summary']} {who(change)}: the latest change before {alert['alertname']} fired, "
+                f"{change['summary']} {author(change)}: the latest change before {alert['alertname']} fired, "
                 f"{_later(alert['starts_at'] - change['at'])}."
             )
     return ""

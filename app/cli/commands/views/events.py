@@ -29,10 +29,10 @@ def events() -> None:
 
 
 @events.command("list")
-@click.option("--name", help="Show only events of this name, such as node.lost, or push.* for a prefix.")
-@click.option("--node", help="Show only this node.")
-@click.option("--actor", help="Show only this actor.")
-@click.option("--since", metavar="TIME", help="Show only the last 90s, 30m, 12h or 7d.")
+@click.option("--name", help="Only events of this name, such as node.lost, or push.* for a prefix.")
+@click.option("--node", metavar="NAME", help="Only this node.")
+@click.option("--actor", help="Only this actor.")
+@click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
 @click.option(
     "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
 )
@@ -67,7 +67,7 @@ def list_events(
     answer = every(url, "/api/v1/events/history", query, limit)
     output.listing("Events", answer, EVENT_COLUMNS, lambda event: str(event["id"]))
     if output.format in ("table", "wide"):
-        for line in _not_kept(answer["not_kept"]):
+        for line in _not_stored(answer["not_kept"]):
             say(line)
         if name in answer["not_kept"]["names"]:
             say(f"Events of this name are never stored: larder events --follow --name {name}")
@@ -124,7 +124,7 @@ def _print(items: list[Event], output: Output, *, header: bool) -> None:
         table("", EVENT_COLUMNS, items, wide=output.wide, header=header)
 
 
-def _not_kept(missing: dict[str, Any]) -> list[str]:
+def _not_stored(missing: dict[str, Any]) -> list[str]:
     """Return lines about events that are missing from the history."""
     before = datetime.fromtimestamp(missing["before"], UTC).strftime("%Y-%m-%d %H:%MZ")
     return [

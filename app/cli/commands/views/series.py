@@ -114,8 +114,8 @@ def chart(values: Sequence[float | None], cells: int = CELLS) -> str:
     nothing was measured."""
     count = min(cells, len(values))
     means: list[float | None] = []
-    for place in range(count):
-        part = values[place * len(values) // count : (place + 1) * len(values) // count]
+    for index in range(count):
+        part = values[index * len(values) // count : (index + 1) * len(values) // count]
         known = [value for value in part if value is not None]
         means.append(sum(known) / len(known) if known else None)
     most = max((mean for mean in means if mean is not None), default=0.0) or 1.0
@@ -132,5 +132,5 @@ def _marks(marks: Sequence[Mapping[str, Any]]) -> None:
     shown = marks[-MAX_MARKS:]
     say(f"Meanwhile ({len(marks)})" if len(marks) == len(shown) else f"Meanwhile ({len(marks)}, the newest)")
     for mark in shown:
-        where = f" on {mark['node']}" if mark["node"] else ""
-        wrapped(f"  {at(mark['at'])}  {mark['kind']}: {mark['title']}{where}")
+        node_note = f" on {mark['node']}" if mark["node"] else ""
+        wrapped(f"  {at(mark['at'])}  {mark['kind']}: {mark['title']}{node_note}")

@@ -64,8 +64,8 @@ def _unready(url: str | None) -> str:
 
 def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
     pool, rates = overview["pool"], overview["rates"]
-    why = f" ({unready})" if unready else ""
-    ready = f"ready{why}" if overview["ready"] else f"not ready{why}"
+    reason = f" ({unready})" if unready else ""
+    ready = f"ready{reason}" if overview["ready"] else f"not ready{reason}"
     trouble = caches.trouble(overview)
     but = f", but {trouble}" if trouble else ""
     wrapped(f"{ready}, quotas {'enforced' if overview['armed'] else 'not enforced'}{but}")
@@ -80,12 +80,12 @@ def head(overview: dict[str, Any], unready: str, *, is_limited: bool) -> None:
         lost = all(node["state"] == "lost" for node in overview["nodes"])
         say(f"pool: not known, because {'all nodes are lost' if lost else 'no node has reported yet'}")
         return
-    whose = "your tenants: " if is_limited else ""
+    scope = "your tenants: " if is_limited else ""
     ratio = "hit ratio (last minute)", rates["hit_ratio"]
     if is_limited:
         ratio = "hit ratio", rates["hit_ratio_total"]
     wrapped(
-        f"{whose}pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
+        f"{scope}pool {show.size(pool['used_bytes'])} of {show.size(pool['capacity_bytes'])}"
         f" ({show.size(pool['pinned_bytes'])} pinned), {pool['blocks']} blocks, {ratio[0]} {show.percent(ratio[1])}"
     )
 
@@ -97,12 +97,12 @@ def _managers(managers: list[dict[str, Any]]) -> None:
     pushing = [manager for manager in alive if manager["pushing"]]
     if len(alive) == 1 and pushing:
         return
-    who = "none pushes to nodes now"
+    note = "none pushes to nodes now"
     if pushing:
         first = pushing[0]
-        here = "this one" if first["answering"] else f"{first['host']} (pid {first['pid']}, {first['url']})"
-        who = f"{here} pushes to nodes"
-    say(f"managers: {len(alive)} alive; {who}")
+        leader = "this one" if first["answering"] else f"{first['host']} (pid {first['pid']}, {first['url']})"
+        note = f"{leader} pushes to nodes"
+    say(f"managers: {len(alive)} alive; {note}")
 
 
 def _engines(node: dict[str, Any]) -> str:

@@ -78,15 +78,15 @@ def _follow(console: "Console", url: str | None, sort: str, every_s: float) -> N
 
     before: Json | None = None
     overview: Json | None = None
-    problem, asked_at, size = "", float("-inf"), None
+    problem, requested_at, size = "", float("-inf"), None
     with ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
         stack.enter_context(_keys())
         live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
         while True:
             changed = console.size != size
-            if time.monotonic() - asked_at >= every_s:
-                asked_at, changed = time.monotonic(), True
+            if time.monotonic() - requested_at >= every_s:
+                requested_at, changed = time.monotonic(), True
                 try:
                     answer = call(url, "GET", "/api/v1/overview", timeout_s=5.0)
                     before, overview, problem = overview, answer, ""
@@ -197,10 +197,10 @@ def _table(title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Seque
     from rich.text import Text
 
     made = Table(box=None, expand=True, pad_edge=False, title=Text(title, style="bold"), title_justify="left")
-    for place, (name, right) in enumerate(columns):
+    for index, (name, right) in enumerate(columns):
         made.add_column(
             name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis",
-            ratio=None if right else (3 if place == 0 else 2), header_style="dim",
+            ratio=None if right else (3 if index == 0 else 2), header_style="dim",
         )  # fmt: skip
     for row in rows:
         made.add_row(*(Text(text) for text in row))

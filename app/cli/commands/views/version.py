@@ -21,7 +21,7 @@ _COLUMNS = (
     "--client",
     "client_only",
     is_flag=True,
-    help="Show only the version of this command, without asking the server.",
+    help="Only the version of this command, without asking the server.",
 )
 @url_option
 @output_option

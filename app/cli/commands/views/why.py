@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from app.cli.commands.views import causes
-from app.cli.commands.views.causes import STEP_S, Evidence, at, who
+from app.cli.commands.views.causes import STEP_S, Evidence, at, author
 from app.cli.support.api.client import ApiError, call, every, find, segment, url_option
 from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
@@ -164,11 +164,11 @@ def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mappi
         known += [str(each["tenant"]) for each in every(url, "/api/v1/tenants", None, MAX_ALERTS)["items"]]
     close = difflib.get_close_matches(name, known, 3, 0.5)
     named = close or sorted(set(known))[:5]
-    what = f"there is no {kind or 'tenant or node'} {name!r}"
+    message = f"there is no {kind or 'tenant or node'} {name!r}"
     names = ", ".join(map(repr, named))
     if close:
-        return f"{what}; did you mean {names}?"
-    return f"{what}; there are {names}" if named else what
+        return f"{message}; did you mean {names}?"
+    return f"{message}; there are {names}" if named else message
 
 
 def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Output) -> None:
@@ -190,7 +190,7 @@ def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Outpu
     changes = found["changes"]
     say("Preceding changes, newest first" if changes else "Preceding changes: none")
     for change in changes:
-        wrapped(f"  {at(change['at'])}  {change['summary']} {who(change, timed=False)}")
+        wrapped(f"  {at(change['at'])}  {change['summary']} {author(change, timed=False)}")
     if more:
         say(f"  and {more} earlier ones")
     if found["events"]:
@@ -227,9 +227,9 @@ def _tenant(evidence: Evidence) -> list[str]:
 
 def _node(node: Mapping[str, Any]) -> list[str]:
     lag = [
-        f"{kind} {wanted - node['observed'].get(kind, {}).get('generation', 0)} behind"
-        for kind, wanted in sorted(node["desired"].items())
-        if wanted > node["observed"].get(kind, {}).get("generation", 0)
+        f"{kind} {generation - node['observed'].get(kind, {}).get('generation', 0)} behind"
+        for kind, generation in sorted(node["desired"].items())
+        if generation > node["observed"].get(kind, {}).get("generation", 0)
     ]
     lines = [
         f"state {node['state']}{', draining' if node['draining'] else ''}; {', '.join(lag) or 'not behind'}"

@@ -179,10 +179,10 @@ ANY_STATE = {"If-Match": "*"}
 """Headers of a change that applies to any state of the record."""
 
 
-def held_state(held: Mapping[str, Any] | None) -> dict[str, str]:
+def state_headers(record: Mapping[str, Any] | None) -> dict[str, str]:
     """Return the headers for a change that is based on the record that `find` returned, so that no concurrent change is
     overwritten."""
-    return {"If-None-Match": "*"} if held is None else {"If-Match": held["etag"]}
+    return {"If-None-Match": "*"} if record is None else {"If-Match": record["etag"]}
 
 
 def every(

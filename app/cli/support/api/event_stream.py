@@ -138,8 +138,8 @@ class FollowedEvents:
 
 def key(event: Event) -> str:
     """Return a text that is the same for an event of the stream and its copy in the history."""
-    said = [event[name] for name in ("at", "name", "node", "actor", "fields")]
-    return msgspec.json.encode(said, order="sorted").decode()
+    values = [event[name] for name in ("at", "name", "node", "actor", "fields")]
+    return msgspec.json.encode(values, order="sorted").decode()
 
 
 def _missing(last_id: str, last_at: float, streamed: list[Event]) -> int:

@@ -52,15 +52,15 @@ def path() -> Path:
 
 def load() -> Contexts:
     """Return the stored contexts. Raises ClickException."""
-    kept = private_file.read(path(), "'larder context add'")
-    if kept is None:
+    stored = private_file.read(path(), "'larder context add'")
+    if stored is None:
         return Contexts()
     try:
         contexts = {
             name: Context(str(each["url"]), str(each.get("token", "")))
-            for name, each in kept["contexts"].items()
+            for name, each in stored["contexts"].items()
         }
-        return Contexts(str(kept.get("current", "")), contexts)
+        return Contexts(str(stored.get("current", "")), contexts)
     except (AttributeError, KeyError, TypeError):
         raise click.ClickException(f"{path()}: expected an object with `current` and `contexts`") from None
 
@@ -83,5 +83,5 @@ def named() -> Context | None:
 
 def current() -> Context | None:
     """Return the current context, if there is one."""
-    kept = load()
-    return kept.contexts.get(kept.current)
+    stored = load()
+    return stored.contexts.get(stored.current)

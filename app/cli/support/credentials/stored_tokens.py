@@ -26,11 +26,11 @@ def put(url: str, token: str) -> Path:
 
 def drop(url: str) -> bool:
     """Delete the stored token. Return whether there was one. Raises ClickException."""
-    kept = _read()
-    if _key(url) not in kept:
+    stored = _read()
+    if _key(url) not in stored:
         return False
-    del kept[_key(url)]
-    private_file.write(path(), kept)
+    del stored[_key(url)]
+    private_file.write(path(), stored)
     return True
 
 
@@ -40,9 +40,9 @@ def _key(url: str) -> str:
 
 
 def _read() -> dict[str, str]:
-    kept = private_file.read(path(), "'larder login'")
-    if kept is None:
+    stored = private_file.read(path(), "'larder login'")
+    if stored is None:
         return {}
-    if not isinstance(kept, dict) or not all(isinstance(token, str) for token in kept.values()):
+    if not isinstance(stored, dict) or not all(isinstance(token, str) for token in stored.values()):
         raise click.ClickException(f"{path()}: expected a JSON object of URLs and their tokens")
-    return kept
+    return stored

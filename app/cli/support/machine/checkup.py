@@ -1,7 +1,6 @@
 """The checks of this machine for `larder doctor`. A check returns its result; it changes nothing and raises nothing."""
 
 import errno
-import fcntl
 import os
 import platform
 import pwd
@@ -13,6 +12,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ import msgspec
 
 from app.cli.support.machine.left_memory import left_memory
 from app.settings import Settings
+from app.supervisor.locks import is_locked
 from dataplane.base.units import format_size
 from dataplane.protocol import barrier
 from dataplane.protocol.join import JOINED_FILE
@@ -69,8 +70,8 @@ def checks(
     )
     yield from _gateway_memory(settings, str(table.get("lmcache_shm_name") or ""), runs=runs)
     yield from _left_behind()
-    yield _huge_pages(pool_bytes, wanted=bool(table.get("huge_pages")), runs=runs)
-    yield _locked_memory(pool_bytes, wanted=bool(table.get("mlock")))
+    yield _huge_pages(pool_bytes, requested=bool(table.get("huge_pages")), runs=runs)
+    yield _locked_memory(pool_bytes, requested=bool(table.get("mlock")))
     yield _port(settings, runs=runs)
     yield _state_directory(settings.state_dir)
     yield from _fleet(settings.state_dir)
@@ -87,18 +88,8 @@ def _left_behind() -> Iterator[CheckResult]:
 
 def runs_here(state_dir: Path) -> bool:
     """Return whether a `larder up` holds the lock of the state directory."""
-    try:
-        descriptor = os.open(state_dir / "up.lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        return is_locked(state_dir / "up.lock")
     return False
 
 
@@ -161,14 +152,14 @@ def _versions() -> CheckResult:
 def _files(max_clients: int) -> CheckResult:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # A client takes a socket, an area and a pidfd; the rest is for segments, the API and its database.
-    wanted = max(MIN_FILES, 3 * max_clients + 1024)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    requested = max(MIN_FILES, 3 * max_clients + 1024)
+    if soft == resource.RLIM_INFINITY or soft >= requested:
         return CheckResult("open files", "ok", f"{soft} allowed")
     return CheckResult(
         "open files",
         "warning",
-        f"{soft} allowed (at most {hard}); {wanted} are enough for {max_clients} engine processes",
-        f"ulimit -n {wanted}, LimitNOFILE={wanted} of systemd, or --ulimit nofile={wanted} of Docker",
+        f"{soft} allowed (at most {hard}); {requested} are enough for {max_clients} engine processes",
+        f"ulimit -n {requested}, LimitNOFILE={requested} of systemd, or --ulimit nofile={requested} of Docker",
     )
 
 
@@ -199,10 +190,10 @@ def _shared_memory(gateway_bytes: int = 0, *, configured: bool = False) -> Check
     """Check the size of /dev/shm. The LMCache gateway needs `gateway_bytes` of it; less is a failure only if that size
     was configured (`configured`)."""
     try:
-        place = os.statvfs("/dev/shm")
+        filesystem = os.statvfs("/dev/shm")
     except OSError as error:
         return CheckResult("/dev/shm", "warning", f"cannot be read: {error.strerror}", "mount a tmpfs there")
-    size = place.f_blocks * place.f_frsize
+    size = filesystem.f_blocks * filesystem.f_frsize
     message = f"{format_size(size)}; it does not contain Larder's pool, but buffers of engines"
     if gateway_bytes:
         message = (
@@ -226,19 +217,19 @@ def _gateway_memory(settings: Settings, name: str, *, runs: bool) -> Iterator[Ch
     if settings.common.lmcache_port == 0 or not name:
         return
     path = SHARED_MEMORY / f"lmcache_l1_pool_{name}"
-    spare = path.with_name(f".larder-{path.name}")
-    kept = [_file_id(each) for each in (path, spare)]
+    second_name = path.with_name(f".larder-{path.name}")
+    files = [_file_id(each) for each in (path, second_name)]
     what = "LMCache memory"
-    if kept[1] is not None and kept[0] != kept[1]:
-        state = "was removed" if kept[0] is None else "is another file"
-        fix = "larder up puts it back" if kept[0] is None else f"move {path} away, and the name is put back"
+    if files[1] is not None and files[0] != files[1]:
+        state = "was removed" if files[0] is None else "is another file"
+        fix = "larder up puts it back" if files[0] is None else f"move {path} away, and the name is put back"
         yield CheckResult(
             what,
             "failure",
-            f"{path} {state}: new workers cannot map the memory (its spare name is {spare})",
+            f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})",
             fix,
         )
-    elif runs and kept[0] is None and settings.common.lmcache_port is not None:
+    elif runs and files[0] is None and settings.common.lmcache_port is not None:
         yield CheckResult(
             what, "failure", f"{path} does not exist: new workers cannot map it", "restart the data plane"
         )
@@ -278,9 +269,9 @@ def _user_of_a_session() -> str:
     return "" if (LINGER / user).exists() else user
 
 
-def _huge_pages(pool_bytes: int, *, wanted: bool, runs: bool) -> CheckResult:
+def _huge_pages(pool_bytes: int, *, requested: bool, runs: bool) -> CheckResult:
     free = _meminfo("HugePages_Free", unit=1) or 0
-    if not wanted:
+    if not requested:
         return CheckResult("huge pages", "ok", "not requested (dataplane.huge_pages)")
     needed = -(-pool_bytes // HUGE_BYTES)
     message = f"the pool takes {needed} pages of 2 MiB, {free} are free"
@@ -290,10 +281,10 @@ def _huge_pages(pool_bytes: int, *, wanted: bool, runs: bool) -> CheckResult:
     return CheckResult("huge pages", "failure", message, f"sysctl vm.nr_hugepages={total + needed - free}")
 
 
-def _locked_memory(pool_bytes: int, *, wanted: bool) -> CheckResult:
+def _locked_memory(pool_bytes: int, *, requested: bool) -> CheckResult:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     shown = "unlimited" if soft == resource.RLIM_INFINITY else format_size(soft)
-    if not wanted:
+    if not requested:
         return CheckResult("locked memory", "ok", f"{shown} allowed, not requested (dataplane.mlock)")
     if soft == resource.RLIM_INFINITY or soft >= pool_bytes or os.geteuid() == 0:
         return CheckResult("locked memory", "ok", f"{shown} allowed")
@@ -328,19 +319,21 @@ def _port(settings: Settings, *, runs: bool) -> CheckResult:
 
 def _state_directory(folder: Path) -> CheckResult:
     name = "state directory"
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        return CheckResult(name, "failure", f"{there} is not a folder", "LARDER_STATE_DIR")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return CheckResult(name, "failure", f"{existing} is not a folder", "LARDER_STATE_DIR")
+    if not os.access(existing, os.W_OK | os.X_OK):
         return CheckResult(
-            name, "failure", f"{there} cannot be written to", "LARDER_STATE_DIR, or its owner and mode"
+            name, "failure", f"{existing} cannot be written to", "LARDER_STATE_DIR, or its owner and mode"
         )
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     if free < MIN_DISK_BYTES:
-        return CheckResult(name, "warning", f"{format_size(free)} free on the disk of {there}", "make room")
-    if there != folder:
+        return CheckResult(
+            name, "warning", f"{format_size(free)} free on the disk of {existing}", "make room"
+        )
+    if existing != folder:
         return CheckResult(name, "ok", f"{folder} will be made")
     status = folder.stat()
     if status.st_uid != os.geteuid():
@@ -362,7 +355,7 @@ def _fleet(folder: Path) -> Iterator[CheckResult]:
     """Check whether a data plane of this state directory has joined a fleet, and whether the fleet still accepts it."""
     name, file = "fleet", folder / JOINED_FILE
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        membership = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
         return
     except OSError as error:
@@ -371,15 +364,15 @@ def _fleet(folder: Path) -> Iterator[CheckResult]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         yield CheckResult(name, "failure", f"{file} is not JSON", "remove it and start with a new join token")
         return
-    if refused := kept.get("refused"):
+    if refused := membership.get("refused"):
         yield CheckResult(
             name,
             "failure",
-            f"the management plane no longer knows {kept.get('node')}: {refused}",
+            f"the management plane no longer knows {membership.get('node')}: {refused}",
             "start the data plane with a new join token (larder nodes token create)",
         )
     else:
-        yield CheckResult(name, "ok", f"joined as {kept.get('node')}")
+        yield CheckResult(name, "ok", f"joined as {membership.get('node')}")
 
 
 def _clock() -> CheckResult:

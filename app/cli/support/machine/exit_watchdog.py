@@ -11,23 +11,23 @@ BEYOND_GRACE_S = 10.0
 """Seconds beyond twice the grace time (open requests, then the data plane), for pending writes."""
 LOG_S = 0.2
 """Seconds for the thread that writes the log."""
-CUT_OFF = 1
+TIMED_OUT = 1
 """Exit code of a process that was cut off."""
 
 
-def cut_off_after(grace_s: float, last_act: Callable[[], None]) -> None:
+def exit_after(grace_s: float, last_act: Callable[[], None]) -> None:
     """End this process if it has not exited within twice `grace_s` and `BEYOND_GRACE_S`. A thread does this, because
     the event loop may be what hangs. `last_act` runs before the end; it may replace the process."""
     within_s = 2 * grace_s + BEYOND_GRACE_S
 
-    def cut_off() -> None:
-        structlog.get_logger().error("larder.cut_off", after_s=within_s)
+    def exit_now() -> None:
+        structlog.get_logger().error("larder.shutdown_timed_out", after_s=within_s)
         time.sleep(LOG_S)
         try:
             last_act()
         finally:
-            os._exit(CUT_OFF)
+            os._exit(TIMED_OUT)
 
-    timer = threading.Timer(within_s, cut_off)
+    timer = threading.Timer(within_s, exit_now)
     timer.daemon = True
     timer.start()

@@ -44,16 +44,16 @@ def tried(command: Sequence[str]) -> list[CheckResult]:
     return found
 
 
-def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[CheckResult]:
+def gpu_copies(requested_bytes: int, seen: Sequence[CheckResult] = ()) -> list[CheckResult]:
     """Check whether GPUs have the memory that GPU copies of pinned blocks may take (`dataplane.gpu_pool_bytes`); return
     no result if that is 0. `seen` holds the results of earlier GPU checks. Raises nothing."""
-    if wanted_bytes <= 0:
+    if requested_bytes <= 0:
         return []
-    name, wanted = "GPU copies", format_size(wanted_bytes)
+    name, requested = "GPU copies", format_size(requested_bytes)
     unusable = next((each for each in seen if each.name in _NEEDED and each.state != "ok"), None)
     if unusable is not None:
-        told_of = f"pins of the tier gpu have no GPU copies: see {unusable.name}"
-        return [CheckResult(name, "warning", told_of, unusable.fix)]
+        problem = f"pins of the tier gpu have no GPU copies: see {unusable.name}"
+        return [CheckResult(name, "warning", problem, unusable.fix)]
     program = shutil.which("nvidia-smi")
     if program is None:
         fix = "set dataplane.gpu_pool_bytes to 0, or run where GPUs are"
@@ -61,7 +61,7 @@ def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[Chec
             CheckResult(
                 name,
                 "warning",
-                f"no GPU was found that could provide {wanted}: pins of the tier gpu have no GPU copies",
+                f"no GPU was found that could provide {requested}: pins of the tier gpu have no GPU copies",
                 fix,
             )
         ]
@@ -76,22 +76,22 @@ def gpu_copies(wanted_bytes: int, seen: Sequence[CheckResult] = ()) -> list[Chec
             CheckResult(
                 name,
                 "warning",
-                f"nvidia-smi did not report whether GPUs have {wanted}",
+                f"nvidia-smi did not report whether GPUs have {requested}",
                 "look at the driver (dmesg)",
             )
         ]
     least, number = min((total, number) for number, (total, _) in enumerate(sizes))
-    if least < wanted_bytes:
-        told_of = f"{wanted} are more than GPU {number} has ({format_size(least)})"
-        return [CheckResult(name, "warning", told_of, "lower dataplane.gpu_pool_bytes")]
+    if least < requested_bytes:
+        problem = f"{requested} are more than GPU {number} has ({format_size(least)})"
+        return [CheckResult(name, "warning", problem, "lower dataplane.gpu_pool_bytes")]
     free_bytes, number = min((free, number) for number, (_, free) in enumerate(sizes))
     free = format_size(free_bytes)
-    if free_bytes < wanted_bytes:
-        told_of = f"GPU {number} has {free} free now, and GPU copies may take {wanted} of it"
+    if free_bytes < requested_bytes:
+        problem = f"GPU {number} has {free} free now, and GPU copies may take {requested} of it"
         fix = "lower dataplane.gpu_pool_bytes, or leave it room: engines take less (--gpu-memory-utilization of vLLM)"
-        return [CheckResult(name, "warning", told_of, fix)]
+        return [CheckResult(name, "warning", problem, fix)]
     return [
         CheckResult(
-            name, "ok", f"up to {wanted} of each GPU once an engine asks; at least {free} are free now"
+            name, "ok", f"up to {requested} of each GPU once an engine asks; at least {free} are free now"
         )
     ]

@@ -58,8 +58,5 @@ async def _sockets(settings: Settings, parts: Parts) -> dict[str, str]:
 def _line(fields: dict[str, str]) -> str:
     parts = [f"dashboard and API {fields['url']}"]
     if "engine_socket" in fields:
-        parts += [
-            f"engine socket {fields['engine_socket']}",
-            f"LMCache gateway {fields['gateway'] or 'off'}",
-        ]
+        parts += [f"engine socket {fields['engine_socket']}", f"LMCache gateway {fields['gateway'] or 'off'}"]
     return f"Larder {__version__} serves: {', '.join(parts)}"

@@ -113,9 +113,9 @@ def began(node: dict[str, Any]) -> str:
     elif start["kind"] == "cold" and start["released"] and recent:
         text = f"began empty {show.ago(start['at'])}{reason}{_in_tiers(node)}"
     elif start["kind"] == "warm" and recent:
-        kept = f"{show.plural(start['blocks'], 'block')} ({show.size(start['bytes'])})"
+        cached = f"{show.plural(start['blocks'], 'block')} ({show.size(start['bytes'])})"
         lost = f", {_lost(start)} lost{reason}" if start["lost_blocks"] else ""
-        text = f"kept {kept} at its start {show.ago(start['at'])}{lost}"
+        text = f"kept {cached} at its start {show.ago(start['at'])}{lost}"
     elif start["kind"] == "first" and recent:
         text = f"new, first start {show.ago(start['at'])}"
     return text and f"cache of {node['name']}: {text}"
@@ -175,12 +175,12 @@ def pin_state(pin: Mapping[str, Any]) -> str:
     if pin.get("holds_nothing"):
         return "holds nothing"
     if count := pin.get("only_in_tiers"):
-        why = {
+        reason = {
             "budget": "no room in the pin budget",
             "failed": "load failed",
             "detached": "no engine attached",
         }
-        return f"{count:,} only in tiers: {why.get(pin['not_loaded'], 'loading')}"
+        return f"{count:,} only in tiers: {reason.get(pin['not_loaded'], 'loading')}"
     if tiers := pin.get("unlisted_tiers"):
         return f"unknown until {' and '.join(tiers)} {'is' if len(tiers) == 1 else 'are'} listed"
     state = show.applied(dict(pin))

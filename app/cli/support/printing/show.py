@@ -40,8 +40,8 @@ def tier_shares(shares: Mapping[str, Mapping[str, Any]], say_size: Callable[[int
 
 def pin_tiers(pin: Mapping[str, Any]) -> str:
     """Return what tiers behind memory hold of a pin: `disk 12 (96 MiB)`; `-` for nothing."""
-    held = sorted((pin.get("tiers") or {}).items())
-    return ", ".join(f"{name} {each['blocks']:,} ({size(each['bytes'])})" for name, each in held) or "-"
+    in_tiers = sorted((pin.get("tiers") or {}).items())
+    return ", ".join(f"{name} {each['blocks']:,} ({size(each['bytes'])})" for name, each in in_tiers) or "-"
 
 
 def rate(bytes_per_s: int | None) -> str:

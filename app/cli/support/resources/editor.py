@@ -24,14 +24,14 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
             f"# {line}\n" for line in [title, _HELP, *(f"Error: {error}".splitlines() if error else [])]
         )
         text = click.edit(head + body, extension=".yaml")
-        kept = _without_comments(text or "")
-        if text is None or not kept.strip() or kept == body:
+        content = _without_comments(text or "")
+        if text is None or not content.strip() or content == body:
             if error:
                 raise click.ClickException(f"nothing was changed: {error}")
             return False
-        body = kept
+        body = content
         try:
-            after = _with_times_as_text(yaml.safe_load(kept))
+            after = _with_times_as_text(yaml.safe_load(content))
             if not isinstance(after, dict):
                 raise click.ClickException("expected fields and their values, such as `note: text`")
             if after == dict(record):

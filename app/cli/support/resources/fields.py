@@ -36,9 +36,9 @@ def given_fields(put: type[msgspec.Struct], options: Mapping[str, Any]) -> dict[
     }
 
 
-def kept_fields(put: type[msgspec.Struct], held: Mapping[str, Any]) -> dict[str, Any]:
+def put_fields(put: type[msgspec.Struct], record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an existing record that a PUT takes. A server of an older release lacks new fields."""
-    return {name: held[name] for name in put.__struct_fields__ if name in held}
+    return {name: record[name] for name in put.__struct_fields__ if name in record}
 
 
 def required(fields: dict[str, Any]) -> dict[str, Any]:

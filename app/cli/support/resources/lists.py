@@ -18,14 +18,9 @@ cursor_option = click.option(
 sort_option = click.option(
     "--sort", metavar="FIELD", help="Field of the JSON to sort by; with - in front for descending."
 )
-owner_option = click.option("--managed-by", metavar="NAME", help="Show only records of this owner.")
+owner_option = click.option("--managed-by", metavar="NAME", help="Only records of this owner.")
 
-unasked_option = click.option(
-    "--yes",
-    is_flag=True,
-    expose_value=False,
-    help="Accepted for scripts; this command never asks.",
-)
+unasked_option = click.option("--yes", is_flag=True, expose_value=False, help="Do not ask for confirmation.")
 
 
 def paged(command: F) -> F:

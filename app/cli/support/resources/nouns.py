@@ -1,19 +1,11 @@
 """Groups of commands about one type of resource, such as `larder quotas`."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 from click.shell_completion import CompletionItem
 
 
 class Noun(click.Group):
-    """A group whose name alone means `list`, with the options of `list`. `renamed` are former commands, and what to
-    type instead."""
-
-    def __init__(self, *args: Any, renamed: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.renamed = dict(renamed or {})
+    """A group whose name alone means `list`, with the options of `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing and not args:  # a shell completes what follows the noun
@@ -38,8 +30,3 @@ class Noun(click.Group):
         if "list" in self.commands:
             formatter.write_paragraph()
             formatter.write_text("Without a command, 'list' is run.")
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.renamed:
-            ctx.fail(f"`{ctx.command_path} {cmd_name}` is `larder {self.renamed[cmd_name]}` now")
-        return super().get_command(ctx, cmd_name)

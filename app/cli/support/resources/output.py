@@ -89,11 +89,7 @@ def output_option(command: F) -> F:
             help="The same as -o json.",
         ),
         click.option(
-            "-o",
-            "--output",
-            type=click.Choice(FORMATS),
-            callback=_keep,
-            help="Output format; default table.",
+            "-o", "--output", type=click.Choice(FORMATS), callback=_keep, help="Output format; default table."
         ),
     ):
         command = option(command)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import ANY_STATE, call, find, held_state, segment, url_option, wait_option
+from app.cli.support.api.client import ANY_STATE, call, find, segment, state_headers, url_option, wait_option
 from app.cli.support.api.names import names
 from app.cli.support.printing.table import Column
 from app.cli.support.printing.terminal import say
@@ -41,13 +41,13 @@ class Resource:
             return click.argument("name", default=self.default, shell_complete=known)
         return click.argument("name", metavar=self.key.upper(), shell_complete=known)
 
-    def held(self, url: str | None, name: str) -> dict[str, Any] | None:
+    def current(self, url: str | None, name: str) -> dict[str, Any] | None:
         """Return the record, or None if it does not exist. Raises ClickException if it exists and the command is
         `create`."""
-        held: dict[str, Any] | None = find(url, self.of(name))
-        if held is not None and click.get_current_context().info_name == "create":
+        record: dict[str, Any] | None = find(url, self.of(name))
+        if record is not None and click.get_current_context().info_name == "create":
             raise click.ClickException(f"the {self.noun} {name!r} exists; 'set' changes it")
-        return held
+        return record
 
 
 def add_get(group: click.Group, resource: Resource, about: str) -> None:
@@ -88,15 +88,15 @@ def add_edit(group: click.Group, resource: Resource, *, method: str = "PATCH", w
             edited,  # YAML takes a third of the time of a short command
         )
 
-        held = call(url, "GET", resource.of(name))
-        before = {each: as_written(each, held[each]) for each in resource.editable if each in held}
+        record = call(url, "GET", resource.of(name))
+        before = {each: as_written(each, record[each]) for each in resource.editable if each in record}
 
         def apply(after: Mapping[str, Any]) -> None:
             changed = {each: value for each, value in after.items() if value != before.get(each)}
             # A field that was deleted from the text gets its default.
             removed = dict.fromkeys(before.keys() - after.keys()) if method == "PATCH" else {}
             body = {**changed, **removed} if method == "PATCH" else dict(after)
-            call(url, method, resource.of(name), body, {"wait": wait}, held_state(held))
+            call(url, method, resource.of(name), body, {"wait": wait}, state_headers(record))
 
         if edited(f"The {resource.noun} {name}.", before, apply):
             say(f"{name}: {resource.noun} changed")

@@ -15,7 +15,7 @@ from app.services.access.sessions import SESSION_S, LoginSessions
 
 CSRF_HEADER = "X-CSRF-Token"
 MAX_BODY_BYTES = 4096
-"""For everyone, because nobody is logged in yet."""
+"""For all callers, because a login comes first."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 

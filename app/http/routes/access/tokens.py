@@ -14,7 +14,7 @@ from app.http.problems import declared
 from app.schemas.access.tokens import TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
 from app.schemas.base.listing import PageRequest
 from app.services.access.tokens import Tokens
-from app.services.access.tokens import whoami as who_is
+from app.services.access.tokens import whoami as identity_of
 
 _WRITES = ("malformed", "invalid", "conflict", "unsupported-media-type", "too-large")
 
@@ -92,7 +92,7 @@ async def revoke_token(tokens: NamedDependency[Tokens], token_id: FromPath[str])
     sync_to_thread=False,
 )
 def whoami() -> Whoami:
-    return who_is(caller())
+    return identity_of(caller())
 
 
 router = Router(

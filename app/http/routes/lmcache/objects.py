@@ -14,7 +14,7 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 
 from app.errors import Invalid, LarderError, Malformed, UnsupportedMediaType
 from app.http.body import StrictRequest
-from app.http.principals import caller, is_stranger
+from app.http.principals import caller, is_anonymous
 from app.http.problems import KINDS, REFUSAL, AnyRequest, headers_of
 from app.observe.trace import span
 from app.schemas.lmcache.objects import (
@@ -123,7 +123,7 @@ async def prefetched(lmcache: NamedDependency[LmcacheObjects], request_id: FromP
 async def healthcheck(
     lmcache_status: NamedDependency[LmcacheStatus], health: NamedDependency[HealthChecks]
 ) -> Response[Json]:
-    await health.ping(stranger=is_stranger())
+    await health.ping(anonymous=is_anonymous())
     if reason := lmcache_status.unhealthy():
         return Response({"status": "unhealthy", "reason": reason}, status_code=503)
     return Response({"status": "healthy"}, status_code=200)

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
@@ -13,18 +12,12 @@ from app.http.parameters import Cursor, DryRun, Limit
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, declared_put, with_etag
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.ceilings import CeilingAnswer, CeilingList, CeilingPut
 from app.services.records.ceilings import Ceilings
 
-_WRITES = (
-    "malformed",
-    "invalid",
-    "precondition-failed",
-    "precondition-required",
-    "unsupported-media-type",
-    "too-large",
-)
+_WRITES = (*PRECONDITIONS, "unsupported-media-type", "too-large")
 
 
 @get(
@@ -49,8 +42,7 @@ async def list_ceilings(
     responses=declared("not-found", "invalid"),
 )
 async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]) -> Response[CeilingAnswer]:
-    answer = await ceilings.get(tenant, caller())
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await ceilings.get(tenant, caller()))
 
 
 @put(
@@ -58,10 +50,7 @@ async def get_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str]
     operation_id="putCeiling",
     summary="Set a tenant's ceiling; quotas above it stay until they are changed",
     opt={"body": CeilingPut, "role": "admin"},
-    responses={
-        201: ResponseSpec(CeilingAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_WRITES),
-    },
+    responses=declared_put(CeilingAnswer, *_WRITES),
 )
 async def put_ceiling(
     ceilings: NamedDependency[Ceilings],
@@ -73,7 +62,7 @@ async def put_ceiling(
 ) -> Response[CeilingAnswer]:
     state = expected(if_match, if_none_match)
     answer, created = await ceilings.put(tenant, data, caller(), state, dry_run=dry_run)
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -93,7 +82,7 @@ async def patch_ceiling(
     dry_run: DryRun = False,
 ) -> Response[CeilingAnswer]:
     answer = await ceilings.patch(tenant, data, caller(), expected(if_match), dry_run=dry_run)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -103,7 +92,7 @@ async def patch_ceiling(
         "Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota"
     ),
     opt={"role": "admin"},
-    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_ceiling(
     ceilings: NamedDependency[Ceilings], tenant: FromPath[str], if_match: IfMatch = None

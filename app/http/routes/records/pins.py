@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, post, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
@@ -13,6 +12,7 @@ from app.http.parameters import Cursor, DryRun, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.pins import PinAnswer, PinExtend, PinFilters, PinKeys, PinList, PinPut, PinSource
@@ -21,8 +21,6 @@ from app.services.records.pins import Pins
 from dataplane.protocol.control.records import Strength, Tier
 
 EXTEND = ":extend"
-_PRECONDITIONS = ("malformed", "invalid", "precondition-failed", "precondition-required")
-_WRITES = (*_PRECONDITIONS, "conflict", "unsupported-media-type", "too-large")
 
 
 @get(
@@ -57,8 +55,7 @@ async def list_pins(
     responses=declared("not-found", "invalid"),
 )
 async def get_pin(pins: NamedDependency[Pins], name: FromPath[str]) -> Response[PinAnswer]:
-    answer = await pins.get(name, caller())
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await pins.get(name, caller()))
 
 
 @get(
@@ -77,10 +74,7 @@ async def get_pin_keys(pins: NamedDependency[Pins], name: FromPath[str]) -> PinK
     operation_id="putPin",
     summary="Pin a prefix",
     opt={"body": PinPut, "role": "operator", "scoped": True},
-    responses={
-        201: ResponseSpec(PinAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_WRITES, "node-unreachable"),
-    },
+    responses=declared_put(PinAnswer, *WRITES, "node-unreachable"),
 )
 async def put_pin(
     pins: NamedDependency[Pins],
@@ -93,7 +87,7 @@ async def put_pin(
     state = expected(if_match, if_none_match)
     with span("pins.put"):
         answer, created = await pins.put(name, data, caller(), state, wait_seconds(wait))
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -103,7 +97,7 @@ async def put_pin(
         "Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same"
     ),
     opt={"body": dict[str, Any], "kept": PinSource, "role": "operator", "scoped": True},
-    responses=declared("not-found", *_WRITES),
+    responses=declared("not-found", *WRITES),
 )
 async def patch_pin(
     pins: NamedDependency[Pins],
@@ -116,7 +110,7 @@ async def patch_pin(
     state, seconds = expected(if_match), wait_seconds(wait)
     with span("pins.patch"):
         answer = await pins.patch(name, data, caller(), state, seconds, dry_run=dry_run)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @post(
@@ -130,14 +124,11 @@ async def patch_pin(
     ),
 )
 async def extend_pin(
-    pins: NamedDependency[Pins],
-    name: FromPath[str],
-    data: JSONBody[PinExtend],
-    wait: Wait = "",
+    pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinExtend], wait: Wait = ""
 ) -> Response[PinAnswer]:
     with span("pins.extend"):
         answer = await pins.extend(name.removesuffix(EXTEND), data, caller(), wait_seconds(wait))
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -145,7 +136,7 @@ async def extend_pin(
     operation_id="deletePin",
     summary="Delete a pin; its blocks may then be evicted like any others",
     opt={"role": "operator", "scoped": True},
-    responses=declared("not-found", *_PRECONDITIONS),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_pin(
     pins: NamedDependency[Pins], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
@@ -13,21 +12,12 @@ from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.policies import PolicyAnswer, PolicyFilters, PolicyList, PolicyPut
 from app.services.records.policies import Policies
 from dataplane.protocol.control.records import Algorithm
-
-_WRITES = (
-    "malformed",
-    "invalid",
-    "precondition-failed",
-    "precondition-required",
-    "conflict",
-    "unsupported-media-type",
-    "too-large",
-)
 
 
 @get(
@@ -59,8 +49,7 @@ async def list_policies(
     responses=declared("not-found", "invalid"),
 )
 async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -> Response[PolicyAnswer]:
-    answer = await policies.get(name)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await policies.get(name))
 
 
 @put(
@@ -68,10 +57,7 @@ async def get_policy(policies: NamedDependency[Policies], name: FromPath[str]) -
     operation_id="putPolicy",
     summary="Set a policy; running nodes switch to it and keep the cache",
     opt={"body": PolicyPut, "role": "operator"},
-    responses={
-        201: ResponseSpec(PolicyAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_WRITES),
-    },
+    responses=declared_put(PolicyAnswer),
 )
 async def put_policy(
     policies: NamedDependency[Policies],
@@ -84,7 +70,7 @@ async def put_policy(
     state = expected(if_match, if_none_match)
     with span("policies.put"):
         answer, created = await policies.put(name, data, caller(), state, wait_seconds(wait))
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -92,7 +78,7 @@ async def put_policy(
     operation_id="patchPolicy",
     summary=("Change some fields of a policy (JSON merge patch: null resets a field to its default)"),
     opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *_WRITES),
+    responses=declared("not-found", *WRITES),
 )
 async def patch_policy(
     policies: NamedDependency[Policies],
@@ -103,7 +89,7 @@ async def patch_policy(
 ) -> Response[PolicyAnswer]:
     with span("policies.patch"):
         answer = await policies.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -111,7 +97,7 @@ async def patch_policy(
     operation_id="deletePolicy",
     summary="Delete a policy; its nodes apply another one that matches, or their defaults",
     opt={"role": "operator"},
-    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_policy(
     policies: NamedDependency[Policies], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
@@ -13,22 +12,14 @@ from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.quotas import QuotaAnswer, QuotaFilters, QuotaList, QuotaPut
 from app.services.records.quotas import Quotas
 from dataplane.protocol.control.records import Mode
 
-_WRITES = (
-    "malformed",
-    "invalid",
-    "precondition-failed",
-    "precondition-required",
-    "floors-exceed-capacity",
-    "conflict",
-    "unsupported-media-type",
-    "too-large",
-)
+_WRITES = (*PRECONDITIONS, "floors-exceed-capacity", "conflict", "unsupported-media-type", "too-large")
 
 
 @get(
@@ -58,8 +49,7 @@ async def list_quotas(
     responses=declared("not-found", "invalid"),
 )
 async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> Response[QuotaAnswer]:
-    answer = await quotas.get(tenant, caller())
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await quotas.get(tenant, caller()))
 
 
 @put(
@@ -67,10 +57,7 @@ async def get_quota(quotas: NamedDependency[Quotas], tenant: FromPath[str]) -> R
     operation_id="putQuota",
     summary="Set a tenant's quota",
     opt={"body": QuotaPut, "role": "operator", "scoped": True},
-    responses={
-        201: ResponseSpec(QuotaAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_WRITES),
-    },
+    responses=declared_put(QuotaAnswer, *_WRITES),
 )
 async def put_quota(
     quotas: NamedDependency[Quotas],
@@ -83,7 +70,7 @@ async def put_quota(
     state = expected(if_match, if_none_match)
     with span("quotas.put"):
         answer, created = await quotas.put(tenant, data, caller(), state, wait_seconds(wait))
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -102,7 +89,7 @@ async def patch_quota(
 ) -> Response[QuotaAnswer]:
     with span("quotas.patch"):
         answer = await quotas.patch(tenant, data, caller(), expected(if_match), wait_seconds(wait))
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -110,7 +97,7 @@ async def patch_quota(
     operation_id="deleteQuota",
     summary=("Delete a tenant's quota; the tenant may then use free memory without a limit or a floor"),
     opt={"role": "operator", "scoped": True},
-    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_quota(
     quotas: NamedDependency[Quotas], tenant: FromPath[str], if_match: IfMatch = None, wait: Wait = ""

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
@@ -13,20 +12,11 @@ from app.http.parameters import Cursor, Limit, Sort, Wait, wait_seconds
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tiers import TierAnswer, TierDeletion, TierFilters, TierList, TierPut
 from app.services.records.tiers import Tiers
-
-_WRITES = (
-    "malformed",
-    "invalid",
-    "precondition-failed",
-    "precondition-required",
-    "conflict",
-    "unsupported-media-type",
-    "too-large",
-)
 
 
 @get(
@@ -56,8 +46,7 @@ async def list_tiers(
     responses=declared("not-found", "invalid"),
 )
 async def get_tier(tiers: NamedDependency[Tiers], name: FromPath[str]) -> Response[TierAnswer]:
-    answer = await tiers.get(name)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await tiers.get(name))
 
 
 @put(
@@ -65,10 +54,7 @@ async def get_tier(tiers: NamedDependency[Tiers], name: FromPath[str]) -> Respon
     operation_id="putTier",
     summary="Set a tier; running nodes open it, or change it and keep its blocks",
     opt={"body": TierPut, "role": "operator"},
-    responses={
-        201: ResponseSpec(TierAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_WRITES),
-    },
+    responses=declared_put(TierAnswer),
 )
 async def put_tier(
     tiers: NamedDependency[Tiers],
@@ -81,7 +67,7 @@ async def put_tier(
     state = expected(if_match, if_none_match)
     with span("tiers.put"):
         answer, created = await tiers.put(name, data, caller(), state, wait_seconds(wait))
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -89,7 +75,7 @@ async def put_tier(
     operation_id="patchTier",
     summary=("Change some fields of a tier (JSON merge patch: null resets a field to its default)"),
     opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *_WRITES),
+    responses=declared("not-found", *WRITES),
 )
 async def patch_tier(
     tiers: NamedDependency[Tiers],
@@ -100,7 +86,7 @@ async def patch_tier(
 ) -> Response[TierAnswer]:
     with span("tiers.patch"):
         answer = await tiers.patch(name, data, caller(), expected(if_match), wait_seconds(wait))
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -109,7 +95,7 @@ async def patch_tier(
     summary="Delete a tier; its nodes close it, and its blocks stay where they are",
     opt={"role": "operator"},
     status_code=200,
-    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_tier(
     tiers: NamedDependency[Tiers], name: FromPath[str], if_match: IfMatch = None, wait: Wait = ""
@@ -119,7 +105,5 @@ async def delete_tier(
 
 
 router = Router(
-    "/tiers",
-    route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier],
-    tags=["tiers"],
+    "/tiers", route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier], tags=["tiers"]
 )

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody
 
 from app.http.body import MERGE_PATCH
@@ -13,6 +12,7 @@ from app.http.parameters import Cursor, DryRun, Limit, Sort
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.observe.trace import span
 from app.schemas.base.listing import PageRequest
 from app.schemas.records.tokenizers import TokenizerAnswer, TokenizerList, TokenizerPut
@@ -46,8 +46,7 @@ async def list_tokenizers(
 async def get_tokenizer(
     tokenizers: NamedDependency[Tokenizers], name: FromPath[str]
 ) -> Response[TokenizerAnswer]:
-    answer = await tokenizers.get(name, caller())
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(await tokenizers.get(name, caller()))
 
 
 @put(
@@ -56,18 +55,7 @@ async def get_tokenizer(
     summary=("Register the tokenizer of a model, so that pins and look-ups accept text and messages"),
     opt={"body": TokenizerPut, "role": "operator"},
     request_max_body_size=MAX_BODY_BYTES,
-    responses={
-        201: ResponseSpec(TokenizerAnswer, generate_examples=False, description="The record was created."),
-        **declared(
-            "malformed",
-            "invalid",
-            "conflict",
-            "precondition-failed",
-            "precondition-required",
-            "unsupported-media-type",
-            "too-large",
-        ),
-    },
+    responses=declared_put(TokenizerAnswer),
 )
 async def put_tokenizer(
     tokenizers: NamedDependency[Tokenizers],
@@ -80,7 +68,7 @@ async def put_tokenizer(
     state = expected(if_match, if_none_match)
     with span("tokenizers.put"):
         answer, created = await tokenizers.put(name, data, caller(), state, dry_run=dry_run)
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -92,16 +80,7 @@ async def put_tokenizer(
     ),
     opt={"body": dict[str, Any], "role": "operator"},
     request_max_body_size=MAX_BODY_BYTES,
-    responses=declared(
-        "not-found",
-        "malformed",
-        "invalid",
-        "conflict",
-        "precondition-failed",
-        "precondition-required",
-        "unsupported-media-type",
-        "too-large",
-    ),
+    responses=declared("not-found", *WRITES),
 )
 async def patch_tokenizer(
     tokenizers: NamedDependency[Tokenizers],
@@ -112,7 +91,7 @@ async def patch_tokenizer(
 ) -> Response[TokenizerAnswer]:
     with span("tokenizers.patch"):
         answer = await tokenizers.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
-    return Response(answer, headers={"ETag": answer.etag})
+    return with_etag(answer)
 
 
 @delete(
@@ -120,7 +99,7 @@ async def patch_tokenizer(
     operation_id="deleteTokenizer",
     summary="Delete a tokenizer; pins that were created with it stay",
     opt={"role": "operator"},
-    responses=declared("not-found", "malformed", "invalid", "precondition-failed", "precondition-required"),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_tokenizer(
     tokenizers: NamedDependency[Tokenizers], name: FromPath[str], if_match: IfMatch = None

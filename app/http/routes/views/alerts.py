@@ -87,8 +87,8 @@ async def list_annotations(
     ] = "",
     limit: Limit = 200,
 ) -> list[Annotation]:
-    wanted = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    return await applied_changes.annotations(start, end, wanted, limit, caller())
+    names = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    return await applied_changes.annotations(start, end, names, limit, caller())
 
 
 router = Router("/alerts", route_handlers=[post_alerts, list_alerts], tags=["alerts"])

@@ -24,7 +24,7 @@ from app.services.views.events import Events
     responses=declared("invalid"),
 )
 async def list_events(
-    kept: NamedDependency[Events],
+    events: NamedDependency[Events],
     name: Annotated[
         str | None,
         QueryParameter(
@@ -41,4 +41,4 @@ async def list_events(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> EventList:
-    return await kept.page(PageRequest(limit, cursor, sort), EventFilters(name, node, actor, since))
+    return await events.page(PageRequest(limit, cursor, sort), EventFilters(name, node, actor, since))

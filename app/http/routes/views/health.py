@@ -7,7 +7,7 @@ They answer without a token (setting `anonymous_health`).
 from litestar import get
 from litestar.di import NamedDependency
 
-from app.http.principals import is_stranger
+from app.http.principals import is_anonymous
 from app.http.problems import declared
 from app.schemas.views.health import FleetHealth, Health, Readiness
 from app.services.views.health import HealthChecks
@@ -22,7 +22,7 @@ from app.services.views.health import HealthChecks
     tags=["health"],
 )
 async def healthz(health: NamedDependency[HealthChecks]) -> Health:
-    return await health.health(stranger=is_stranger())
+    return await health.health(anonymous=is_anonymous())
 
 
 @get(
@@ -35,7 +35,7 @@ async def healthz(health: NamedDependency[HealthChecks]) -> Health:
     tags=["health"],
 )
 async def readyz(health: NamedDependency[HealthChecks]) -> Readiness:
-    return await health.readiness(stranger=is_stranger())
+    return await health.readiness(anonymous=is_anonymous())
 
 
 @get(
@@ -47,4 +47,4 @@ async def readyz(health: NamedDependency[HealthChecks]) -> Readiness:
     tags=["health"],
 )
 async def fleet_healthz(health: NamedDependency[HealthChecks]) -> FleetHealth:
-    return await health.fleet_health(stranger=is_stranger())
+    return await health.fleet_health(anonymous=is_anonymous())

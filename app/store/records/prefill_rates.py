@@ -12,7 +12,7 @@ from app.store.base.declarative import EMPTY, Base, LongName, Name, Seconds, Who
 from app.store.base.listing import ListPage
 
 
-class RateRow(Base):
+class PrefillRateRow(Base):
     __tablename__ = "rates"
 
     name: Mapped[Name] = mapped_column(primary_key=True)
@@ -29,35 +29,39 @@ class RateRow(Base):
 MAX = 10_000
 """Maximum number of rates."""
 _SORTABLE: dict[str, listing.Expression] = {
-    "name": RateRow.name,
-    "model": RateRow.model,
-    "prefill_tokens_per_s": RateRow.prefill_tokens_per_s,
-    "created_at": RateRow.created_at,
-    "updated_at": RateRow.updated_at,
+    "name": PrefillRateRow.name,
+    "model": PrefillRateRow.model,
+    "prefill_tokens_per_s": PrefillRateRow.prefill_tokens_per_s,
+    "created_at": PrefillRateRow.created_at,
+    "updated_at": PrefillRateRow.updated_at,
 }
 
 
-async def get(session: AsyncSession, name: str) -> RateRow | None:
-    return await session.get(RateRow, name)
+async def get(session: AsyncSession, name: str) -> PrefillRateRow | None:
+    return await session.get(PrefillRateRow, name)
 
 
-async def page(session: AsyncSession, wanted: PageRequest, model: str | None) -> ListPage[RateRow]:
+async def page(
+    session: AsyncSession, page_request: PageRequest, model: str | None
+) -> ListPage[PrefillRateRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
-    where = [] if model is None else [RateRow.model == model]
-    return await listing.page(session, RateRow, RateRow.name, _SORTABLE, wanted, *where)
+    where = [] if model is None else [PrefillRateRow.model == model]
+    return await listing.page(session, PrefillRateRow, PrefillRateRow.name, _SORTABLE, page_request, *where)
 
 
-async def same(session: AsyncSession, model: str, space: str, besides: str) -> RateRow | None:
+async def same(session: AsyncSession, model: str, space: str, besides: str) -> PrefillRateRow | None:
     """Return another rate of the same model and space, if there is one, ignoring the name `besides`."""
-    found: RateRow | None = await session.scalar(
-        sa.select(RateRow).where(RateRow.model == model, RateRow.space == space, RateRow.name != besides)
+    found: PrefillRateRow | None = await session.scalar(
+        sa.select(PrefillRateRow).where(
+            PrefillRateRow.model == model, PrefillRateRow.space == space, PrefillRateRow.name != besides
+        )
     )
     return found
 
 
 async def count(session: AsyncSession) -> int:
-    return await session.scalar(sa.select(sa.func.count()).select_from(RateRow)) or 0
+    return await session.scalar(sa.select(sa.func.count()).select_from(PrefillRateRow)) or 0
 
 
-async def all_rates(session: AsyncSession) -> Sequence[RateRow]:
-    return (await session.scalars(sa.select(RateRow).order_by(RateRow.name))).all()
+async def all_rates(session: AsyncSession) -> Sequence[PrefillRateRow]:
+    return (await session.scalars(sa.select(PrefillRateRow).order_by(PrefillRateRow.name))).all()

@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from litestar import Response, Router, delete, get, patch, put
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Body, FromPath, JSONBody, QueryParameter
 
 from app.http.body import MERGE_PATCH
@@ -13,11 +12,10 @@ from app.http.parameters import Cursor, DryRun, Limit, Sort
 from app.http.preconditions import IfMatch, IfNoneMatch, expected
 from app.http.principals import caller
 from app.http.problems import declared
+from app.http.record_responses import PRECONDITIONS, WRITES, declared_put, with_etag
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.rates import RateAnswer, RateList, RatePut
-from app.services.records.rates import PrefillRates
-
-_STATES = ("malformed", "invalid", "precondition-failed", "precondition-required")
+from app.schemas.records.prefill_rates import RateAnswer, RateList, RatePut
+from app.services.records.prefill_rates import PrefillRates
 
 
 @get(
@@ -29,13 +27,13 @@ _STATES = ("malformed", "invalid", "precondition-failed", "precondition-required
     responses=declared("invalid"),
 )
 async def list_rates(
-    rates: NamedDependency[PrefillRates],
+    prefill_rates: NamedDependency[PrefillRates],
     model: Annotated[str | None, QueryParameter(description="Only this model.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
     cursor: Cursor = "",
 ) -> RateList:
-    return await rates.page(PageRequest(limit, cursor, sort), model)
+    return await prefill_rates.page(PageRequest(limit, cursor, sort), model)
 
 
 @get(
@@ -45,9 +43,8 @@ async def list_rates(
     opt={"role": "viewer"},
     responses=declared("not-found", "invalid"),
 )
-async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
-    answer = await rates.get(name)
-    return Response(answer, headers={"ETag": answer.etag})
+async def get_rate(prefill_rates: NamedDependency[PrefillRates], name: FromPath[str]) -> Response[RateAnswer]:
+    return with_etag(await prefill_rates.get(name))
 
 
 @put(
@@ -55,13 +52,10 @@ async def get_rate(rates: NamedDependency[PrefillRates], name: FromPath[str]) ->
     operation_id="putRate",
     summary="Set a prefill rate: the tokens per second that a model's engines compute",
     opt={"body": RatePut, "role": "operator"},
-    responses={
-        201: ResponseSpec(RateAnswer, generate_examples=False, description="The record was created."),
-        **declared(*_STATES, "conflict", "unsupported-media-type", "too-large"),
-    },
+    responses=declared_put(RateAnswer),
 )
 async def put_rate(
-    rates: NamedDependency[PrefillRates],
+    prefill_rates: NamedDependency[PrefillRates],
     name: FromPath[str],
     data: JSONBody[RatePut],
     if_match: IfMatch = None,
@@ -69,8 +63,8 @@ async def put_rate(
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
     state = expected(if_match, if_none_match)
-    answer, created = await rates.put(name, data, caller(), state, dry_run=dry_run)
-    return Response(answer, status_code=201 if created else 200, headers={"ETag": answer.etag})
+    answer, created = await prefill_rates.put(name, data, caller(), state, dry_run=dry_run)
+    return with_etag(answer, created=created)
 
 
 @patch(
@@ -78,17 +72,17 @@ async def put_rate(
     operation_id="patchRate",
     summary="Change some fields of a prefill rate (JSON merge patch: null resets a field to its default)",
     opt={"body": dict[str, Any], "role": "operator"},
-    responses=declared("not-found", *_STATES, "conflict", "unsupported-media-type", "too-large"),
+    responses=declared("not-found", *WRITES),
 )
 async def patch_rate(
-    rates: NamedDependency[PrefillRates],
+    prefill_rates: NamedDependency[PrefillRates],
     name: FromPath[str],
     data: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
     if_match: IfMatch = None,
     dry_run: DryRun = False,
 ) -> Response[RateAnswer]:
-    answer = await rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
-    return Response(answer, headers={"ETag": answer.etag})
+    answer = await prefill_rates.patch(name, data, caller(), expected(if_match), dry_run=dry_run)
+    return with_etag(answer)
 
 
 @delete(
@@ -96,12 +90,12 @@ async def patch_rate(
     operation_id="deleteRate",
     summary="Delete a prefill rate",
     opt={"role": "operator"},
-    responses=declared("not-found", *_STATES),
+    responses=declared("not-found", *PRECONDITIONS),
 )
 async def delete_rate(
-    rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
+    prefill_rates: NamedDependency[PrefillRates], name: FromPath[str], if_match: IfMatch = None
 ) -> None:
-    await rates.delete(name, caller(), expected(if_match))
+    await prefill_rates.delete(name, caller(), expected(if_match))
 
 
 router = Router(

@@ -39,7 +39,7 @@ class _Entry:
     event: Notification | None = None
 
 
-class Ledger:
+class NodeJournal:
     """Database records of nodes, their observations, and pushes."""
 
     def __init__(self, database: Database) -> None:
@@ -99,10 +99,10 @@ class Ledger:
         """Queue the answer to a hello, with the node's observed state."""
         self._add(_Entry(node, SNAPSHOT_TYPES))
 
-    async def wanted_capacity(self, name: str) -> int | None:
+    async def desired_capacity(self, name: str) -> int | None:
         """Return the capacity in bytes to which the node's pool was last resized, if it was."""
         async with self._database.read() as session:
-            return await nodes.wanted_capacity(session, name)
+            return await nodes.desired_capacity(session, name)
 
     def record_push(
         self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification
@@ -114,7 +114,7 @@ class Ledger:
         self._waiting.append(entry)
         if len(self._waiting) > MAX_WAITING:
             lost = self._waiting.popleft()
-            self._log.warning("push.forgotten", node=lost.node.name, waiting=MAX_WAITING)
+            self._log.warning("push.not_recorded", node=lost.node.name, waiting=MAX_WAITING)
         self._wake.set()
 
     async def flush(self) -> None:
@@ -153,18 +153,18 @@ class Ledger:
             node.refused = refused
             fleet.change_signal.notify()
 
-    async def move_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> list[str]:
+    async def move_ends(self, ends: dict[str, float], reported_at: float, least_s: float) -> list[str]:
         """Record pin ends that hits have moved, as a new generation, because a process that starts later knows no hits.
 
-        `ends` are Unix seconds by pin name, as of `heard_at`. An end must have moved by `least_s`, or by half of the
+        `ends` are Unix seconds by pin name, as of `reported_at`. An end must have moved by `least_s`, or by half of the
         pin's own refresh time if that is more (0: any distance). Returns the names of the updated pins.
         """
         async with self._database.read() as session:
-            if not _moved(await pins.refreshing(session), ends, heard_at, least_s):
+            if not _moved(await pins.refreshing(session), ends, reported_at, least_s):
                 return []
         async with self._database.write() as session:
             generation = await generations.lock(session, "pins") + 1
-            moved = _moved(await pins.refreshing(session), ends, heard_at, least_s)
+            moved = _moved(await pins.refreshing(session), ends, reported_at, least_s)
             for row, end in moved:
                 row.expires_at, row.generation = end, generation
             if moved:
@@ -196,19 +196,19 @@ async def _save(session: AsyncSession, node: FleetNode) -> bool:
 
 
 def _moved(
-    rows: Sequence[pins.PinRow], ends: dict[str, float], heard_at: float, least_s: float
+    rows: Sequence[pins.PinRow], ends: dict[str, float], reported_at: float, least_s: float
 ) -> list[tuple[pins.PinRow, float]]:
-    """Return rows with their later ends. A hit cannot have moved an end beyond `heard_at` plus the refresh time."""
+    """Return rows with their later ends. A hit cannot have moved an end beyond `reported_at` plus the refresh time."""
     found = []
     for row in rows:
         if (
             row.name not in ends
             or row.expires_at is None
             or row.refresh_s is None
-            or row.updated_at > heard_at
+            or row.updated_at > reported_at
         ):
             continue
-        end = min(ends[row.name], heard_at + row.refresh_s)
+        end = min(ends[row.name], reported_at + row.refresh_s)
         if end - row.expires_at > (max(least_s, row.refresh_s / 2) if least_s else 0):
             found.append((row, end))
     return found

@@ -1,7 +1,7 @@
 """Keeps one node in sync: greets it, pushes snapshots, handles its answers, and starts over when its process changes.
 
-Pending work follows from the database and from the node's reports, never from memory alone: a worker that starts after
-a crash finds the same work. While another manager is the leader, the worker tracks the node but sends it nothing.
+Pending work follows from the database and from the node's reports, never from memory alone: a task that starts after
+a crash finds the same work. While another manager is the leader, the task tracks the node but sends it nothing.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from app.observe.events import EventBus, fields_of
 from app.observe.trace import span
 from app.push.desired import BuiltSnapshot, DesiredState
 from app.push.leader_election import CHECK_S, LeaderElection
-from app.push.ledger import Ledger
 from app.push.link import NoAnswer, NodeLink, NotUnderstood, new_nonce
-from app.push.plan import Push, PushMemory, Reason, Supersede, WantedSnapshot, plan
+from app.push.node_journal import NodeJournal
+from app.push.plan import DesiredSnapshot, Push, PushMemory, Reason, Supersede, plan
 from app.push.states import PushEvent, PushState, advance
 from app.store.base.notify import Notification
 from app.store.fleet.pushes import PushRow
@@ -52,15 +52,15 @@ MIN_MOVE_S = 300.0
 """Pin ends that hits have moved are saved every KEEP_ENDS_S seconds if they moved at least MIN_MOVE_S seconds."""
 
 
-class Worker:
-    """Worker for one control URL."""
+class NodeSync:
+    """Keeps the node at one control URL in sync."""
 
     def __init__(
         self,
         link: NodeLink,
         fleet: Fleet,
         desired: DesiredState,
-        ledger: Ledger,
+        journal: NodeJournal,
         bus: EventBus,
         timeout_s: float,
         lead: LeaderElection,
@@ -68,14 +68,14 @@ class Worker:
         self._link = link
         self._fleet = fleet
         self._desired = desired
-        self._ledger = ledger
+        self._journal = journal
         self._bus = bus
         self._timeout_s = timeout_s
         self._lead = lead
         self._term = 0
-        """Term of leadership in which this worker took the node over; 0 if it has not."""
+        """Term of leadership in which this task took the node over; 0 if it has not."""
         self._memory: dict[SnapshotType, PushMemory] = {}
-        self._ends_saved_at = self._heard_at = time.monotonic()
+        self._ends_saved_at = self._reported_at = time.monotonic()
         self._drain_at = 0.0
         self._log = structlog.get_logger().bind(url=link.url)
 
@@ -115,14 +115,14 @@ class Worker:
     async def _follow(self, node: FleetNode, signal_count: int) -> None:
         """Track the wanted state and the node's refusals, then wait. For a manager that is not the leader."""
         await self._desired.refresh()
-        await self._ledger.learn_refusals(self._fleet, node)
+        await self._journal.learn_refusals(self._fleet, node)
         await self._fleet.change_signal.wait(CHECK_S if self._lead.holds else POLL_S, since=signal_count)
 
     async def _take_over(self, node: FleetNode) -> None:
         """Start to push to a node that has joined."""
         term = self._lead.term
         self._memory = {kind: PushMemory(acked=node.observed.get(kind)) for kind in SNAPSHOT_TYPES}
-        self._ledger.record_join(node)
+        self._journal.record_join(node)
         await self._grow(node)
         self._term = term
 
@@ -140,7 +140,7 @@ class Worker:
             self._log.warning("node.refused", node=welcome.node, reason=reason)
             await asyncio.sleep(HELLO_REFUSED_S)
             return False
-        self._heard_at = time.monotonic()
+        self._reported_at = time.monotonic()
         before = self._fleet.at(self._link.address)
         if before is not None and before.epoch != welcome.epoch and self._lead.pushing:
             await self._keep_ends(dict(before.pin_ends), before.seen_at, 0)
@@ -165,8 +165,8 @@ class Worker:
     async def _renew(self) -> None:
         """Renew a secured connection that has brought no answer for a while."""
         now = time.monotonic()
-        if self._link.secured and now - self._heard_at >= RENEW_S:
-            self._heard_at = now
+        if self._link.secured and now - self._reported_at >= RENEW_S:
+            self._reported_at = now
             await self._link.renew()
 
     async def _settle_draining(self, node: FleetNode) -> None:
@@ -186,25 +186,27 @@ class Worker:
         self._fleet.change_signal.notify()
         self._bus.publish(NodeDrainStarted() if node.draining else NodeDrainEnded(), node=node.name)
 
-    async def _keep_ends(self, ends: dict[str, float], heard_at: float, least_s: float) -> None:
+    async def _keep_ends(self, ends: dict[str, float], reported_at: float, least_s: float) -> None:
         """Save pin ends that hits have moved, which only the node knows.
 
         Done periodically, and before snapshots are sent to a new process, which does not know the moved ends.
         """
-        moved = await self._ledger.move_ends(ends, heard_at, least_s) if ends else []
+        moved = await self._journal.move_ends(ends, reported_at, least_s) if ends else []
         if moved:
             self._log.info("pins.moved", pins=moved[:10], count=len(moved))
 
     async def _grow(self, node: FleetNode) -> None:
         """Ask a node whose pool is smaller than its wanted size to grow. Continue if it refuses."""
-        wanted = await self._ledger.wanted_capacity(node.name)
-        if wanted is None or node.capacity_bytes >= wanted:
+        desired_bytes = await self._journal.desired_capacity(node.name)
+        if desired_bytes is None or node.capacity_bytes >= desired_bytes:
             return
         try:
-            answer = await self._link.ask(Resize(new_nonce(), wanted), self._timeout_s)
+            answer = await self._link.ask(Resize(new_nonce(), desired_bytes), self._timeout_s)
         except (NoAnswer, NotUnderstood) as error:
-            self._log.warning("node.resize_refused", node=node.name, pool_bytes=wanted, reason=str(error))
-            self._bus.publish(NodeResizeRefused(wanted, str(error)), node=node.name)
+            self._log.warning(
+                "node.resize_refused", node=node.name, pool_bytes=desired_bytes, reason=str(error)
+            )
+            self._bus.publish(NodeResizeRefused(desired_bytes, str(error)), node=node.name)
             return
         if isinstance(answer, Resized):
             node.capacity_bytes = answer.capacity_bytes
@@ -234,28 +236,28 @@ class Worker:
         memory = self._memory[kind]
         built = self._desired.built(kind, node.labels)
         now = time.monotonic()
-        step = plan(built.wanted, node.observed.get(kind), memory, now)
+        step = plan(built.desired, node.observed.get(kind), memory, now)
         if isinstance(step, Push):
             await self._push(node, kind, built, memory, step.reason)
             return None
         if isinstance(step, Supersede):
             self._log.warning("generation.overtaken", type=kind, node=node.name, generation=step.generation)
-            await self._ledger.overtake(kind, step.generation)
+            await self._journal.overtake(kind, step.generation)
             return None
         return POLL_S if step.until is None else max(step.until - now, 0.0)
 
     async def _push(
         self, node: FleetNode, kind: SnapshotType, built: BuiltSnapshot, memory: PushMemory, reason: Reason
     ) -> None:
-        wanted = built.wanted
+        desired = built.desired
         if reason == "drift":
-            self._log.warning("node.drifted", node=node.name, type=kind, generation=wanted.generation)
-            self._bus.publish(NodeDrifted(kind, wanted.generation), node=node.name)
+            self._log.warning("node.drifted", node=node.name, type=kind, generation=desired.generation)
+            self._bus.publish(NodeDrifted(kind, desired.generation), node=node.name)
         row = PushRow(
             type=kind,
             node=node.name,
-            generation=wanted.generation,
-            digest=wanted.digest,
+            generation=desired.generation,
+            digest=desired.digest,
             state="",
             reason=reason,
             attempt=memory.failures + 1,
@@ -264,14 +266,14 @@ class Worker:
             sent_at=time.time(),
             faults=[],
         )
-        self._bus.publish(PushSent(kind, wanted.generation, reason), node=node.name)
-        causes = self._causes(node, kind, wanted, memory)
+        self._bus.publish(PushSent(kind, desired.generation, reason), node=node.name)
+        causes = self._causes(node, kind, desired, memory)
         continued = causes[-1] if causes and reason in ("change", "retry") else ""
         links = causes[:-1] if continued else causes
         attributes: dict[str, Attribute] = {
             "larder.node": node.name,
             "larder.type": kind,
-            "larder.generation": wanted.generation,
+            "larder.generation": desired.generation,
             "larder.reason": reason,
         }
         with span(
@@ -298,16 +300,16 @@ class Worker:
         event = _ended(state, row)
         notification = Notification(name_of(event), time.time(), fields_of(event), node.name)
         self._bus.publish(event, node=node.name, at=notification.at)
-        self._ledger.record_push(node, kind, row, notification)
+        self._journal.record_push(node, kind, row, notification)
 
     def _causes(
-        self, node: FleetNode, kind: SnapshotType, wanted: WantedSnapshot, memory: PushMemory
+        self, node: FleetNode, kind: SnapshotType, desired: DesiredSnapshot, memory: PushMemory
     ) -> Sequence[str]:
         """Return the traces of the changes that the node has not applied, oldest first."""
         applied = memory.acked or node.observed.get(kind)
-        known = applied is not None and applied.store == wanted.store
-        after = applied.generation if applied is not None and known else wanted.generation - 1
-        return self._fleet.change_traces.between(kind, after, wanted.generation)
+        known = applied is not None and applied.store == desired.store
+        after = applied.generation if applied is not None and known else desired.generation - 1
+        return self._fleet.change_traces.between(kind, after, desired.generation)
 
     async def _deliver(
         self,
@@ -325,18 +327,18 @@ class Worker:
             state = advance(state, PushEvent.NEED_BODIES)
             row.bodies = count
 
-        wanted = built.wanted
+        desired = built.desired
         snapshot = Snapshot(
             type=kind,
-            store=wanted.store,
-            generation=wanted.generation,
+            store=desired.store,
+            generation=desired.generation,
             nonce=new_nonce(),
-            digest=wanted.digest,
+            digest=desired.digest,
             body=built.body,
             traceparent=traceparent,
         )
         try:
-            answer = await self._unless_gone(
+            answer = await self._unless_forgotten(
                 node, self._link.push(snapshot, self._bodies, needed, self._timeout_s)
             )
         except NoAnswer as error:
@@ -344,7 +346,7 @@ class Worker:
         except NotUnderstood as error:
             return self._failed(PushEvent.REFUSE, state, str(error), memory, row)
         row.answered_at = time.time()
-        return advance(state, self._answered(node, kind, wanted, answer, memory, row))
+        return advance(state, self._answered(node, kind, desired, answer, memory, row))
 
     async def _bodies(self, digests: list[str]) -> dict[str, bytes]:
         bodies = await self._desired.bodies(digests)
@@ -352,21 +354,21 @@ class Worker:
             raise NoAnswer("another manager pushes now")
         return bodies
 
-    async def _unless_gone(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
+    async def _unless_forgotten(self, node: FleetNode, push: Coroutine[None, None, Ack | Nack]) -> Ack | Nack:
         """Return the answer. Raise NoAnswer as soon as the process that should answer is known to be gone."""
         talking = asyncio.ensure_future(push)
-        gone = asyncio.ensure_future(
+        abandoned = asyncio.ensure_future(
             self._fleet.change_signal.until(lambda: not node.welcomed, self._timeout_s * 4)
         )
         try:
-            await asyncio.wait({talking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({talking, abandoned}, return_when=asyncio.FIRST_COMPLETED)
             if talking.done():
                 return talking.result()
             raise NoAnswer("the node went away")
         finally:
-            for task in (talking, gone):
+            for task in (talking, abandoned):
                 task.cancel()
-            await asyncio.wait({talking, gone})
+            await asyncio.wait({talking, abandoned})
 
     def _failed(
         self, event: PushEvent, state: PushState, message: str, memory: PushMemory, row: PushRow
@@ -379,19 +381,19 @@ class Worker:
         self,
         node: FleetNode,
         kind: SnapshotType,
-        wanted: WantedSnapshot,
+        desired: DesiredSnapshot,
         answer: Ack | Nack,
         memory: PushMemory,
         row: PushRow,
     ) -> PushEvent:
         now = time.monotonic()
         if isinstance(answer, Ack):
-            observed = Observed(answer.generation, answer.digest, wanted.store)
+            observed = Observed(answer.generation, answer.digest, desired.store)
             memory.succeeded(observed)
             row.applied_s = answer.applied_s
             self._fleet.acked(node, kind, observed, now)
             return PushEvent.ACK
-        memory.refused(wanted, now)
+        memory.refused(desired, now)
         row.faults = [msgspec.structs.asdict(fault) for fault in answer.errors]
         refusal = SnapshotRefusal(row.generation, row.answered_at or row.sent_at, answer.errors)
         self._fleet.nacked(node, kind, refusal, answer.observed)

@@ -8,7 +8,7 @@ from typing import Any
 from app.errors import Conflict, FieldError
 from app.observe.catalogue.records import RateChanged, RateCreated, RateDeleted
 from app.schemas.base.listing import PageRequest
-from app.schemas.records.rates import RateAnswer, RateList, RatePut
+from app.schemas.records.prefill_rates import RateAnswer, RateList, RatePut
 from app.services.base import checks
 from app.services.base.changes import Action, Changes
 from app.services.base.merge import patched
@@ -16,8 +16,8 @@ from app.services.base.preconditions import ANY, Precondition, state_of
 from app.services.base.principals import Principal
 from app.services.records.record_types import RecordType, columns
 from app.store.base.database import Database
-from app.store.records import rates
-from app.store.records.rates import RateRow
+from app.store.records import prefill_rates
+from app.store.records.prefill_rates import PrefillRateRow
 
 MAX_TOKENS_PER_S = 1e9
 _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -26,9 +26,9 @@ _EVENTS: dict[Action, type[RateCreated | RateChanged | RateDeleted]] = {
     "update": RateChanged,
     "delete": RateDeleted,
 }
-RATES = RecordType(
+PREFILL_RATES = RecordType(
     noun="rate",
-    row=RateRow,
+    row=PrefillRateRow,
     key="name",
     put=RatePut,
     written=RatePut.__struct_fields__,
@@ -46,15 +46,15 @@ class PrefillRates:
     async def get(self, name: str) -> RateAnswer:
         """Return the rate. Raises Invalid, NotFound."""
         checks.pin_name(name)
-        row = await self._database.row(RateRow, name)
+        row = await self._database.row(PrefillRateRow, name)
         if row is None:
-            raise RATES.missing(name)
+            raise PREFILL_RATES.missing(name)
         return _answer(row)
 
-    async def page(self, wanted: PageRequest, model: str | None) -> RateList:
+    async def page(self, page_request: PageRequest, model: str | None) -> RateList:
         """Return a page of rates. Raises Invalid."""
         async with self._database.read() as session:
-            page = await rates.page(session, wanted, model)
+            page = await prefill_rates.page(session, page_request, model)
         return RateList([_answer(row) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
@@ -71,17 +71,17 @@ class PrefillRates:
         checks.pin_name(name)
         model = _check(request)
         async with self._changes.begin(by, dry_run=dry_run) as change:
-            row = await rates.get(change.session, name)
-            RATES.check_state(expected, name, row)
-            other = await rates.same(change.session, model, request.space, besides=name)
+            row = await prefill_rates.get(change.session, name)
+            PREFILL_RATES.check_state(expected, name, row)
+            other = await prefill_rates.same(change.session, model, request.space, besides=name)
             if other is not None:
-                what = f"space {request.space}" if request.space else "all spaces"
-                message = f"{other.name!r} is already the rate of {what} of {model!r}; change it instead"
+                scope = f"space {request.space}" if request.space else "all spaces"
+                message = f"{other.name!r} is already the rate of {scope} of {model!r}; change it instead"
                 raise Conflict(message, [FieldError("model", message)])
             created = row is None
-            if row is None and await rates.count(change.session) >= rates.MAX:
-                raise Conflict(f"there are already {rates.MAX} rates, which is the maximum")
-            row = RATES.write(change, name, row, columns(request, RATES.written))
+            if row is None and await prefill_rates.count(change.session) >= prefill_rates.MAX:
+                raise Conflict(f"there are already {prefill_rates.MAX} rates, which is the maximum")
+            row = PREFILL_RATES.write(change, name, row, columns(request, PREFILL_RATES.written))
         return _answer(row), created
 
     async def patch(
@@ -94,23 +94,23 @@ class PrefillRates:
         dry_run: bool = False,
     ) -> RateAnswer:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
-        held = await self.get(name)
-        expected.check(RATES.called(name), held.etag)
-        request = patched(RatePut, columns(held, RATES.written), patch)
-        answer, _ = await self.put(name, request, by, state_of(held.etag), dry_run=dry_run)
+        current = await self.get(name)
+        expected.check(PREFILL_RATES.called(name), current.etag)
+        request = patched(RatePut, columns(current, PREFILL_RATES.written), patch)
+        answer, _ = await self.put(name, request, by, state_of(current.etag), dry_run=dry_run)
         return answer
 
     async def delete(self, name: str, by: Principal, expected: Precondition = ANY) -> None:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by) as change:
-            await RATES.remove(change, await RATES.existing(change, name, expected))
+            await PREFILL_RATES.remove(change, await PREFILL_RATES.existing(change, name, expected))
 
 
-class KnownRates:
+class KnownPrefillRates:
     """Rates by model and space."""
 
-    def __init__(self, rows: Iterable[RateRow]) -> None:
+    def __init__(self, rows: Iterable[PrefillRateRow]) -> None:
         self._rates = {(row.model, row.space): row.prefill_tokens_per_s for row in rows}
 
     def of(self, model: str, space: str) -> float | None:
@@ -139,11 +139,11 @@ def _tokens_per_s(rate: float) -> float:
     return rate
 
 
-def _answer(row: RateRow) -> RateAnswer:
+def _answer(row: PrefillRateRow) -> RateAnswer:
     return RateAnswer(
         name=row.name,
-        **columns(row, RATES.written),
-        etag=RATES.etag(row),
+        **columns(row, PREFILL_RATES.written),
+        etag=PREFILL_RATES.etag(row),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
