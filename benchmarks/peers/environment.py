@@ -108,8 +108,8 @@ def python(peer: Peer) -> Path | None:
     if peer.sees and python(PEERS[peer.sees]) is None:
         return None
     home = folder() / peer.name
-    stamp = home / BUILT
-    if not stamp.is_file() or stamp.read_text() != _digest(peer):
+    built_file = home / BUILT
+    if not built_file.is_file() or built_file.read_text() != _digest(peer):
         return None
     return home / "bin" / "python"
 

@@ -92,8 +92,8 @@ def larder(pool_bytes: int, settings: Mapping[str, str] | None = None) -> Iterat
 def _started(
     name: str, command: list[str], environ: Mapping[str, str], rpc: int, http: int, ready: str
 ) -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="larder-peer-", dir="/tmp") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="larder-peer-", dir="/tmp") as name_of_folder:
+        folder = Path(name_of_folder)
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,

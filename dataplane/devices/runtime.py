@@ -172,14 +172,14 @@ class DeviceRuntime(Protocol):
 
 def device_of(runtime: DeviceRuntime, uuid: str) -> Device:
     """Return the visible device with this UUID. Raise DeviceError that lists the visible devices."""
-    wanted = plain_uuid(uuid)
+    plain = plain_uuid(uuid)
     seen = runtime.devices()
     for device in seen:
-        if device.uuid == wanted:
+        if device.uuid == plain:
             return device
     visible = ", ".join(device.uuid for device in seen) or "none"
     raise DeviceError(
-        f"device {wanted[:64]!r}",
+        f"device {plain[:64]!r}",
         "not visible to this process",
         f"it sees {visible}: start it with that GPU in CUDA_VISIBLE_DEVICES, or in the engine's container",
     )

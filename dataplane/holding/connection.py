@@ -296,10 +296,10 @@ class HolderConnection:
 
     def list_all(self, files: Iterable[tuple[str, int, Holdable]]) -> None:
         """Make the holder hold exactly these files, with kind and number, instead of what it held before."""
-        wanted = {(kind, number): file for kind, number, file in files}
-        for key in list(self._files.keys() - wanted.keys()):
+        expected = {(kind, number): file for kind, number, file in files}
+        for key in list(self._files.keys() - expected.keys()):
             self.dropped(*key)
-        for key, file in wanted.items():
+        for key, file in expected.items():
             if self._sent.get(key, _NO_FILE) != _inode(file.fd):
                 self.made(*key, file)
         self._listed = True

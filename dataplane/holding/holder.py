@@ -520,7 +520,7 @@ class Holder:
             self._send_memory(connection)
             return None
         if do == "release":
-            return self._asked_to_release(connection, message)
+            return self._release_request(connection, message)
         if connection is not self._writer:
             raise BadMessage(f"do: expected take, describe, peek or release, got {do!r:.40}")
         return self._serve_writer(do, message)
@@ -610,8 +610,8 @@ class Holder:
     def _keep(self, message: Message) -> None:
         """List memory that is held already, by its device and inode, so that nobody needs two descriptors of it."""
         for kind, number, device, inode in _keys(message, 4):
-            held = self._memory.get((kind, number))
-            status = None if held is None or self._listed else os.fstat(held[0])
+            known = self._memory.get((kind, number))
+            status = None if known is None or self._listed else os.fstat(known[0])
             if status is None or (status.st_dev, status.st_ino) != (device, inode):
                 raise BadMessage(f"memory: {kind} {number} is not held")
             self._drop((kind, number), self._coming)
@@ -639,8 +639,8 @@ class Holder:
         self._clear()
 
     def _same_memory(self) -> bool:
-        held, coming = self._memory.get(_INDEX), self._coming.get(_INDEX)
-        return held is None or coming is None or os.path.samestat(os.fstat(held[0]), os.fstat(coming[0]))
+        known, coming = self._memory.get(_INDEX), self._coming.get(_INDEX)
+        return known is None or coming is None or os.path.samestat(os.fstat(known[0]), os.fstat(coming[0]))
 
     def _drop(self, key: Key, files: Files) -> None:
         found = files.pop(key, None)
@@ -673,7 +673,7 @@ class Holder:
             "seconds_left": left if self._memory else None,
         }
 
-    def _asked_to_release(self, connection: socket.socket, message: Message) -> Message:
+    def _release_request(self, connection: socket.socket, message: Message) -> Message:
         reason = message.get("reason")
         if not isinstance(reason, str):
             raise BadMessage(f"reason: expected text, got {reason!r:.40}")

@@ -64,7 +64,7 @@ class Keeper:
     def refuse(self, code: str) -> tuple[Join, str]:
         return self.answer(lambda join: JoinRefused(code, "that is how it is"))
 
-    def asked(self, timeout_s: float) -> bool:
+    def requested(self, timeout_s: float) -> bool:
         return bool(self.socket.poll(int(timeout_s * 1000)))
 
     def control(self, url: str, server_key: str, keys: tuple[str, bytes] | None = None) -> zmq.Socket[bytes]:

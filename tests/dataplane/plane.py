@@ -265,8 +265,8 @@ class RawEngine:
         return code_of(answer.code), answer.field
 
     def attach(self, *spaces: SpaceRequest, group: str = "raw", **fields: Any) -> Attached:
-        wanted = list(spaces) or [SpaceRequest(make.space())]
-        answer = self.ask(Attach(1, VERSION, group, wanted, **fields))
+        requests = list(spaces) or [SpaceRequest(make.space())]
+        answer = self.ask(Attach(1, VERSION, group, requests, **fields))
         assert isinstance(answer, Attached), answer
         self.attached = answer
         return answer

@@ -57,8 +57,8 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., DrivenPlane]]:
     made: list[DrivenPlane] = []
 
     def new(machine: Machine, no_devices: bool = False, **settings: str) -> DrivenPlane:
-        wanted = {"pool_bytes": "64MiB", "dataplane__segment_bytes": "16MiB", **settings}
-        made.append(DrivenPlane(socket_dir, wanted).begin(machine, no_devices=no_devices))
+        options = {"pool_bytes": "64MiB", "dataplane__segment_bytes": "16MiB", **settings}
+        made.append(DrivenPlane(socket_dir, options).begin(machine, no_devices=no_devices))
         return made[-1]
 
     yield new

@@ -17,13 +17,13 @@ from dataplane.devices.runtime import DeviceError, DeviceRuntime
 from tests.driven.engines import Engine, done, make
 from tests.gpu.machines import Machine
 
-DOOMED = {"page_bytes": 64 << 10, "blocks": 80}
+DYING = {"page_bytes": 64 << 10, "blocks": 80}
 STORED = list(range(64))
 LONGEST_LIFE_S = 0.004
 """After it asked for a copy, which takes about a millisecond."""
 
 
-def doomed_keys(number: int) -> list[bytes]:
+def dying_keys(number: int) -> list[bytes]:
     """Return the keys that doomed engine `number` stores."""
     return [sha256(f"doomed {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
 
@@ -168,14 +168,14 @@ def short_lived_engines(arguments: dict[str, Any]) -> None:
     in_children(arguments, live)
 
 
-def doomed_engines(arguments: dict[str, Any]) -> None:
+def dying_engines(arguments: dict[str, Any]) -> None:
     """Start engines that kill themselves during a store, or during the load of the chunks that they stored."""
 
     def live(machine: Machine, number: int) -> None:
-        one = make(machine, arguments["socket"], DOOMED)
+        one = make(machine, arguments["socket"], DYING)
         assert one.register() is None
         one.fill(number)
-        keys = doomed_keys(number)
+        keys = dying_keys(number)
         copy = one.client.store_from(keys, STORED)
         if number % 2:
             done(copy)
@@ -186,7 +186,7 @@ def doomed_engines(arguments: dict[str, Any]) -> None:
 
 
 def main(role: str, arguments: dict[str, Any]) -> None:
-    parents = {"short_lived_engines": short_lived_engines, "doomed_engines": doomed_engines}
+    parents = {"short_lived_engines": short_lived_engines, "dying_engines": dying_engines}
     if role in parents:
         parents[role](arguments)
         return

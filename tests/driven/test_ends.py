@@ -12,7 +12,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine, Process, done
-from tests.driven.roles import DOOMED, STORED, doomed_keys
+from tests.driven.roles import DYING, STORED, dying_keys
 from tests.gpu.machines import Machine
 from tests.gpu.test_gateway import CYCLES
 from tests.sizes import size
@@ -41,12 +41,12 @@ def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(emulated)
-    doomed = start(emulated, "engine", plane)
-    assert doomed.ask(do="register") == {"code": None}
+    dying = start(emulated, "engine", plane)
+    assert dying.ask(do="register") == {"code": None}
     plane.ask("stop_after", nbytes=100_000)
-    assert doomed.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [ReserveOutcome.WRITE]
+    assert dying.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [ReserveOutcome.WRITE]
     assert plane.ask("stopped") == {"stopped": True}
-    doomed.kill()
+    dying.kill()
     # The copy still runs: its bytes are nobody else's, and the engine's memory is held.
     stats = plane.describe()
     assert stats.pool.used_bytes
@@ -68,12 +68,12 @@ def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
     other = make_engine(emulated, plane)
     other.register()
     assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [ReserveOutcome.WRITE]
-    doomed = start(emulated, "engine", plane)
-    assert doomed.ask(do="register") == {"code": None}
+    dying = start(emulated, "engine", plane)
+    assert dying.ask(do="register") == {"code": None}
     plane.ask("stop_after", nbytes=100_000)
-    doomed.tell(do="load", keys=HEX, blocks=NEW)
+    dying.tell(do="load", keys=HEX, blocks=NEW)
     assert plane.ask("stopped") == {"stopped": True}
-    doomed.kill()
+    dying.kill()
     with other.client.reserve(make.keys(2, "others"), other.chunk_bytes) as reservation:
         assert len(reservation.writable) == 1  # the block that is being read is not evicted
     plane.ask("resume")
@@ -89,7 +89,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
     engine = make_engine(emulated, first)
     engine.register()
     engine.fill(1)
-    wanted = engine.blocks(OLD)
+    expected = engine.blocks(OLD)
     first.ask("stop_after", nbytes=100_000)
     store = engine.client.store_from(KEYS, OLD)
     assert first.ask("stopped") == {"stopped": True}
@@ -103,7 +103,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
     # It attaches and registers again by itself.
     wait_for(lambda: done(engine.client.store_from(KEYS, OLD)).ended.blocks == 1, "the next one stores")
     assert done(engine.client.load_into(KEYS, NEW)).hits == 1
-    assert engine.blocks(NEW) == wanted
+    assert engine.blocks(NEW) == expected
 
 
 @pytest.mark.full
@@ -237,11 +237,11 @@ def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(machine, pool_bytes="256MiB")
-    witness = make_engine(machine, plane, **DOOMED)
+    witness = make_engine(machine, plane, **DYING)
     witness.register()
-    doomed = start(machine, "doomed_engines", plane, count=CYCLES, together=8)
+    dying = start(machine, "dying_engines", plane, count=CYCLES, together=8)
     used = machine.runtime.memory_used(machine.device)
-    assert doomed.ask(go=True) == {"failed": 0}
+    assert dying.ask(go=True) == {"failed": 0}
     stats = plane.wait_stats(lambda stats: len(stats.engines) == 1, "engines are forgotten")
     assert stats.pool.quarantined_bytes == 0
     wait_for(
@@ -250,8 +250,8 @@ def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
     )
     whole = 0
     for number in range(CYCLES):
-        loaded = done(witness.client.load_into(doomed_keys(number), STORED)).hits
-        assert loaded in (0, len(doomed_keys(number)))  # a store publishes all of its chunks, or none
+        loaded = done(witness.client.load_into(dying_keys(number), STORED)).hits
+        assert loaded in (0, len(dying_keys(number)))  # a store publishes all of its chunks, or none
         if loaded:
             whole += 1
             content = np.random.default_rng(number).integers(0, 256, witness.kind.nbytes, np.uint8)

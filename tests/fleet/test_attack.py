@@ -69,9 +69,9 @@ def unharmed(fleet: Fleet) -> Iterator[Callable[[], None]]:
     app.until_states(**dict.fromkeys((*NAMES, "honest"), "in_sync"))
     look()
     print(f"{most / MIB:.0f} MiB more at most")
-    said = app.log()[log:]
+    log_text = app.log()[log:]
     for wrong in ("Traceback", "join.failed", "task.failed"):
-        assert wrong not in said, said[-3000:]
+        assert wrong not in log_text, log_text[-3000:]
 
 
 def connect(host: str, port: int) -> socket.socket:
@@ -120,9 +120,9 @@ def garbage(chance: random.Random) -> bytes:
 def test_garbage_instead_of_a_handshake_is_cut_off_by_everybody(fleet: Fleet) -> None:
     chance = random.Random(1)
     with unharmed(fleet) as look, ExitStack() as stack:
-        places = [("127.0.0.1", fleet.app.join_port)] * 300
-        places += [(node.machine.far, port) for node in fleet.nodes.values() for port in (8472, 8473)] * 20
-        crowd = [stack.enter_context(connect(*place)) for place in places]
+        addresses = [("127.0.0.1", fleet.app.join_port)] * 300
+        addresses += [(node.machine.far, port) for node in fleet.nodes.values() for port in (8472, 8473)] * 20
+        crowd = [stack.enter_context(connect(*address)) for address in addresses]
         for each in crowd:
             send(each, garbage(chance))
         look()

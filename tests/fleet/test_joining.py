@@ -17,8 +17,8 @@ from dataplane.protocol.join import JoinToken
 from dataplane.sockets.curve import NodeKeyPair, key_pair
 from tests.e2e.larder import until
 from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet, Manager
-from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import NAMES, QUIET_MS, stored
+from tests.fleet.unknown import UnknownNode
 
 HOUR_S = 3600
 OTHER_CLOCK = """
@@ -52,8 +52,8 @@ def test_a_join_socket_that_cannot_be_bound_ends_the_start_before_anything_is_wr
     empty_fleet: Fleet, url: str, says: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        wanted = url.format(taken=taken.getsockname()[1])
-        app = empty_fleet.manager(LARDER_APP__JOIN_URL=wanted)
+        expected = url.format(taken=taken.getsockname()[1])
+        app = empty_fleet.manager(LARDER_APP__JOIN_URL=expected)
         app.launch()
         assert app.ended() == 1
     last = app.log().splitlines()[-1]
@@ -115,7 +115,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     assert app.get("nodes/d")["public_key"] != before.public
     app.put_quota("acme", 2 * PAGE, wait=APPLIED_WITHIN)
     assert stored(node, "acme", 4) == 2
-    with Stranger("d", before) as thief:
+    with UnknownNode("d", before) as thief:
         key = json.loads((node.folder / "joined.json").read_text())["key"]
         thief.ask(JoinToken("", b"", key, []), app.join_port)
         assert thief.answer().code == "unknown_node", "the key before is nobody's"
@@ -149,8 +149,8 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     app.put_quota("acme", PAGE, wait=APPLIED_WITHIN)
     assert stored(here, "acme", 3) == 1
     until(lambda: app.nodes()["here"]["admitted_managers"] == [new], "the key before is dropped", WAIT_S)
-    kept = json.loads((here.folder / "joined.json").read_text())
-    assert (kept["key"], kept["managers"], kept["next_key"]) == (new, [new], "")
+    record = json.loads((here.folder / "joined.json").read_text())
+    assert (record["key"], record["managers"], record["next_key"]) == (new, [new], "")
     assert not admits(here, old, QUIET_MS / 1000)
     away.token_file.write_text(fleet.token(away.machine))
     away.start()

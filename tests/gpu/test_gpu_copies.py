@@ -17,7 +17,7 @@ from dataplane.devices.copying import CopyLane, methods_for
 from dataplane.devices.runtime import DeviceError, Handle
 from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Detach, ExtentGrant, GpuCopiesMapped
-from dataplane.protocol.gpu_copies import R_MAGIC, R_VERSION, UNIT_BYTES, place_of
+from dataplane.protocol.gpu_copies import R_MAGIC, R_VERSION, UNIT_BYTES, location_of
 from dataplane.protocol.layout import HOT_CONTROL
 from tests.dataplane.broken_plane import memory
 from tests.dataplane.plane import wait_for
@@ -246,7 +246,7 @@ def test_chunks_come_out_of_gpu_copies_in_every_layout(
         assert (load.finish(), load.gpu_copies) == (True, 1)
         assert engine.holds(content, OLD[:16], NEW[:16])
         engine.cache.close()
-    assert len(plane.asked) <= 2 * len(ORDERS)
+    assert len(plane.gpu_copy_requests) <= 2 * len(ORDERS)
 
 
 def test_what_has_no_gpu_copy_comes_from_the_pool_in_the_same_load(
@@ -263,7 +263,7 @@ def test_what_has_no_gpu_copy_comes_from_the_pool_in_the_same_load(
     for at in (0, 2):
         assert engine.holds(content, OLD[at * 16 : at * 16 + 16], NEW[at * 16 : at * 16 + 16])
     assert engine.poisoned(NEW[16:32])
-    assert [(each.extents, each.closed, each.table) for each in plane.asked] == [
+    assert [(each.extents, each.closed, each.table) for each in plane.gpu_copy_requests] == [
         ([], [], True),
         ([3], [], False),
     ]
@@ -332,7 +332,7 @@ def test_without_gpu_copies_nothing_is_asked_and_the_pool_is_read(
     engine.make_gpu_copies(engine.fill(1), 5, [0, 1, 2])
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
-    assert plane.asked == []
+    assert plane.gpu_copy_requests == []
 
 
 def test_two_caches_of_one_client_share_what_is_open(
@@ -348,10 +348,10 @@ def test_two_caches_of_one_client_share_what_is_open(
     first.close()
     assert engine.opened() == 1
     assert engine.load() == (True, 3)
-    assert len(plane.asked) == 2
+    assert len(plane.gpu_copy_requests) == 2
     engine.cache.close()
     assert engine.opened() == 0
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
 
 
 def test_a_client_that_says_goodbye_has_nothing_open(
@@ -412,9 +412,9 @@ def test_an_extent_that_is_given_up_is_closed_with_the_next_copy_and_told(
     plane.list_extents()
     assert engine.load() == (True, 0)
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
     assert engine.load() == (True, 0)
-    assert len(plane.asked) == 3
+    assert len(plane.gpu_copy_requests) == 3
 
 
 def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
@@ -432,13 +432,13 @@ def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
     other = engine.cache.load(engine.client.acquire(KEYS[:3]), OLD[:16])
     assert (load.gpu_copies, other.gpu_copies) == (3, 0)
     assert engine.opened() == 1
-    assert plane.asked[-1].closed == []
+    assert plane.gpu_copy_requests[-1].closed == []
     engine.machine.emulator.pace.resume()
     assert load.finish()
     wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
     assert engine.holds(content, OLD, NEW[:16] + NEW[16:32] + NEW[32:]) or engine.poisoned(OLD[:16])
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
 
 
 def test_extents_that_are_met_are_asked_for_together_and_only_once(
@@ -454,7 +454,7 @@ def test_extents_that_are_met_are_asked_for_together_and_only_once(
     del plane.extents[9]  # of another space: it is listed, and not granted
     assert engine.load() == (True, 2)
     assert engine.load() == (True, 2)
-    assert [sorted(each.extents) for each in plane.asked] == [[], [5, 8, 9]]
+    assert [sorted(each.extents) for each in plane.gpu_copy_requests] == [[], [5, 8, 9]]
 
 
 def test_an_answer_that_comes_late_counts_for_the_next_load(
@@ -481,7 +481,7 @@ def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_lat
     later(monkeypatch)
     assert engine.load() == (True, 3)
     assert engine.holds(content, OLD, NEW)
-    assert len(plane.asked) == 2
+    assert len(plane.gpu_copy_requests) == 2
 
 
 def test_a_copy_from_a_gpu_copy_that_fails_fails_the_load_and_lets_its_lease_go(
@@ -520,7 +520,7 @@ def test_a_data_plane_without_gpu_copies_is_asked_once(
         assert engine.load(NEW[:16], keys=1) == (True, 0)
         later(monkeypatch)
     assert engine.poisoned(NEW[:16])
-    assert len(plane.asked) == 1
+    assert len(plane.gpu_copy_requests) == 1
     assert engine.heard == ["attached"]
 
 
@@ -537,7 +537,7 @@ def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
     engine.fill(7)
     for _ in range(3):
         assert engine.load() == (True, 0)
-    wait_for(lambda: len(plane.asked) == 2, "it was asked")
+    wait_for(lambda: len(plane.gpu_copy_requests) == 2, "it was asked")
     plane.refusal = None
     later(monkeypatch)
     wait_for(lambda: engine.load() == (True, 3), "it asks again")
@@ -561,13 +561,13 @@ def test_what_was_closed_is_told_again_after_a_refusal(
         return "GPU copies are refused" in caplog.text
 
     wait_for(refused, "it is told, and refused")
-    assert plane.asked[-1].closed == [5]
+    assert plane.gpu_copy_requests[-1].closed == [5]
     plane.refusal = None
-    asked = len(plane.asked)
+    request_count = len(plane.gpu_copy_requests)
     later(monkeypatch)
     engine.load()
-    wait_for(lambda: len(plane.asked) > asked, "it is told again")
-    assert plane.asked[-1].closed == [5]
+    wait_for(lambda: len(plane.gpu_copy_requests) > request_count, "it is told again")
+    assert plane.gpu_copy_requests[-1].closed == [5]
 
 
 def test_a_data_plane_that_is_lost_over_the_question_is_not_asked_again_at_once(
@@ -579,10 +579,10 @@ def test_a_data_plane_that_is_lost_over_the_question_is_not_asked_again_at_once(
     engine.client._link._drop("a test")
     wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
-    assert len(plane.asked) == 1
+    assert len(plane.gpu_copy_requests) == 1
     later(monkeypatch)
     assert engine.load(NEW[:16], keys=1) == (True, 0)
-    wait_for(lambda: len(plane.asked) == 2, "it asks again")
+    wait_for(lambda: len(plane.gpu_copy_requests) == 2, "it asks again")
 
 
 def test_a_data_plane_that_is_silent_holds_nothing_up(
@@ -593,7 +593,7 @@ def test_a_data_plane_that_is_silent_holds_nothing_up(
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     for _ in range(3):
         assert engine.load(NEW[:16], keys=1) == (True, 0)
-    assert len(plane.asked) == 1
+    assert len(plane.gpu_copy_requests) == 1
     # Other requests are answered beside it.
     assert engine.client.reserve([KEYS[3]], 4096).outcomes.tolist() == [Code.POOL_FULL]
     assert engine.heard == ["attached"]
@@ -711,10 +711,10 @@ def test_places_in_extents_that_nobody_lists_are_left_to_the_pool(
     plane, engine, _ = with_gpu_copies
     control = int(plane.index.hot[1, HOT_CONTROL])
     for extent in (6, 2**31, 2**32 - 1):
-        plane.table.show(1, control, place_of(extent, 0))
+        plane.table.show(1, control, location_of(extent, 0))
         assert engine.load() == (True, 2)
     assert engine.heard == ["attached"]
-    assert [each.extents for each in plane.asked] == [[], [5]]
+    assert [each.extents for each in plane.gpu_copy_requests] == [[], [5]]
 
 
 # ---- another data plane
@@ -740,8 +740,8 @@ def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_a
     assert engine.holds(content, OLD, NEW)
     wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
-    wait_for(lambda: [each.table for each in second.asked] == [True], "the second one is asked")
-    assert second.asked[0].closed == []
+    wait_for(lambda: [each.table for each in second.gpu_copy_requests] == [True], "the second one is asked")
+    assert second.gpu_copy_requests[0].closed == []
 
 
 def test_while_the_connection_is_lost_the_pool_is_read(

@@ -33,14 +33,14 @@ def make_plane(socket_dir: Path) -> Iterator[MakePlane]:
     made: list[DrivenPlane] = []
 
     def new(machine: Machine, **settings: str) -> DrivenPlane:
-        wanted = {
+        expected = {
             "pool_bytes": "64MiB",
             "dataplane__segment_bytes": "16MiB",
             "dataplane__gpu_pool_bytes": "64MiB",
             "dataplane__pin_budget_ratio": "0.8",
             **settings,
         }
-        made.append(DrivenPlane(socket_dir, wanted).begin(machine))
+        made.append(DrivenPlane(socket_dir, expected).begin(machine))
         return made[-1]
 
     yield new
@@ -175,9 +175,9 @@ def test_two_engines_read_the_same_gpu_copies(
     one.store(KEYS, OLD)
     two = start(plane)
     stats = gpu_copies(plane, 3)
-    wanted = one.digest(OLD)
+    expected = one.digest(OLD)
     one.poison()
-    assert two.ask(do="load_gpu_copies", chunks=3, blocks=NEW) == {"digest": wanted}
+    assert two.ask(do="load_gpu_copies", chunks=3, blocks=NEW) == {"digest": expected}
     assert loads_from_gpu_copies(one, content)
     plane.wait_stats(lambda stats: pool_of(stats).readers == 2, "both read")
     assert pool_of(stats).copied_blocks == 3  # once for both
@@ -212,15 +212,15 @@ class TestTheEndOfSomebody:
         engine = make_engine(plane)
         content = engine.fill(1)
         engine.store(KEYS, OLD)
-        doomed = start(plane)
+        dying = start(plane)
         gpu_copies(plane, 3)
-        doomed.ask(do="load_gpu_copies", chunks=3, blocks=NEW)
-        assert doomed.ask(do="stop_amid_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
+        dying.ask(do="load_gpu_copies", chunks=3, blocks=NEW)
+        assert dying.ask(do="stop_amid_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
         pin(plane, generation=2)
         stats = gpu_copies(plane, 0)
         assert pool_of(stats).leaving_bytes  # its lease keeps them
         assert pool_of(stats).used_bytes
-        doomed.kill()
+        dying.kill()
         plane.wait_stats(lambda stats: not pool_of(stats).used_bytes, "the memory comes back with its death")
         pin(plane, *KEYS, generation=3)
         gpu_copies(plane, 3)

@@ -36,14 +36,14 @@ WAIT_S = 60.0
 @contextmanager
 def beside(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """Run in a thread; what is given waits for its answer, and fails when there is none."""
-    said: list[Any] = []
-    thread = threading.Thread(target=lambda: said.append(work()), daemon=True)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
     thread.start()
 
     def answer() -> Any:
         thread.join(WAIT_S)
         assert not thread.is_alive(), "it waits"
-        return said[0]
+        return answers[0]
 
     yield answer
     thread.join(WAIT_S)
@@ -97,14 +97,14 @@ def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
     with beside(lambda: engine.cache.load(lease, NEW[:16])) as begun:
         try:
             load = begun()
-            assert plane.asked[-1].closed == []
+            assert plane.gpu_copy_requests[-1].closed == []
         finally:
             engine.machine.emulator.pace.resume()
     assert load.finish()
     assert load.gpu_copies == 0
     stream.close()
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
 
 
 def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
@@ -135,7 +135,7 @@ def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
     assert engine.poisoned(NEW)
     wait_for(lambda: engine.load() == (True, 3), "it is open")
     assert engine.holds(content, OLD, NEW)
-    assert [each.extents for each in plane.asked] == [[], [5]]
+    assert [each.extents for each in plane.gpu_copy_requests] == [[], [5]]
 
 
 def test_an_extent_that_goes_while_it_is_opened_is_closed_and_told_once(
@@ -156,9 +156,9 @@ def test_an_extent_that_goes_while_it_is_opened_is_closed_and_told_once(
     wait_for(lambda: engine.load()[0] and opening.is_set(), "it is being opened")
     give_up(plane)
     assert engine.load() == (True, 0)
-    assert [each.closed for each in plane.asked] == [[], []]
+    assert [each.closed for each in plane.gpu_copy_requests] == [[], []]
     may_open.set()
-    wait_for(lambda: [each.closed for each in plane.asked] == [[], [], [5]], "it is told")
+    wait_for(lambda: [each.closed for each in plane.gpu_copy_requests] == [[], [], [5]], "it is told")
     assert engine.opened() == 0
 
 
@@ -208,19 +208,19 @@ def test_a_question_without_an_answer_is_asked_again_and_its_late_answer_is_no_f
     monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.0)
     for _ in range(3):
         assert engine.load() == (True, 0)
-    wait_for(lambda: len(plane.asked) == 2, "it is asked")
+    wait_for(lambda: len(plane.gpu_copy_requests) == 2, "it is asked")
     plane.change = change
     later(monkeypatch)
     wait_for(lambda: engine.load() == (True, 3), "it is asked again")
-    assert [each.extents for each in plane.asked] == [[], [5], [5]]
-    late = wire.GpuCopiesMapped(plane.asked[1].id, [plane.extents[5]])
+    assert [each.extents for each in plane.gpu_copy_requests] == [[], [5], [5]]
+    late = wire.GpuCopiesMapped(plane.gpu_copy_requests[1].id, [plane.extents[5]])
     socket.send_fds(plane._open[-1], [encode(late)], [])
     engine.hear()
     assert engine.load() == (True, 3)
     assert engine.holds(content, OLD, NEW)
     assert engine.heard == ["attached"]
     give_up(plane)
-    wait_for(lambda: engine.load() == (True, 0) and plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: engine.load() == (True, 0) and plane.gpu_copy_requests[-1].closed == [5], "it is told")
     assert engine.opened() == 0
 
 
@@ -240,4 +240,4 @@ def test_a_load_that_cannot_begin_gives_back_what_it_found(
     give_up(plane)
     assert engine.load() == (True, 0)
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")

@@ -75,11 +75,11 @@ def test_an_engine_loads_what_another_computed_and_makes_the_same_tokens(
         bare, first, second = (engine.ready() for engine in engines)
         for seed in range(3):
             tokens = prompt(1000, seed)
-            wanted = bare.generate(tokens)["tokens"]
+            expected = bare.generate(tokens)["tokens"]
             one = first.generate(tokens, "acme")
             first.forget()  # after its saves have ended
             other = second.generate(tokens, "acme")
-            assert [each["tokens"] for each in (one, other)] == [wanted, wanted]
+            assert [each["tokens"] for each in (one, other)] == [expected, expected]
             assert (one["cached"], other["cached"]) == (0, 1000 // CHUNK * CHUNK)
             assert second.generate(tokens, "rival")["cached"] == 0
     finally:

@@ -15,8 +15,8 @@ PAGE = 4096
 
 
 def adopted_at(client: Client) -> int:
-    world = client._link.world
-    return 0 if world is None else world.index.cells[H_ADOPTED_NS]
+    attachment = client._link.attachment
+    return 0 if attachment is None else attachment.index.cells[H_ADOPTED_NS]
 
 
 def crash(plane: Supervised, client: Client) -> None:

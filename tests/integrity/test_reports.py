@@ -115,7 +115,7 @@ def test_one_report_reads_a_bounded_number_of_bytes_and_any_block_can_be_reporte
 
 def test_what_is_not_a_ready_block_of_the_reporters_spaces_as_it_saw_it_is_passed_over() -> None:
     bench = Bench(make.MIB)
-    writer, stranger = bench.attach(), bench.attach(make.space("other"))
+    writer, foreign = bench.attach(), bench.attach(make.space("other"))
     chain = make.keys(3)
     store(bench, writer, chain[:1])
     damage(bench, writer, chain[0])
@@ -123,7 +123,7 @@ def test_what_is_not_a_ready_block_of_the_reporters_spaces_as_it_saw_it_is_passe
     writer.reserve(chain[1:2], PAGE)
     being_written = seen(writer, chain[1:2])
     assert being_written[1][0] & 0xFF == State.RESERVED
-    assert report(stranger, [number], [control]) == 0
+    assert report(foreign, [number], [control]) == 0
     assert report(writer, [number], [control + 256]) == 0
     assert report(writer, [number], [0]) == 0
     assert report(writer, [number + 1000, 2**32 - 1, 4096], [control] * 3) == 0
@@ -189,13 +189,13 @@ def test_a_report_that_does_not_add_up_names_its_field(
         max_size=40,
     )
 )
-def test_no_report_drops_a_block_that_is_whole(said: list[tuple[int, int]]) -> None:
+def test_no_report_drops_a_block_that_is_whole(reported: list[tuple[int, int]]) -> None:
     bench = Bench(make.MIB)
     engine = bench.attach()
     chain = make.keys(8)
     store(bench, engine, chain)
     bench.pass_time(0.1)
-    assert report(engine, [number for number, _ in said], [control for _, control in said]) == 0
+    assert report(engine, [number for number, _ in reported], [control for _, control in reported]) == 0
     assert engine.has(chain) == [True] * 8
     assert bench.faults() == []
 

@@ -163,7 +163,7 @@ class TestD6QuotasHoldForWhatClientsCache:
             with plane.manager() as manager:
                 assert isinstance(manager.push(make.quotas({"small": 2 * CHUNK_BYTES})), Ack)
             wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a spare waits", 60)
             plane.kill_plane()
             assert client.store(prompt(8), cache_salt="small") is False
             (tenant,) = [each for each in plane.describe().tenants if each.tenant == "small"]
@@ -241,6 +241,6 @@ def test_d11_a_burst_of_half_again_the_pool_drops_nothing_silently(plane: Plane,
         stats = plane.describe()
         assert stats.totals.stored_blocks == 16 * prompts
         assert stats.refused == {}
-        kept = [check(client, segment, prompt(16, name), name, f"again{name}") for name in range(prompts)]
-        assert kept.count(True) >= POOL_CHUNKS // 16 - 2
-        assert kept == sorted(kept)  # the oldest ones went
+        segments = [check(client, segment, prompt(16, name), name, f"again{name}") for name in range(prompts)]
+        assert segments.count(True) >= POOL_CHUNKS // 16 - 2
+        assert segments == sorted(segments)  # the oldest ones went

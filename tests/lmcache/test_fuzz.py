@@ -283,12 +283,12 @@ def test_other_protocols_on_the_port_are_shut_out(plane: Plane, client: Client) 
                     pass
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     for kind in (zmq.SUB, zmq.PUSH, zmq.ROUTER):
-        stranger = context.socket(kind)
-        stranger.linger = 0
-        stranger.connect(url_of(plane))
+        unknown = context.socket(kind)
+        unknown.linger = 0
+        unknown.connect(url_of(plane))
         if kind == zmq.PUSH:
-            stranger.poll(100, zmq.POLLOUT)
-        stranger.close()
+            unknown.poll(100, zmq.POLLOUT)
+        unknown.close()
     request = context.socket(zmq.REQ)
     request.linger = 0
     request.connect(url_of(plane))

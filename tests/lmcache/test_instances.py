@@ -20,7 +20,7 @@ NO_POOL = {"shm_name": "", "pool_size": 0}
 
 
 @pytest.fixture(autouse=True)
-def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
+def unknown_owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said
     here, nobody's unless told."""
     owner = {"owner": processes.UNKNOWN}
@@ -33,7 +33,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     return owner
 
 
-def kept(gateway: Gateway) -> list[Path]:
+def registration_files(gateway: Gateway) -> list[Path]:
     return sorted(gateway.folder.glob("*.registration"))
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_registration_gets_no_segment(
 ) -> None:
     assert client.register(**fields) == NO_POOL if "instance_id" not in fields else True
     assert client.ask("noop") == "OK"
-    assert kept(gateway) == []
+    assert registration_files(gateway) == []
     assert groups(gateway) == []
 
 
@@ -108,9 +108,9 @@ def test_any_other_number_is_served(client: Client, instance: int) -> None:
 def test_a_worker_that_unregisters_leaves_nothing(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(1))
-    assert len(kept(gateway)) == 1
+    assert len(registration_files(gateway)) == 1
     assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
-    assert (kept(gateway), groups(gateway)) == ([], [])
+    assert (registration_files(gateway), groups(gateway)) == ([], [])
     assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
     assert client.prepare_store(prompt(2)) == {}
     client.register()
@@ -132,7 +132,7 @@ def test_what_an_unregistered_worker_was_writing_is_never_published(client: Clie
 
 
 def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
-    gateway: Gateway, strangers: dict[str, processes.Owner]
+    gateway: Gateway, unknown_owners: dict[str, processes.Owner]
 ) -> None:
     reading, writing = os.pipe()
     child = os.fork()
@@ -141,7 +141,7 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
         os.read(reading, 1)
         os._exit(0)
     os.close(reading)
-    strangers["owner"] = child, 0
+    unknown_owners["owner"] = child, 0
     client = gateway.client()
     client.register()
     client.prepare_store(prompt(2))
@@ -149,20 +149,20 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
     gateway.until(lambda: gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is lost")
     gateway.pass_time(10 * LOST_TTL_S)
     assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
-    assert len(kept(gateway)) == 1
+    assert len(registration_files(gateway)) == 1
     os.close(writing)
     os.waitpid(child, 0)
     gateway.until(lambda: gateway.bench.pool.quarantined_bytes == 0, "its process is gone")
-    assert (kept(gateway), groups(gateway)) == ([], [])
+    assert (registration_files(gateway), groups(gateway)) == ([], [])
 
 
 def test_two_processes_may_give_the_same_number(
-    gateway: Gateway, strangers: dict[str, processes.Owner]
+    gateway: Gateway, unknown_owners: dict[str, processes.Owner]
 ) -> None:
-    strangers["owner"] = os.getpid(), 0
+    unknown_owners["owner"] = os.getpid(), 0
     one = gateway.client()
     one.register(1000)
-    strangers["owner"] = 1, 0
+    unknown_owners["owner"] = 1, 0
     two = gateway.client()
     two.register(1000, num_layers=4)
     assert groups(gateway) == ["lmcache:1000", "lmcache:1000"]
@@ -255,7 +255,7 @@ class TestRestart:
         client.store(prompt(2))
         gateway.pool.identity = 2
         gateway.restart()
-        assert kept(gateway) == []
+        assert registration_files(gateway) == []
         assert client.prepare_store(prompt(1)) == {}
         assert client.prepare_retrieve(prompt(2))["success"] is False
         assert [client.ask("ping", 7) for _ in range(3)] == [False, True, True]
@@ -316,23 +316,23 @@ class TestRestart:
         assert client.commit_retrieve(prompt(2)) is False
 
     def test_a_worker_whose_process_ended_meanwhile_is_not_restored(
-        self, gateway: Gateway, strangers: dict[str, processes.Owner]
+        self, gateway: Gateway, unknown_owners: dict[str, processes.Owner]
     ) -> None:
         child = os.fork()
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
-        strangers["owner"] = os.getpid(), 0
+        unknown_owners["owner"] = os.getpid(), 0
         client = gateway.client()
         client.register()
-        (path,) = kept(gateway)
+        (path,) = registration_files(gateway)
         path.unlink()
         registered = next(iter(gateway.server.instances)).registered
         registered.pid = child
         Registrations(gateway.folder).keep(registered)
         gateway.restart()
         assert len(gateway.server.instances) == 0
-        assert kept(gateway) == []
+        assert registration_files(gateway) == []
 
     @pytest.mark.parametrize(
         "damage",
@@ -344,7 +344,7 @@ class TestRestart:
     ) -> None:
         client.register(1)
         client.register(2)
-        kept(gateway)[0].write_bytes(damage)
+        registration_files(gateway)[0].write_bytes(damage)
         gateway.restart()
         assert len(gateway.server.instances) == 1
         assert len(list(gateway.folder.glob("*.corrupt"))) == 1

@@ -11,7 +11,7 @@ import pytest
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers import results
-from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, LookupSessions, SpaceLock
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
@@ -244,13 +244,13 @@ class TestTheEndOfLeases:
 def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_path: Path) -> None:
     before = LookupSessions(lambda *_: None)
     for request in ("fetched", "not fetched", "ended", "asked again"):
-        before.begin(HeldLookup(b"a", request, 1, b"", 3, 1e9))
+        before.begin(LeasedLookup(b"a", request, 1, b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
     results.save(tmp_path, before.not_fetched())
     after = LookupSessions(lambda *_: None, handed_over=results.take(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
-    after.begin(HeldLookup(b"a", "asked again", 1, b"", 5, 1e9))
+    after.begin(LeasedLookup(b"a", "asked again", 1, b"", 5, 1e9))
     requests = ("fetched", "not fetched", "not fetched", "ended", "asked again")
     assert [after.take_result(b"a", each) for each in requests] == [0, 3, 0, 0, 5]
     assert after.take_result(b"another", "not fetched") == 0
@@ -267,7 +267,7 @@ def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
     sessions = LookupSessions(lambda client, numbers: released.extend(numbers))
     for at in range(100_000):
-        lookup = HeldLookup(b"a", f"r{at}", 1, b"", 1, 1e9)
+        lookup = LeasedLookup(b"a", f"r{at}", 1, b"", 1, 1e9)
         lookup.locks[1] = SpaceLock([at], [1])
         sessions.begin(lookup)
     assert len(sessions) == 4096
@@ -275,7 +275,7 @@ def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     assert sessions.ended == {"crowded_out": 100_000 - 4096}
     for scheduler in range(20):
         for at in range(4096):
-            sessions.begin(HeldLookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
+            sessions.begin(LeasedLookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
     assert len(sessions) == 32_768
     for name in (b"a", *(b"s%d" % each for each in range(20))):
         sessions.end_scheduler(name)

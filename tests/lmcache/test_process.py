@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import zmq
 
-from dataplane.memory.named import SPARE_PREFIX
+from dataplane.memory.named import BACKUP_PREFIX
 from tests.dataplane.plane import START_TIMEOUT_S, WAIT_S, Plane, line, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
@@ -39,8 +39,8 @@ from tests.restart.support.relay import Relay
 from tests.threads import join
 
 
-def spare_of(path: Path) -> Path:
-    return path.with_name(SPARE_PREFIX + path.name)
+def backup_name_of(path: Path) -> Path:
+    return path.with_name(BACKUP_PREFIX + path.name)
 
 
 WORKER = """
@@ -121,7 +121,7 @@ class TestTheNameOfItsMemory:
         assert "was removed" in events[0]
         assert plane.stop() == 0
         assert not path.exists()
-        assert not spare_of(path).exists()
+        assert not backup_name_of(path).exists()
 
     def test_a_worker_that_registers_before_that_is_noticed_gets_a_name_that_exists(
         self, plane: Plane, client: Client
@@ -139,7 +139,7 @@ class TestTheNameOfItsMemory:
         path = FOLDER / answer["shm_name"]
         with mapped(answer) as segment:
             assert store(client, segment, prompt(3), 0, "one")
-            spare_of(path).unlink()
+            backup_name_of(path).unlink()
             path.unlink()
             wait_for(lambda: gateway_stats(plane).problem, "it says so")
             assert f"restart the data plane (process {plane.pid})" in gateway_stats(plane).problem
@@ -154,9 +154,9 @@ class TestTheNameOfItsMemory:
         self, plane: Plane, client: Client
     ) -> None:
         path = FOLDER / client.register()["shm_name"]
-        stranger = path.with_name(f"stranger-{path.name}")
-        stranger.write_bytes(b"a stranger's")
-        stranger.replace(path)  # at once: the data plane puts a name back that is missing
+        foreign = path.with_name(f"stranger-{path.name}")
+        foreign.write_bytes(b"a stranger's")
+        foreign.replace(path)  # at once: the data plane puts a name back that is missing
         try:
             with Client(url_of(plane)) as other:
                 assert other.register(8)["shm_name"] == ""
@@ -176,7 +176,7 @@ class TestTheNameOfItsMemory:
             path = FOLDER / answer["shm_name"]
             with mapped(answer) as segment:
                 assert store(client, segment, prompt(3), 0, "one")
-            spare_of(path).unlink()
+            backup_name_of(path).unlink()
             path.unlink()
             wait_for(lambda: gateway_stats(plane).problem, "it says so")
             plane.kill_plane()
@@ -188,9 +188,9 @@ class TestTheNameOfItsMemory:
             assert gateway_stats(plane).problem == ""
             wait_for(lambda: plane.logged("lmcache.memory_lost"), "the log says so")
 
-    @pytest.mark.parametrize("stranger", [False, True])
+    @pytest.mark.parametrize("foreign", [False, True])
     def test_a_name_that_is_lost_between_two_data_planes_costs_nothing(
-        self, socket_dir: Path, stranger: bool
+        self, socket_dir: Path, foreign: bool
     ) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             answer = client.register()
@@ -201,12 +201,12 @@ class TestTheNameOfItsMemory:
                 before = plane.plane_pid
                 os.kill(before, signal.SIGSTOP)  # it cannot put the name back
                 path.unlink()
-                if stranger:
+                if foreign:
                     path.write_bytes(b"a stranger's")
                 plane.kill_plane()
                 wait_for(lambda: plane.plane_pid != before, "the next one begins")
                 assert check(client, segment, prompt(3), 0, "two")
-                if stranger:
+                if foreign:
                     assert "is another file now" in gateway_stats(plane).problem
                     assert path.read_bytes() == b"a stranger's"
                     path.unlink()
@@ -388,7 +388,7 @@ class TestAKilledDataPlane:
             for name in range(20):
                 assert store(worker, segment, prompt(3, name), name, f"r{name}")
             assert scheduler.lookup(prompt(3, 5), "held") == 3
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a spare waits", 60)
             first = plane.plane_pid
             plane.kill_plane()
             # Asked of nobody: the next data plane answers.
@@ -412,7 +412,7 @@ class TestAKilledDataPlane:
             worker.register()
             assert worker.store(prompt(1, 1), "before")
             assert len(worker.prepare_store(prompt(2))["slots"]) == 2
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a spare waits", 60)
             plane.kill_plane()
             assert worker.commit_store(prompt(2)) is False
             assert worker.lookup(prompt(2)) == 0
@@ -429,12 +429,12 @@ class TestAKilledDataPlane:
             memory.fill(9)
             worker.ask("register_kv_cache", *memory.registration())
             old, new = list(range(1, 33)), list(range(32, 64))
-            wanted = memory.blocks(old)
+            expected = memory.blocks(old)
             assert worker.ask("store", key(prompt(2)), 7, [old], b"event") == [b"", True]
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a spare waits", 60)
             plane.kill_plane()
             assert worker.ask("retrieve", key(prompt(2)), 7, [new], b"event", 0) == [b"", True]
-            assert np.array_equal(memory.blocks(new), wanted)
+            assert np.array_equal(memory.blocks(new), expected)
 
     def test_many_kills_under_load_lose_no_chunk_and_no_byte(self, socket_dir: Path) -> None:
         with (
@@ -446,7 +446,7 @@ class TestAKilledDataPlane:
             stored: list[int] = []
             name = 0
             for _ in range(3):
-                wait_for(plane.spare_waits, "a spare waits", 60)
+                wait_for(plane.standby_waits, "a spare waits", 60)
                 killer = threading.Timer(0.05, plane.kill_plane)
                 killer.start()
                 last = name + 60  # more than the time until the kill, and goes on behind it
@@ -496,7 +496,7 @@ class TestAKilledDataPlane:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             client.register()
             assert client.store(prompt(3))
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a spare waits", 60)
             os.kill(plane.plane_pid, signal.SIGSTOP)
             uids = [packed(1000 + at) for at in range(20)]
             for at, uid in enumerate(uids):  # 300 kB together: more than is read at once
@@ -512,7 +512,7 @@ class TestAKilledDataPlane:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as stays:
             with Client(url_of(plane)) as goes:
                 goes.register(8)
-                wait_for(plane.spare_waits, "a spare waits", 60)
+                wait_for(plane.standby_waits, "a spare waits", 60)
                 os.kill(plane.plane_pid, signal.SIGSTOP)
             plane.kill_plane()
             assert stays.ask("noop") == "OK"

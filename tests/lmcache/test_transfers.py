@@ -98,11 +98,11 @@ def test_a_full_pool_is_told_as_such(make_gateway: Callable[..., Gateway]) -> No
     gateway = make_gateway(capacity_bytes=2 << 20)
     client = gateway.client()
     client.register()
-    held = 0
+    hits = 0
     for at in range(40):  # 160 chunks, of which 128 fit
         client.store(prompt(4, at), f"r{at}")
-        held += client.lookup(prompt(4, at), f"r{at}")
-    assert held == 128
+        hits += client.lookup(prompt(4, at), f"r{at}")
+    assert hits == 128
     assert client.prepare_store(prompt(4, 99), "late") == REFUSED
     assert client.commit_store(prompt(4, 99), "late") is False
     assert failures(gateway, "prepare_store")["refused"] > 0
@@ -294,10 +294,10 @@ def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
 ) -> None:
     """Until the pool is full. Chunks of 16 KiB to 2 MiB: many in a slab, and few in a segment."""
     gateway = make_gateway(capacity_bytes=64 << 20)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def lacking(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        asked.extend(base for base, _ in ranges)
+        requests.extend(base for base, _ in ranges)
         return []
 
     monkeypatch.setattr(gateway.pool, "lacking", lacking)
@@ -307,13 +307,13 @@ def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
     bases = gateway.bench.memory.bases
     for turn in range(40):
         for model, instance in (("llama", 7), ("another", 8)):
-            before, seen = set(bases.values()), len(asked)
+            before, seen = set(bases.values()), len(requests)
             tokens = prompt(1 + turn % 5, turn * 10 + instance)
             assert client.store(tokens, f"r{turn}", instance, model_name=model)
             if node_stats(gateway.bench.node, gateway.bench.now).totals.evicted_blocks:
                 assert hidden >= 1000
                 break
-            assert set(asked[seen:]) == set(bases.values()) - before
+            assert set(requests[seen:]) == set(bases.values()) - before
             assert client.store(tokens, f"again{turn}", instance, model_name=model)
-            assert set(asked[seen:]) == set(bases.values()) - before, "for what is there already, none"
-    assert asked
+            assert set(requests[seen:]) == set(bases.values()) - before, "for what is there already, none"
+    assert requests

@@ -46,8 +46,8 @@ def run(preexec: Callable[[], None] | None = None, **environ: str) -> subprocess
 @pytest.fixture
 def alone_with_huge_pages() -> Iterator[None]:
     """The machine has one number of them: no other test changes it meanwhile."""
-    with LOCK.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

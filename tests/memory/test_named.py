@@ -15,8 +15,8 @@ import pytest
 from dataplane.io.peers import maps_device, may_pin
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import (
+    BACKUP_PREFIX,
     PREFIX,
-    SPARE_PREFIX,
     CannotName,
     Header,
     NamedFile,
@@ -40,7 +40,7 @@ def name() -> Iterator[str]:
     chosen = shm_name(os.getpid())
     yield chosen
     path_of(chosen).unlink(missing_ok=True)
-    spare_of(chosen).unlink(missing_ok=True)
+    backup_name_of(chosen).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def path_of(name: str) -> Path:
     return FOLDER / (PREFIX + name)
 
 
-def spare_of(name: str) -> Path:
-    return FOLDER / (SPARE_PREFIX + PREFIX + name)
+def backup_name_of(name: str) -> Path:
+    return FOLDER / (BACKUP_PREFIX + PREFIX + name)
 
 
 def owner(name: str, then: str = "sys.stdin.read()") -> subprocess.Popen[bytes]:
@@ -259,23 +259,23 @@ def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile,
     assert problems == [f"{path_of(name)} was removed", ""] * 2
     named.remove()
     assert not path_of(name).exists()
-    assert not spare_of(name).exists()
+    assert not backup_name_of(name).exists()
     named.look()
     assert not path_of(name).exists(), "its owner removed it"
 
 
 def test_a_spare_name_that_was_removed_is_put_back(named: NamedFile, name: str) -> None:
-    spare_of(name).unlink()
+    backup_name_of(name).unlink()
     named.look()
     path_of(name).rename(path_of(name).with_suffix(".moved"))
     path_of(name).with_suffix(".moved").unlink()
     named.look()
     assert named.present
-    assert spare_of(name).exists()
+    assert backup_name_of(name).exists()
 
 
 def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: NamedFile, name: str) -> None:
-    spare_of(name).unlink()
+    backup_name_of(name).unlink()
     path_of(name).unlink()
     named.look()
     assert "and its spare name were removed" in named.problem
@@ -287,16 +287,16 @@ def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: N
     discard(duplicate)
 
 
-@pytest.mark.parametrize("has_spare", [True, False])
+@pytest.mark.parametrize("has_backup_name", [True, False])
 @pytest.mark.parametrize("what", ["file", "larders", "link", "folder"])
 def test_another_file_under_the_name_is_never_touched_and_is_told(
-    named: NamedFile, name: str, what: str, has_spare: bool, tmp_path: Path
+    named: NamedFile, name: str, what: str, has_backup_name: bool, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"a stranger's")
     path_of(name).unlink()
-    if not has_spare:
-        spare_of(name).unlink()
+    if not has_backup_name:
+        backup_name_of(name).unlink()
     if what == "file":
         path_of(name).write_bytes(b"a stranger's")
     elif what == "larders":  # even what looks like a file that a dead data plane left
@@ -309,7 +309,7 @@ def test_another_file_under_the_name_is_never_touched_and_is_told(
     for _ in range(2):
         named.look()
         assert named.problem.startswith(f"{path_of(name)} is another file now")
-        assert ("restart the data plane" in named.problem) is not has_spare
+        assert ("restart the data plane" in named.problem) is not has_backup_name
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
     after = NamedFile.adopt(duplicate, 7, 8)
     assert after.problem == named.problem, "what is cached is kept for workers that map it"
@@ -318,17 +318,17 @@ def test_another_file_under_the_name_is_never_touched_and_is_told(
     assert target.read_bytes() == b"a stranger's"
     path_of(name).rmdir() if what == "folder" else path_of(name).unlink()
     named.look()
-    assert named.present is has_spare
-    assert (named.problem == "") is has_spare
+    assert named.present is has_backup_name
+    assert (named.problem == "") is has_backup_name
 
 
 def test_what_dead_owners_leave_is_removed_with_its_spare_name(name: str) -> None:
     with owner(name) as process:
         process.kill()
-    assert spare_of(name).exists()
+    assert backup_name_of(name).exists()
     free_bytes()
     assert not path_of(name).exists()
-    assert not spare_of(name).exists()
+    assert not backup_name_of(name).exists()
 
 
 def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(named: NamedFile) -> None:

@@ -94,15 +94,15 @@ def test_pages_are_taken_for_a_store_that_waits_and_no_byte_of_others_changes(
     pages.use(0, PIECE_BYTES + 4096)
     fallocated.clear()
     os.pwrite(fd, b"x" * 4096, PIECE_BYTES)
-    wanted = [(PIECE_BYTES + 4096, 3 * PIECE_BYTES)]
-    threads = [threading.Thread(target=pages.take, args=(wanted,)) for _ in range(3)]
+    expected = [(PIECE_BYTES + 4096, 3 * PIECE_BYTES)]
+    threads = [threading.Thread(target=pages.take, args=(expected,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    assert pages.lacking(wanted) == []
-    pages.use(*wanted[0])
+    assert pages.lacking(expected) == []
+    pages.use(*expected[0])
     assert fallocated == []
     assert os.pread(fd, 4096, PIECE_BYTES) == b"x" * 4096
 
@@ -141,11 +141,11 @@ def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
     assert begun.wait(60)
     threading.Timer(0.1, proceed.set).start()
     pages.keep()  # returns when no piece is being given back
-    kept = given(fd)
-    assert kept >= 7 * PIECE_BYTES
+    allocated = given(fd)
+    assert allocated >= 7 * PIECE_BYTES
     pages.keep_ahead(2 * PIECE_BYTES)
     pages.take([(15 * PIECE_BYTES, PIECE_BYTES)])
-    assert given(fd) == kept + PIECE_BYTES
+    assert given(fd) == allocated + PIECE_BYTES
 
 
 def test_what_a_data_plane_before_left_is_given_back_or_used(fd: int, pages: NamedPages) -> None:
@@ -203,7 +203,7 @@ def test_what_is_ahead_is_shared_and_goes_to_who_uses_it_within_the_pool() -> No
     with node_memory(capacity, 100 * PIECE_BYTES) as (memory, named, prefault):
 
         def ahead() -> tuple[int, int]:
-            return named.pages.ahead_bytes // PIECE_BYTES, prefault.spare_bytes // PIECE_BYTES
+            return named.pages.ahead_bytes // PIECE_BYTES, prefault.prepared_bytes // PIECE_BYTES
 
         wait_for(lambda: ahead() == (4, 4), "half for each")
         memory.create_segment(1, 2 * PIECE_BYTES, 0)

@@ -40,12 +40,12 @@ def resident(file: SharedFile) -> int:
 
 def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> None:
     with prefaulting() as prefault:
-        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "what was to be ahead")
+        wait_for(lambda: prefault.prepared_bytes == 4 * SEGMENT, "what was to be ahead")
         file = prefault.make("larder-test", SEGMENT - 8192)
         assert resident(file) == file.nbytes == SEGMENT - 8192
         prefault.submit(1, file)
         assert prefault.prefaulted_bytes >= 4 * SEGMENT - 8192
-        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "another one in its place")
+        wait_for(lambda: prefault.prepared_bytes == 4 * SEGMENT, "another one in its place")
         with pytest.raises(PermissionError):
             os.ftruncate(file.fd, SEGMENT)
         with mmap.mmap(file.fd, file.nbytes) as mapped:
@@ -106,10 +106,10 @@ def test_the_thread_never_writes_what_a_segment_is_made_from(monkeypatch: pytest
 
 def test_segments_and_what_is_ready_never_exceed_the_pool() -> None:
     with prefaulting(ahead_bytes=100 * SEGMENT, capacity_bytes=3 * SEGMENT + 4096) as prefault:
-        wait_for(lambda: prefault.spare_bytes == 3 * SEGMENT + 4096, "the whole pool")
+        wait_for(lambda: prefault.prepared_bytes == 3 * SEGMENT + 4096, "the whole pool")
         large = prefault.make("larder-test", 2 * SEGMENT)
         prefault.submit(1, large)
-        assert prefault.spare_bytes + large.nbytes <= 3 * SEGMENT + 4096
+        assert prefault.prepared_bytes + large.nbytes <= 3 * SEGMENT + 4096
         wait_for(lambda: prefault.prefaulted_bytes == 3 * SEGMENT + 4096, "the rest of the pool")
         prefault.resize(4 * SEGMENT)
         wait_for(lambda: prefault.prefaulted_bytes == 4 * SEGMENT, "the pool after it grew")
@@ -144,9 +144,9 @@ def test_a_machine_that_refuses_is_told_once_and_segments_are_made_as_before(
         file = prefault.make("larder-test", SEGMENT)
         assert file.nbytes == SEGMENT
         file.close()
-        assert prefault.spare_bytes == 0
+        assert prefault.prepared_bytes == 0
         monkeypatch.undo()
-        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "memory, once the machine has some again")
+        wait_for(lambda: prefault.prepared_bytes == 4 * SEGMENT, "memory, once the machine has some again")
     assert failures == ["[Errno 28] No space left on device"]
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(monkeypatch: pytest.Monke
     with prefaulting(failures) as prefault:
         wait_for(lambda: failures, "the reason")
         assert "available" in failures[0]
-        assert prefault.spare_bytes == 0
+        assert prefault.prepared_bytes == 0
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) 
         file = prefault.make("larder-test", SEGMENT // 2)
         assert file.fd != busy
         proceed.set()
-        wait_for(lambda: prefault.spare_bytes == SEGMENT, "what was written is ready after all")
+        wait_for(lambda: prefault.prepared_bytes == SEGMENT, "what was written is ready after all")
         assert os.fstat(file.fd).st_size == SEGMENT // 2
         file.close()
 
@@ -220,7 +220,7 @@ def test_locked_segments_are_shown_and_counted_by_the_kernel() -> None:
         pytest.skip(f"RLIMIT_MEMLOCK is {limit} here")
     before = _locked_kib()
     with prefaulting(lock=True, ahead_bytes=SEGMENT) as prefault:
-        wait_for(lambda: prefault.spare_bytes == SEGMENT, "a locked segment")
+        wait_for(lambda: prefault.prepared_bytes == SEGMENT, "a locked segment")
         file = prefault.make("larder-test", SEGMENT)
         prefault.submit(1, file)
         wait_for(lambda: prefault.prefaulted_bytes == 2 * SEGMENT, "and another one")

@@ -41,9 +41,9 @@ def _staying(python: Path, server: Server, model: Path) -> Iterator[Any]:
         try:
             assert process.stdout is not None
             assert process.stdin is not None
-            said = next((line for line in process.stdout if line.startswith('{"cached"')), None)
-            assert said is not None, f"vLLM ended with {process.wait(60)}"
-            yield json.loads(said)
+            output = next((line for line in process.stdout if line.startswith('{"cached"')), None)
+            assert output is not None, f"vLLM ended with {process.wait(60)}"
+            yield json.loads(output)
             process.stdin.close()
             process.stdout.read()
             assert process.wait(120) == 0

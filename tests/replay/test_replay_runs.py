@@ -102,10 +102,10 @@ def test_four_engines_share_one_pool_and_its_books_add_up(trace_path):
     assert result["blocks_hit"] > 0
     _assert_every_block_is_counted_once(result)
     _assert_bytes_are_right(result)
-    books = result["accounting"]
-    assert books["pool_bytes_equal"]
-    assert books["used_bytes"] == books["tenant_bytes"] == 150 * BLOCK_BYTES
-    assert books["reserved_bytes"] == books["quarantined_bytes"] == 0
+    accounting = result["accounting"]
+    assert accounting["pool_bytes_equal"]
+    assert accounting["used_bytes"] == accounting["tenant_bytes"] == 150 * BLOCK_BYTES
+    assert accounting["reserved_bytes"] == accounting["quarantined_bytes"] == 0
 
 
 @pytest.mark.full

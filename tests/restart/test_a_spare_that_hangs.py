@@ -12,7 +12,7 @@ from tests.dataplane.plane import wait_for
 from tests.restart.support.harness import Supervised, supervised
 
 
-def spare_pid(plane: Supervised) -> int:
+def standby_pid(plane: Supervised) -> int:
     return int(plane.logged("dataplane.standby_ready")[-1]["pid"])
 
 
@@ -23,8 +23,8 @@ def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: 
             with client.reserve(chain, 4096) as reservation:
                 reservation.commit()
             assert client.lookup(chain) == len(chain)
-            wait_for(plane.spare_waits, "a spare waits")
-            hung, before = spare_pid(plane), plane.plane_pid
+            wait_for(plane.standby_waits, "a spare waits")
+            hung, before = standby_pid(plane), plane.plane_pid
             os.kill(hung, signal.SIGSTOP)
             plane.kill_plane()
             wait_for(lambda: plane.plane_pid != before, "another process serves")
@@ -34,4 +34,4 @@ def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: 
             with plane.manager() as manager:
                 assert manager.describe().pool.blocks == len(chain)
             wait_for(lambda: not Path(f"/proc/{hung}").exists(), "it is killed")
-        wait_for(plane.spare_waits, "the next spare waits")
+        wait_for(plane.standby_waits, "the next spare waits")

@@ -87,12 +87,12 @@ def test_an_engine_goes_on_with_its_area_its_leases_and_its_views(plane: Relay) 
         store(client, chain, tenant="a")
         lease = client.acquire(chain)
         view = lease.view(2)
-        epoch, world = client.epoch, client._link.world
+        epoch, attachment = client.epoch, client._link.attachment
         kill(plane, client)
         assert read(client, chain) == 5, "reading does not depend on it"
         plane.start()
         wait_for(lambda: connected(client), "the client attaches again")
-        assert client._link.world is world
+        assert client._link.attachment is attachment
         assert client.epoch != epoch
         assert bytes(view) == contents(chain, PAGE_BYTES)[2]
         assert read(client, chain) == 5
@@ -126,23 +126,23 @@ def test_an_error_that_nothing_catches_keeps_every_block(
 
 
 def test_a_lease_taken_while_nobody_served_is_honoured_before_anything_is_evicted(plane: Relay) -> None:
-    held, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
+    files, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
     with connect(plane) as client:
-        store(client, held, make.MIB)
+        store(client, files, make.MIB)
         kill(plane, client)
-        lease = client.acquire(held)
+        lease = client.acquire(files)
         assert len(lease) == 4
         plane.start()
         wait_for(lambda: connected(client), "the client attaches again")
         for each in others:
             store(client, [each], make.MIB)
-        assert read(client, held, make.MIB) == 4
+        assert read(client, files, make.MIB) == 4
         lease.release()
         del lease
         gc.collect()
         for each in others:
             store(client, [each], make.MIB)
-        assert client.lookup(held) == 0
+        assert client.lookup(files) == 0
 
 
 def test_a_store_that_was_cut_off_is_refused_and_can_be_done_again(plane: Relay) -> None:
@@ -278,9 +278,9 @@ def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Rela
         second = Relay(first.folder / "second", dict(first.settings))
         second.folder.mkdir()
         try:
-            held = requests.peek(first.folder)
-            hold(second.folder, [each for each in held if each[0] in ("index", "books", "names")])
-            holder.close_all([fd for _, _, fd in held])
+            files = requests.peek(first.folder)
+            hold(second.folder, [each for each in files if each[0] in ("index", "books", "names")])
+            holder.close_all([fd for _, _, fd in files])
             with pytest.raises(AssertionError, match=f"process {first.pid} still writes the memory"):
                 second.start()
         finally:

@@ -39,10 +39,10 @@ def restore(image: Image) -> KillBench:
     words = after.index.control
     assert ((words >> STATE_BITS) >= (controls >> STATE_BITS)).all(), "an incarnation went back"
     readable = np.isin(controls & STATE_MASK, [State.READY, State.EVICTING])
-    held = np.zeros(len(words), np.bool_)
+    leased = np.zeros(len(words), np.bool_)
     for area in after.memory.areas.values():
-        held |= area.counters != 0
-    assert (words[readable & held] & STATE_MASK == State.READY).all(), "a held block went"
+        leased |= area.counters != 0
+    assert (words[readable & leased] & STATE_MASK == State.READY).all(), "a held block went"
     assert not np.isin(words & STATE_MASK, [State.RESERVED, State.EVICTING]).any()
     return after
 
@@ -256,13 +256,13 @@ def test_another_process_does_not_resume() -> None:
     made, engine = bench()
     after = restore(made.image())
     spaces = [SpaceRequest(make.space())]
-    for pid, group, memory, wanted in (
+    for pid, group, memory, expected in (
         (9, "one", MEMORY, spaces),
         (1, "two", MEMORY, spaces),
         (1, "one", MEMORY + 1, spaces),
         (1, "one", MEMORY, [SpaceRequest(make.space(), writes=False)]),
     ):
-        message = Attach(1, VERSION, group, wanted, resume=engine.client, resume_memory=memory)
+        message = Attach(1, VERSION, group, expected, resume=engine.client, resume_memory=memory)
         other, _ = after.node.attach(message, pid, after.now)
         assert not other.resumed
         assert other.client != engine.client

@@ -177,7 +177,7 @@ class MoveToTier:
             pool.table.blocks.get(block.number) is block
             and block.control == control
             and block.state is State.READY
-            and block not in pool.doomed
+            and block not in pool.dead
             and not pool.invalid(block)
         )
 

@@ -50,10 +50,10 @@ class TableLock:
         self._pid = pid
         self._threads = threading.Lock()
 
-    def until(self, deadline: float) -> _Held:
+    def until(self, deadline: float) -> _OwnedLock:
         """Return a context that holds the lock. Entering it raises StoreTimeout after `deadline`, a time of
         `time.monotonic`."""
-        return _Held(self, deadline)
+        return _OwnedLock(self, deadline)
 
     def acquire(self, deadline: float) -> None:
         if not self._threads.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -78,7 +78,7 @@ class TableLock:
             self._threads.release()
 
 
-class _Held:
+class _OwnedLock:
     __slots__ = ("_deadline", "_lock")
 
     def __init__(self, lock: TableLock, deadline: float) -> None:

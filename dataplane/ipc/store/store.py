@@ -207,10 +207,10 @@ class ShmObjectStore:
         reserved = table.allocate(key, tag, encoded.nbytes, self._deadline())
         try:
             slot, offset = reserved.slot, reserved.offset
-            place = target[offset : offset + encoded.nbytes]
-            encoded.copy_to(place)
+            target_part = target[offset : offset + encoded.nbytes]
+            encoded.copy_to(target_part)
             if attachment.flags & FLAG_CHECKSUMS:
-                attachment.tables.check[slot], attachment.tables.check_2[slot] = _checksum(place)
+                attachment.tables.check[slot], attachment.tables.check_2[slot] = _checksum(target_part)
             table.publish(key, tag, reserved, self._deadline())
         except BaseException:
             table.abandon(reserved, self._deadline())

@@ -54,10 +54,10 @@ def test_branches_that_are_held_stay_behind_the_trunk_they_share() -> None:
     engine.store(make.keys(7, "rest"), PAGE)
     _hold(engine, [one[-1], two[-1]])
     assert engine.store(make.keys(2, "new"), PAGE).written == 2
-    place = {key: at for at, key in enumerate(_order(bench))}
+    position = {key: at for at, key in enumerate(_order(bench))}
     for branch in ([*trunk, *one], [*trunk, *two]):
-        places = [place[key] for key in branch]
-        assert places == sorted(places, reverse=True), "ancestors are newer"
+        positions = [position[key] for key in branch]
+        assert positions == sorted(positions, reverse=True), "ancestors are newer"
 
 
 def test_a_held_block_behind_too_long_a_chain_is_left_where_it_is_in_a_bounded_time() -> None:

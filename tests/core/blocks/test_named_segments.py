@@ -85,12 +85,12 @@ def test_no_more_is_stored_in_the_named_segment_than_it_has_and_the_rest_of_the_
     bench = Bench(128 * SLOT, named_bytes=32 * SLOT)
     engine, own = peer(bench, space()), bench.attach(make.space())
     chain = make.keys(40)
-    held = engine.hold(chain[: engine.store(chain, SLOT)])
-    assert len(held) == 32
+    leased = engine.hold(chain[: engine.store(chain, SLOT)])
+    assert len(leased) == 32
     refused = engine.reserve(make.keys(1, "more"), SLOT)
     assert refused.outcomes.tolist() == [Code.POOL_FULL]
     assert own.store(make.keys(96), SLOT).written == 96
-    engine.release(held)
+    engine.release(leased)
     assert engine.store(make.keys(1, "more"), SLOT) == 1, "it evicts its own"
     assert own.lookup(make.keys(96)) == 96
     assert engine.reserve([make.key("large")], 33 * SLOT).outcomes.tolist() == [Code.TOO_LARGE]
@@ -110,12 +110,12 @@ def test_a_large_block_takes_the_place_of_neighbours_and_of_no_more() -> None:
     for chain in chains:
         bench.now += 1
         small.store(chain, SLOT)
-    held = [small.hold(chains[at][:1], used=False) for at in (0, 4, 8)]
+    leased = [small.hold(chains[at][:1], used=False) for at in (0, 4, 8)]
     assert large.store([make.key("large")], 6 * make.MIB) == 1
     gone = [at for at, chain in enumerate(chains) if not small.found(chain)]
     assert gone == [1, 2, 3], "the oldest neighbours that are held by nobody"
     assert large.reserve([make.key("huge")], 16 * make.MIB).outcomes.tolist() == [Code.FRAGMENTED]
-    for each in held:
+    for each in leased:
         small.release(each)
     assert bench.faults() == []
 
@@ -134,11 +134,11 @@ def test_a_pool_that_grows_grows_for_others_alone() -> None:
     bench = Bench(32 * SLOT, named_bytes=32 * SLOT)
     engine, own = peer(bench, space()), bench.attach(make.space())
     chain = make.keys(32)
-    held = engine.hold(chain[: engine.store(chain, SLOT)])
+    leased = engine.hold(chain[: engine.store(chain, SLOT)])
     bench.node.resize(64 * SLOT, bench.now)
     assert engine.reserve([make.key("more")], SLOT).outcomes.tolist() == [Code.POOL_FULL]
     assert own.store(make.keys(32, "own"), SLOT).written == 32
-    engine.release(held)
+    engine.release(leased)
     assert engine.store(make.keys(32, "more"), SLOT) == 32
     assert own.lookup(make.keys(32, "own")) == 32
     assert bench.faults() == []
@@ -196,12 +196,12 @@ def test_when_the_machine_refuses_memory_the_gateway_is_told_and_evicts_what_it_
     engine.store(make.keys(32), SLOT)
     bench.memory.refuse = True
     assert engine.store(make.keys(8, "more"), SLOT) == 8
-    held = engine.hold(make.keys(8, "more"))
+    leased = engine.hold(make.keys(8, "more"))
     other = bench.node.engines[engine.client]
     assert other.connected
     bench.memory.refuse = False
     assert engine.store(make.keys(24, "again"), SLOT) == 24
-    engine.release(held)
+    engine.release(leased)
     assert bench.faults() == []
 
 
@@ -243,8 +243,8 @@ def test_ranges_are_given_lowest_first_and_grow_together_again() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12), wanted=st.integers(1, 40))
-def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], wanted: int) -> None:
+@given(cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12), expected=st.integers(1, 40))
+def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], expected: int) -> None:
     total = sum(nbytes for nbytes, _ in cuts)
     ranges = Ranges(total)
     taken: list[tuple[int, int, int]] = []
@@ -267,9 +267,9 @@ def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], wanted:
                 break
             size += pieces[last][1]
             cost += pieces[last][2]
-            if size >= wanted:
+            if size >= expected:
                 costs.append(cost)
-    found = ranges.cheapest(wanted, taken)
+    found = ranges.cheapest(expected, taken)
     assert (found is None) == (not costs)
     if found is not None:
         assert sum(sizes[at] for at in found) == min(costs)

@@ -46,7 +46,7 @@ def requests_of(bench: Bench, folder: Path) -> list[TraceRequest]:
 def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
     bench, engine = bench_of(256)
     rng = random.Random(5)
-    asked = hit = 0
+    requested = hit = 0
     chats: list[list[bytes]] = [make.keys(4, number) for number in range(60)]
     for number in range(1500):
         chat = chats[min(59, int(rng.expovariate(0.1)))]
@@ -55,11 +55,11 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
         if len(chat) > 30:
             del chat[4:]
         hit += serve(engine, chat)
-        asked += len(chat)
+        requested += len(chat)
         bench.pass_time(0.3)
     recorded = requests_of(bench, tmp_path)
     assert len(recorded) == 1500
-    assert sum(len(request.hash_ids) for request in recorded) == asked
+    assert sum(len(request.hash_ids) for request in recorded) == requested
     again, other = bench_of(256)
     chains = DerivedChains()
     replayed = 0
@@ -67,8 +67,8 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
         keys = [row.tobytes() for row in chains.keys("", request.hash_ids)]
         replayed += serve(other, keys)
         again.pass_time(0.3)
-    assert hit / asked == replayed / asked
-    assert 0.2 < hit / asked < 0.9, "the comparison says something"
+    assert hit / requested == replayed / requested
+    assert 0.2 < hit / requested < 0.9, "the comparison says something"
 
 
 def test_a_request_is_one_record_however_many_engines_there_are(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_evictions_count_by_reason_and_tenant() -> None:
 
 def test_reads_and_stores_count_by_engine() -> None:
     bench = Bench(1536 * PAGE)
-    writer, reader = bench.attach(), bench.attach(make.space(), make.space(rank=1, world=2))
+    writer, reader = bench.attach(), bench.attach(make.space(), make.space(rank=1, world_size=2))
     writer.store(make.keys(3), PAGE)
     reader.store(make.keys(2, "rank"), PAGE, space=1)
     assert reader.acquire(make.keys(3)) == 3

@@ -85,7 +85,7 @@ def test_looking_uses_nothing() -> None:
 
 def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookups, "MAX_LOOKED_UP", 8)
-    spaces = [make.space(rank=rank, world=30) for rank in range(30)]
+    spaces = [make.space(rank=rank, world_size=30) for rank in range(30)]
     bench = Bench(64 * make.MIB)
     engine = bench.attach(*spaces)
     chain = make.keys(3)

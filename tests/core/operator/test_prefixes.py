@@ -55,7 +55,7 @@ def test_every_tenant_has_its_own() -> None:
 
 
 def test_ranks_of_one_model_count_a_request_once() -> None:
-    ranks = tuple(make.space(rank=rank, world=2) for rank in range(2))
+    ranks = tuple(make.space(rank=rank, world_size=2) for rank in range(2))
     bench, engine = bench_of(4096, spaces=ranks)
     chain = make.keys(8)
     for _ in range(5):

@@ -148,7 +148,7 @@ def test_verifications_are_bounded_and_old_ones_are_forgotten() -> None:
     assert raised.value.code is Code.TOO_MANY
     for _ in range(verifying.MAX_ACTIVE):
         bench.pass_time(0.05)
-    for _ in range(verifying.MAX_ACTIVE + verifying.MAX_KEPT):
+    for _ in range(verifying.MAX_ACTIVE + verifying.MAX_ENDED):
         last = verify(bench)
     assert bench.node.verifying.state(last.number) is last
     with pytest.raises(ProtocolError) as raised:

@@ -52,10 +52,10 @@ def test_a_request_larger_than_the_limit_is_refused_in_part() -> None:
 
 def test_a_limit_below_use_evicts_at_once_what_no_lease_holds_and_the_rest_when_it_ends() -> None:
     bench, engine = bench_of(256)
-    kept, loose = make.keys(10, "kept"), make.keys(30, "loose")
-    engine.store(kept, PAGE, tenant="a")
+    leased, loose = make.keys(10, "kept"), make.keys(30, "loose")
+    engine.store(leased, PAGE, tenant="a")
     engine.store(loose, PAGE, tenant="a")
-    engine.acquire(kept)
+    engine.acquire(leased)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=4 * PAGE)))
     assert held(bench, "a") == 10
     assert bench.tenant("a").over_limit
@@ -64,7 +64,7 @@ def test_a_limit_below_use_evicts_at_once_what_no_lease_holds_and_the_rest_when_
     bench.pass_time(1)
     assert held(bench, "a") == 4
     assert not bench.tenant("a").over_limit
-    assert engine.lookup(kept) == 4, "its tail went first"
+    assert engine.lookup(leased) == 4, "its tail went first"
 
 
 def test_who_is_over_the_limit_gives_before_borrowers() -> None:

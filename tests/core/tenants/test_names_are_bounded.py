@@ -49,8 +49,8 @@ def take(names: IdJournal, client: int, pid: int, spaces: list[Space]) -> bool:
         return False
     for space in spaces:
         names.append(SpaceName(space.kv_group, space))
-    held = [(space.kv_group, True) for space in spaces]
-    names.append(EngineName(client, pid, 0, "g", "", 0.0, held))
+    groups = [(space.kv_group, True) for space in spaces]
+    names.append(EngineName(client, pid, 0, "g", "", 0.0, groups))
     return True
 
 

@@ -30,8 +30,8 @@ def test_borrowed_room_converges_to_the_weights() -> None:
     compete(engine, ["a", "b", "c"], 400)
     shares = [held(bench, name) for name in "abc"]
     assert sum(shares) == 1000
-    for share, wanted in zip(shares, (500, 400, 100), strict=True):
-        assert abs(share - wanted) <= 8
+    for share, expected in zip(shares, (500, 400, 100), strict=True):
+        assert abs(share - expected) <= 8
 
 
 def test_each_holds_its_floor_or_its_weight_at_one_level_whichever_is_more() -> None:
@@ -43,8 +43,8 @@ def test_each_holds_its_floor_or_its_weight_at_one_level_whichever_is_more() -> 
     )
     fill(engine, "a", 1000)
     compete(engine, ["a", "b", "c"], 400)
-    for share, wanted in zip([held(bench, name) for name in "abc"], (600, 300, 100), strict=True):
-        assert abs(share - wanted) <= 8
+    for share, expected in zip([held(bench, name) for name in "abc"], (600, 300, 100), strict=True):
+        assert abs(share - expected) <= 8
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (8.0, 0.5), (1.0, 0.01)])
@@ -86,13 +86,13 @@ def test_what_one_does_not_use_the_others_have() -> None:
 def test_tenants_without_a_record_borrow_together_like_one_of_weight_one() -> None:
     bench, engine = bench_of(400)
     bench.apply(make.shares(QuotaSpec("a", weight=3.0)))
-    strangers = [f"s{number}" for number in range(50)]
+    others = [f"s{number}" for number in range(50)]
     for number in range(30):
         fill(engine, "a", 16, number)
-        for name in strangers:
+        for name in others:
             engine.store(make.keys(1, (number, name)), PAGE, tenant=name)
     assert abs(held(bench, "a") - 300) <= 16
-    assert sum(held(bench, name) for name in strangers) == 400 - held(bench, "a")
+    assert sum(held(bench, name) for name in others) == 400 - held(bench, "a")
 
 
 def test_among_tenants_without_a_record_the_oldest_goes_whoever_has_it() -> None:

@@ -85,8 +85,8 @@ def test_the_integral_is_exact_whatever_happens_when() -> None:
         bench.now += rng.choice((0, 0.25, 1, 3))
         if step % 7 == 0:
             read(bench)
-        for name, held in bench.node.pool.tenants.by_salt.items():
-            byte_us[name] += held.bytes * (int(bench.now * 1e6) - int(at * 1e6))
+        for name, each in bench.node.pool.tenants.by_salt.items():
+            byte_us[name] += each.bytes * (int(bench.now * 1e6) - int(at * 1e6))
         at = bench.now
         if step % 13 == 0:
             bench.node.tick(bench.now)
@@ -117,7 +117,7 @@ def test_a_block_has_256_tokens_unless_its_space_says_otherwise() -> None:
 
 
 def test_a_request_in_many_ranks_counts_its_tokens_once_and_its_bytes_in_each() -> None:
-    ranks = tuple(make.space(rank=rank, world=4) for rank in range(4))
+    ranks = tuple(make.space(rank=rank, world_size=4) for rank in range(4))
     bench, scheduler = bench_of(4096, spaces=ranks)
     workers = [bench.attach(SpaceRequest(space), pid=200 + at) for at, space in enumerate(ranks)]
     chain = make.keys(3)

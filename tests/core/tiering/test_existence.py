@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tiering import existence
-from dataplane.core.tiering.existence import ASKED_AT_ONCE, FOUND_S, MISSING_S
+from dataplane.core.tiering.existence import FOUND_S, MAX_NAMES_PER_QUERY, MISSING_S
 from dataplane.core.tiering.tiering import MAX_AHEAD_S
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.layout import pack_keys
@@ -141,10 +141,10 @@ def test_a_request_whose_engine_is_gone_is_given_up_while_it_asks(run: TierBench
 
 
 def test_many_names_are_asked_for_in_several_calls(run: TierBench) -> None:
-    many = make.keys(ASKED_AT_ONCE + 10, "many")
+    many = make.keys(MAX_NAMES_PER_QUERY + 10, "many")
     run.ask(many)
     state = run.tiering.tiers[0]
-    assert [len(run.tiering.existence.next_names(state)) for _ in range(3)] == [ASKED_AT_ONCE, 10, 0]
+    assert [len(run.tiering.existence.next_names(state)) for _ in range(3)] == [MAX_NAMES_PER_QUERY, 10, 0]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_block_of_a_clock_that_is_a_little_ahead_is_loaded(run: TierBench) -> 
 
 
 def test_one_engine_cannot_take_all_questions(run: TierBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(existence, "MAX_ASKED", 8)
+    monkeypatch.setattr(existence, "MAX_QUERIES", 8)
     monkeypatch.setattr(existence, "OWN_QUESTIONS", 2)
     other = run.bench.attach(make.space(block_bytes=PAGE), pid=200)
     run.ask(make.keys(100, "flood"))

@@ -132,7 +132,7 @@ def test_a_sequence_of_the_far_future_is_not_taken_over() -> None:
     forged = old(run, 1, age=-(1 << 62))
     assert run.tiering.listings.found(state, [forged], run.now) == []
     end(run, state, [])
-    assert run.bench.node.pool.sweeps.stamp(run.now) < forged.sequence
+    assert run.bench.node.pool.sweeps.timestamp(run.now) < forged.sequence
 
 
 def test_a_block_that_was_forgotten_during_the_listing_is_not_found_again() -> None:

@@ -528,8 +528,8 @@ def test_a_move_evicts_nothing_from_its_tier_that_it_has_just_copied(release: bo
     assert (state.moved_blocks, state.refused) == (6, {"budget": 3})
     assert state.released_blocks == (6 if release else 0)
     assert (run.held("acme"), run.held("other")) == (6, 0)
-    kept = [block for block in run.bench.node.pool.table.blocks.values() if block.tenant.salt == "acme"]
-    assert len(kept) == (3 if release else 9), "no block is lost"
+    remaining = [block for block in run.bench.node.pool.table.blocks.values() if block.tenant.salt == "acme"]
+    assert len(remaining) == (3 if release else 9), "no block is lost"
     assert run.faults() == []
 
 

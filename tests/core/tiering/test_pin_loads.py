@@ -158,20 +158,20 @@ def test_a_step_looks_at_a_bounded_number_of_keys_whatever_the_number_of_pins(
         spilled(run, chain)
     run.pins(*(make.pin(f"p{number}", chain) for number, chain in enumerate(chains)))
     monkeypatch.setattr(pin_loads, "MAX_STEP_KEYS", 20)
-    asked = 0
+    requests = 0
     ask = run.tiering.existence.ask
 
     def counted(names: Iterable[BlockName], client: int) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         ask(names, client)
 
     monkeypatch.setattr(run.tiering.existence, "ask", counted)
     looks = []
     for _ in range(200):
-        asked = 0
+        requests = 0
         run.bench.pass_time(0.1)
-        looks.append(asked)
+        looks.append(requests)
     assert max(looks) <= 4, "20 keys are those of three chains, and part of a fourth one"
     assert sum(looks) >= 40
     assert state(run, "p39") == (0, 6, "budget")

@@ -103,7 +103,7 @@ def test_outcomes_tell_what_is_there_and_what_is_being_written(plane: Plane) -> 
 
 
 def test_a_hit_is_the_minimum_over_the_spaces_of_a_client(plane: Plane) -> None:
-    ranks = [make.space(rank=rank, world=2) for rank in range(2)]
+    ranks = [make.space(rank=rank, world_size=2) for rank in range(2)]
     chain = make.keys(4)
     with attach(plane.socket, ranks, timeout_s=30) as scheduler:
         store(scheduler, chain, space=0)
@@ -366,7 +366,7 @@ def test_wrong_arguments_raise_value_errors(
     [
         {"spaces": []},
         {"spaces": [make.space("")]},
-        {"spaces": [make.space(rank=2, world=2)]},
+        {"spaces": [make.space(rank=2, world_size=2)]},
         {"timeout_s": 0},
         {"timeout_s": -1},
     ],

@@ -37,12 +37,12 @@ def faults(bench: Bench, device: BenchDevice) -> list[str]:
 
 def test_blocks_of_a_gpu_pin_get_gpu_copies_and_others_do_not() -> None:
     bench, engine, device = bench_of()
-    wanted, other = make.keys(5, "wanted"), make.keys(5, "other")
-    engine.store(wanted, BIG)
+    pinned, other = make.keys(5, "wanted"), make.keys(5, "other")
+    engine.store(pinned, BIG)
     engine.store(other, BIG)
-    bench.apply(*make.pins([make.pin("g", wanted, tier="gpu"), make.pin("h", other)]))
+    bench.apply(*make.pins([make.pin("g", pinned, tier="gpu"), make.pin("h", other)]))
     device.run()
-    assert device.load(engine, wanted) == [True] * 5
+    assert device.load(engine, pinned) == [True] * 5
     assert device.load(engine, other) == [False] * 5
     assert (bench.pin("g").tier, bench.pin("g").gpu_copies, bench.pin("g").gpu_copy_bytes) == (
         "gpu",
@@ -378,8 +378,8 @@ def test_another_shape_gets_the_room_that_a_thinned_one_does_not_need() -> None:
     bench.apply(*make.pins([make.pin("small", small, tier="gpu")]))
     device.run()
     assert (bench.pin("small").gpu_copies, len(device.memory)) == (16, 2)
-    kept = [small[0], small[9]]  # one in each extent
-    bench.apply(*make.pins([make.pin("kept", kept, tier="gpu"), make.pin("large", large, tier="gpu")], 2))
+    readable = [small[0], small[9]]  # one in each extent
+    bench.apply(*make.pins([make.pin("kept", readable, tier="gpu"), make.pin("large", large, tier="gpu")], 2))
     device.run(times=8)
     assert (bench.pin("kept").gpu_copies, bench.pin("large").gpu_copies) == (2, 4)
     assert faults(bench, device) == []

@@ -168,7 +168,7 @@ def test_a_block_is_published_when_every_rank_has_it_and_withdrawn_when_one_lose
 ):
     bench = Bench(8 * make.MIB)
     published = Published(bench, tmp_path)
-    ranks = [bench.attach(make.space(rank=each, world=3), pid=100 + each) for each in range(3)]
+    ranks = [bench.attach(make.space(rank=each, world_size=3), pid=100 + each) for each in range(3)]
     chain = make.keys(4)
     for one in ranks[:2]:
         one.store(chain, PAGE)

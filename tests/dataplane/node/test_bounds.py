@@ -134,7 +134,7 @@ def test_spaces_with_blocks_outlive_their_engines() -> None:
 
 def test_eight_ranks_share_a_small_pool_without_taking_each_others_segments() -> None:
     bench = Bench(256 * make.MIB)
-    ranks = [bench.attach(make.space(rank=rank, world=8)) for rank in range(8)]
+    ranks = [bench.attach(make.space(rank=rank, world_size=8)) for rank in range(8)]
     chain = make.keys(4)
     for rank in ranks:
         assert rank.store(chain, make.MIB).written == 4

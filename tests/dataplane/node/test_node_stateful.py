@@ -139,7 +139,7 @@ class NodeMachine(RuleBasedStateMachine):
         assert self.bench.apply(*make.pins(records, self.generation)) == []
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def accounts_are_consistent(self) -> None:
         assert self.bench.faults() == []
 
     @invariant()

@@ -155,7 +155,7 @@ def test_a_block_under_two_pins_is_charged_once_and_stays_until_both_are_gone() 
 
 def test_a_pin_holds_in_every_space_of_its_model_and_in_no_other() -> None:
     bench = Bench(8 * make.MIB, pin_budget_bytes=make.MIB)
-    spaces = [make.space(rank=0, world=2), make.space(rank=1, world=2), make.space("other-model")]
+    spaces = [make.space(rank=0, world_size=2), make.space(rank=1, world_size=2), make.space("other-model")]
     engine = bench.attach(*spaces)
     chain = make.keys(4)
     for number in range(3):
@@ -173,7 +173,7 @@ def test_a_space_that_attaches_after_the_pin_is_held_too() -> None:
     bench = Bench(8 * make.MIB, pin_budget_bytes=make.MIB)
     chain = make.keys(4)
     bench.apply(*make.pins([make.pin("x", chain)]))
-    engine = bench.attach(make.space(rank=0, world=2), make.space(rank=1, world=2))
+    engine = bench.attach(make.space(rank=0, world_size=2), make.space(rank=1, world_size=2))
     engine.store(chain, PAGE, space=0)
     engine.store(chain, PAGE, space=1)
     assert (bench.pin("x").resolved, bench.pin("x").guaranteed) == (8, 8)

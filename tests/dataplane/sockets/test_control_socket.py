@@ -103,9 +103,9 @@ def test_a_wrong_snapshot_is_nacked_with_paths_and_the_last_good_one_stays(manag
 def test_bodies_of_pins_are_asked_once_and_may_come_in_parts(plane: Plane, manager: Manager) -> None:
     records = [make.pin(f"pin-{number}", make.keys(3, number)) for number in range(3)]
     snapshot, bodies = make.pins(records)
-    asked = manager.ask(snapshot)
-    assert isinstance(asked, NeedBodies)
-    assert (asked.nonce, sorted(asked.digests)) == (snapshot.nonce, sorted(bodies))
+    needed = manager.ask(snapshot)
+    assert isinstance(needed, NeedBodies)
+    assert (needed.nonce, sorted(needed.digests)) == (snapshot.nonce, sorted(bodies))
     *first, last = bodies.items()
     for digest, body in first:
         manager.socket.send(encode(Bodies(snapshot.nonce, {digest: body}, last=False)))

@@ -210,7 +210,7 @@ def test_no_space_too_many_and_the_same_twice_are_refused(raw: RawEngine) -> Non
     one = SpaceRequest(make.space())
     assert raw.refusal(Attach(1, VERSION, "g", [])) == (Code.BAD_SPACE, "spaces")
     assert raw.refusal(Attach(1, VERSION, "g", [one, one])) == (Code.BAD_SPACE, "spaces")
-    many = [SpaceRequest(make.space(rank=rank, world=1025)) for rank in range(1025)]
+    many = [SpaceRequest(make.space(rank=rank, world_size=1025)) for rank in range(1025)]
     assert raw.refusal(Attach(1, VERSION, "g", many)) == (Code.BAD_SPACE, "spaces")
 
 

@@ -40,7 +40,8 @@ MESSAGES = st.one_of(
         st.one_of(st.just(VERSION), INTEGERS),
         TEXT,
         st.lists(
-            st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world=INTEGERS)), max_size=3
+            st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world_size=INTEGERS)),
+            max_size=3,
         ),
         resume=INTEGERS,
         resume_memory=INTEGERS,

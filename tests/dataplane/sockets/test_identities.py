@@ -83,7 +83,7 @@ def test_good_salts_are_taken_as_they_are(salt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("salt", "said"),
+    ("salt", "message"),
     [
         ("a@b", "'@'"),
         ("a/b", "'/'"),
@@ -99,10 +99,10 @@ def test_good_salts_are_taken_as_they_are(salt: str) -> None:
         (b"bytes", "bytes"),
     ],
 )
-def test_bad_salts_say_what_is_wrong(salt: object, said: str) -> None:
+def test_bad_salts_say_what_is_wrong(salt: object, message: str) -> None:
     error = refused(check_salt, salt, "tenant")
     assert (error.code, error.field) == (Code.BAD_SALT, "tenant")
-    assert said in error.message
+    assert message in error.message
 
 
 def test_the_empty_salt_is_shown_as_default() -> None:

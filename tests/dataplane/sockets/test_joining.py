@@ -85,8 +85,8 @@ def test_who_has_no_admitted_key_gets_no_answer_and_no_event(
 ) -> None:
     plane = member(make_plane, keeper).start()
     join, key = keeper.let_in()
-    stranger = zmq.curve_keypair()
-    strange = stranger[0].decode(), stranger[1]
+    unknown_key = zmq.curve_keypair()
+    strange = unknown_key[0].decode(), unknown_key[1]
     assert welcome(keeper, join.control_url, key).node == "node-a"
     assert ask(keeper.control(join.control_url, key, strange)) is None
     assert ask(keeper.plain(zmq.DEALER, join.control_url)) is None
@@ -199,10 +199,10 @@ def test_a_new_token_says_where_a_management_plane_is_that_moved(
     (plane.folder / "joined.json").write_text(json.dumps({**membership, "addresses": ["tcp://127.0.0.1:1"]}))
     plane.start()
     assert keeper.let_in()[0].token == "", "it was in this fleet before"
-    kept = json.loads(
+    record = json.loads(
         wait_for(lambda: keeper.url in (text := joined(plane)) and text, "the new address is kept")
     )
-    assert kept["addresses"] == [keeper.url, "tcp://127.0.0.1:1"]
+    assert record["addresses"] == [keeper.url, "tcp://127.0.0.1:1"]
 
 
 def joined(plane: Plane) -> str:
@@ -217,7 +217,7 @@ def test_a_token_of_another_management_plane_reaches_nobody(
     plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder, keeper.token(key=other))
     plane.start()
     wait_for(lambda: "join.unanswered" in plane.log(), "it says that nobody answers")
-    assert not keeper.asked(0)
+    assert not keeper.requested(0)
     assert plane.alive
 
 

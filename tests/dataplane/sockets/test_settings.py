@@ -162,7 +162,7 @@ def test_a_wrong_file_is_an_error_that_says_where(toml: Path, text: str, named: 
 
 def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -> None:
     settings = read({"LARDER_POOL_BYTES": "5000001"})
-    assert (settings.lmcache_url, settings.lmcache_wanted) == ("tcp://127.0.0.1:5555", False)
+    assert (settings.lmcache_url, settings.lmcache_requested) == ("tcp://127.0.0.1:5555", False)
     assert settings.lmcache_pool_bytes == 5000001 // 4096 * 4096
     assert settings.lmcache_allow_clear
     other = read({"LARDER_STATE_DIR": "/tmp/y"})
@@ -170,7 +170,7 @@ def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -
 
 
 @pytest.mark.parametrize(
-    ("environ", "wanted", "url", "clear"),
+    ("environ", "expected", "url", "clear"),
     [
         ({"LARDER_LMCACHE_PORT": "0"}, False, "tcp://127.0.0.1:0", True),
         ({"LARDER_LMCACHE_PORT": "5555"}, True, "tcp://127.0.0.1:5555", True),
@@ -187,11 +187,11 @@ def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -
     ],
 )
 def test_where_the_lmcache_gateway_listens_and_what_it_lets_clients_do(
-    environ: dict[str, str], wanted: bool, url: str, clear: bool
+    environ: dict[str, str], expected: bool, url: str, clear: bool
 ) -> None:
     settings = read(environ)
-    assert (settings.lmcache_wanted, settings.lmcache_url, settings.lmcache_allow_clear) == (
-        wanted,
+    assert (settings.lmcache_requested, settings.lmcache_url, settings.lmcache_allow_clear) == (
+        expected,
         url,
         clear,
     )

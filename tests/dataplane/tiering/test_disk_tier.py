@@ -121,11 +121,11 @@ def test_flipped_bytes_are_a_miss_and_never_data(plane: Plane, tmp_path: Path) -
         store(client, chain)
         on_disk(plane, BLOCKS)
         push_out(client, chain)
-        wanted = content(chain[5])
+        expected = content(chain[5])
         for segment in (tmp_path / "tier").rglob("*"):
-            if segment.is_file() and wanted in (data := segment.read_bytes()):
+            if segment.is_file() and expected in (data := segment.read_bytes()):
                 with segment.open("r+b") as file:
-                    file.seek(data.index(wanted) + 100)
+                    file.seek(data.index(expected) + 100)
                     file.write(b"wrong")
         load(client, chain, 5)
         wait_for(lambda: in_tier(client, chain) == 5, "the bad block is forgotten")

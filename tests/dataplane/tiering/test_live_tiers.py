@@ -229,16 +229,16 @@ def test_tiers_come_and_go_under_stores_and_loads(plane: Plane, tmp_path: Path) 
 def test_a_tier_that_cannot_be_opened_is_shown_with_its_reason_and_tried_again(
     plane: Plane, tmp_path: Path
 ) -> None:
-    place = tmp_path / "place"
-    place.write_text("a file")
-    push(plane, 1, disk_tier(place / "t"))
+    folder = tmp_path / "place"
+    folder.write_text("a file")
+    push(plane, 1, disk_tier(folder / "t"))
 
-    def told() -> bool:
+    def is_reported() -> bool:
         known = tier(plane)
-        return known is not None and known.state == "not opened" and str(place) in known.reason
+        return known is not None and known.state == "not opened" and str(folder) in known.reason
 
-    wait_for(told, "the reason is shown")
-    place.unlink()
+    wait_for(is_reported, "the reason is shown")
+    folder.unlink()
     in_service(plane)
     assert plane.stop() == 0
 

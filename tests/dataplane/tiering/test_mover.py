@@ -198,9 +198,9 @@ def test_what_is_invalidated_while_the_tier_is_away_is_deleted_when_it_is_back(r
     run.node.invalidate(Scope(tenant="acme"), time.time())
     run.until(lambda: not run.state.serves)
     assert len(run.tombstones) == 1
-    assert len(run.tier.held) == 8
+    assert len(run.tier.stored) == 8
     run.tier.fault = ""
-    run.until(lambda: not run.tier.held)
+    run.until(lambda: not run.tier.stored)
     run.until(lambda: not run.tombstones)
 
 

@@ -280,11 +280,11 @@ def test_a_server_that_is_not_there_is_shown_and_used_when_it_comes(socket_dir: 
         parameters = {"servers": [server.address], "connect_timeout_s": 0.5}
         push(plane, 1, TierSpec("fast", "redis", 64 << 20, parameters))
 
-        def told() -> bool:
+        def is_reported() -> bool:
             known = tier(plane)
             return known is not None and known.state == "not opened" and bool(known.reason)
 
-        wait_for(told, "it is not opened")
+        wait_for(is_reported, "it is not opened")
         with connect(plane) as client:
             assert store(client, CHAIN) == BLOCKS
             assert client.lookup_tiers(make.keys(4, "none")) == (0, 0, 0.0, 0)

@@ -215,12 +215,12 @@ def test_loads_under_way_end_when_their_request_is_aborted_and_when_the_cache_is
     gate, reached = threading.Event(), threading.Semaphore(0)
     run_load = WorkerSide._load
 
-    def held_up(self: WorkerSide, job: Any) -> int | None:
+    def delayed(self: WorkerSide, job: Any) -> int | None:
         reached.release()
         _wait(gate)
         return run_load(self, job)
 
-    monkeypatch.setattr(WorkerSide, "_load", held_up)
+    monkeypatch.setattr(WorkerSide, "_load", delayed)
     if not begun:
         for worker in engine.workers:
             worker._queues[0].put(lambda: _wait(gate))

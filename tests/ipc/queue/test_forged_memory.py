@@ -150,8 +150,8 @@ def test_a_large_message_of_no_bytes_is_lost(fd: int) -> None:
         RECORD.pack_into(
             ring.memory.bytes, ring.data_at + position, position, describe(Kind.LARGE, 0, 0), 0, 0
         )
-        place = os.getpid(), fd, os.fstat(fd).st_ino
-        LARGE.pack_into(ring.memory.bytes, ring.data_at + position + RECORD_BYTES, *place)
+        handle = os.getpid(), fd, os.fstat(fd).st_ino
+        LARGE.pack_into(ring.memory.bytes, ring.data_at + position + RECORD_BYTES, *handle)
         with pytest.raises(MessageLost):
             reader.get(WAIT_S)
         queue.put("next", WAIT_S)

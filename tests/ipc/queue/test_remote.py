@@ -115,8 +115,8 @@ def test_a_reader_and_its_writer_need_the_key_of_the_handle(sender: MessageQueue
         sender.wait_for_readers(0, WAIT_S, remote=1)
         sender.put("secret")
         assert reader.get(WAIT_S) == "secret"
-        stranger = msgspec.structs.replace(handle, remote_key=zmq.curve_keypair()[0])
-        with QueueReader(stranger, remote=True) as other:
+        foreign = msgspec.structs.replace(handle, remote_key=zmq.curve_keypair()[0])
+        with QueueReader(foreign, remote=True) as other:
             sender.put("another secret")
             assert reader.get(WAIT_S) == "another secret"
             with pytest.raises(WriterGone, match="not connected"):

@@ -86,7 +86,7 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    ("place", "cut"),
+    ("step", "cut"),
     [
         ("dataplane.ipc.queue.ring.start_time", lambda pid: Cut()),
         ("dataplane.ipc.queue.ring.ShmRingBuffer._changed", Cut()),
@@ -94,12 +94,12 @@ class Cut:
     ids=["between pid and start time", "joined"],
 )
 def test_a_reader_that_dies_while_it_joins_blocks_nobody(
-    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, place: str, cut: object
+    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, step: str, cut: object
 ) -> None:
     handle = expecting.handle()
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(place, cut)
+        monkeypatch.setattr(step, cut)
         QueueReader(handle, slot=0)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -226,12 +226,12 @@ def test_a_wait_without_a_sensible_end_is_refused(expecting: MessageQueue, timeo
 @contextmanager
 def busy(queue: MessageQueue) -> Iterator[None]:
     """Hold the lock of a queue, as another process does."""
-    held = os.open(f"/proc/self/fd/{queue.handle().fd}", os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    file = os.open(f"/proc/self/fd/{queue.handle().fd}", os.O_RDWR)
+    fcntl.flock(file, fcntl.LOCK_EX)
     try:
         yield
     finally:
-        os.close(held)
+        os.close(file)
 
 
 def test_the_deadline_of_a_put_holds_for_the_lock_too(

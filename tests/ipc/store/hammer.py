@@ -69,7 +69,7 @@ def start(role: Role, handle: StoreHandle) -> Worker:
 def work(role: Role, handle: StoreHandle, progress: int) -> None:
     chance = random.Random()
     store = ShmObjectStore.attach(handle, writer=role == "writer", timeout_s=WAIT_S)
-    held: list[object] = []
+    values: list[object] = []
     while True:
         key = f"{chance.randrange(KEYS)}"
         try:
@@ -78,9 +78,9 @@ def work(role: Role, handle: StoreHandle, progress: int) -> None:
             else:
                 found = store.get(key)
                 if chance.random() < 0.3:
-                    held.append(found)
-                if len(held) > 3:
-                    del held[0]
+                    values.append(found)
+                if len(values) > 3:
+                    del values[0]
                 assert is_whole(key, found), key
         except (ObjectExists, ObjectMissing, StoreFull):
             pass

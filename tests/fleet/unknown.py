@@ -20,7 +20,7 @@ def key_pair() -> NodeKeyPair:
     return NodeKeyPair(public.decode(), secret)
 
 
-class Stranger:
+class UnknownNode:
     """Asks under a name, with a key and an address of its own: who fails too often is told apart by its address."""
 
     _count = itertools.count()
