@@ -25,6 +25,6 @@ def test_codes_of_keys_fit_their_byte_and_never_look_like_an_outcome() -> None:
     assert all(0 < code < 254 and int(code) not in outcomes for code in Code)
 
 
-def test_an_unknown_number_is_no_exception() -> None:
+def test_an_unknown_number_does_not_raise() -> None:
     assert code_of(9999) is Code.UNSUPPORTED
     assert all(code_of(int(code)) is code for code in Code)

@@ -53,7 +53,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.loop.close()
 
 
-def test_who_waits_for_ever_keeps_nobody_else_from_copying(bench: Bench) -> None:
+def test_an_endless_wait_does_not_block_copies_of_others(bench: Bench) -> None:
     slow, quick = Lane(), Lane()
     assert all(bench.submit(at, slow, bench.gate.wait) for at in range(MAX))
     assert not bench.submit("more", slow)

@@ -37,7 +37,7 @@ def mapped(plane: DrivenPlane) -> int:
         return sum("memfd:larder-segment" in line for line in maps)
 
 
-def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
+def test_nothing_is_published_for_an_engine_killed_during_its_store(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(emulated)
@@ -61,7 +61,7 @@ def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
     assert other.client.lookup(KEYS) == 1
 
 
-def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
+def test_leases_are_released_when_an_engine_is_killed_during_its_load(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(emulated, pool_bytes="2MiB", dataplane__segment_bytes="2MiB")
@@ -82,7 +82,7 @@ def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
         assert len(reservation.writable) == 2
 
 
-def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
+def test_an_engine_outlives_a_data_plane_that_is_killed_during_its_copies(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     first = make_plane(emulated)
@@ -107,7 +107,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
 
 
 @pytest.mark.full
-def test_a_copy_whose_connection_is_lost_ends_when_it_is_certain_that_nothing_is_copied(
+def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     plane = make_plane(emulated)
@@ -128,7 +128,7 @@ def test_a_copy_whose_connection_is_lost_ends_when_it_is_certain_that_nothing_is
     )
 
 
-def test_a_client_that_closes_amid_a_copy_waits_for_it(
+def test_a_client_that_closes_during_a_copy_waits_for_it(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     plane = make_plane(emulated)
@@ -195,7 +195,7 @@ def test_copies_go_through_a_staging_buffer_where_the_pool_cannot_be_registered(
     assert engine.blocks(NEW) == engine.blocks(OLD)
 
 
-def test_a_data_plane_stops_amid_copies(
+def test_a_data_plane_stops_during_copies(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     plane = make_plane(emulated)
@@ -233,7 +233,7 @@ def cycles(
     wait_for(lambda: all(now <= then for now, then in zip(state(), before, strict=True)), "nothing has grown")
 
 
-def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
+def test_engines_killed_during_copies_leave_whole_chunks_and_nothing_else(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(machine, pool_bytes="256MiB")

@@ -190,7 +190,7 @@ def test_a_device_that_has_no_room_costs_nothing_but_the_gpu_copies(
     assert engine.blocks(NEW) == expected
 
 
-def test_requests_for_gpu_copies_that_cannot_be_are_refused_in_words(
+def test_requests_for_gpu_copies_that_cannot_be_are_refused_with_a_reason(
     emulated: Machine, make_plane: MakePlane
 ) -> None:
     plane = make_plane(emulated, **GPU_POOL)
@@ -216,7 +216,7 @@ def test_requests_for_gpu_copies_that_cannot_be_are_refused_in_words(
         assert (mapped.grants, len(raw.fds)) == ([], 3)  # the index, the area and the table
 
 
-def test_a_node_without_a_pool_for_gpu_copies_says_so(emulated: Machine, make_plane: MakePlane) -> None:
+def test_a_node_without_a_pool_for_gpu_copies_reports_it(emulated: Machine, make_plane: MakePlane) -> None:
     plane = make_plane(emulated)
     with RawEngine(plane.socket) as raw:
         raw.attach(SpaceRequest(make.space()))
@@ -225,7 +225,7 @@ def test_a_node_without_a_pool_for_gpu_copies_says_so(emulated: Machine, make_pl
     assert "gpu_pool_bytes" in refused.message
 
 
-def test_a_node_without_devices_says_so(emulated: Machine, make_plane: MakePlane) -> None:
+def test_a_node_without_devices_reports_it(emulated: Machine, make_plane: MakePlane) -> None:
     plane = make_plane(emulated, no_devices=True, **GPU_POOL)
     with RawEngine(plane.socket) as raw:
         raw.attach(SpaceRequest(make.space()))

@@ -197,7 +197,7 @@ sys.stdin.readline()
 """
 
 
-def test_an_engine_that_is_killed_after_it_asked_for_a_store_leaves_nothing(
+def test_an_engine_killed_after_a_store_request_leaves_nothing(
     make_engine: Callable[..., HostEngine], plane: Plane
 ) -> None:
     with run_engine(DYING, plane.socket) as dying:

@@ -187,7 +187,7 @@ def test_an_event_that_is_none_fails_its_copy_alone(raw: Raw) -> None:
     assert raw.plane.describe().pool.used_bytes == 0
 
 
-def test_an_engine_cannot_end_what_the_data_plane_is_filling(raw: Raw) -> None:
+def test_an_engine_cannot_end_a_reservation_that_the_data_plane_fills(raw: Raw) -> None:
     cache = raw.register()
     raw.plane.ask("stop_after", nbytes=100_000)
     assert raw.connection.ask(StoreFrom(2, cache, "", KEY, BLOCKS)).outcomes == bytes((ReserveOutcome.WRITE,))
@@ -211,7 +211,7 @@ def test_an_engine_has_so_many_caches_and_no_more(raw: Raw) -> None:
     assert raw.register() == MAX_CACHES + 1
 
 
-def test_a_machine_without_devices_says_so(
+def test_a_machine_without_devices_reports_it(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(emulated, make_plane(emulated, no_devices=True))

@@ -73,7 +73,7 @@ def test_a_load_may_begin_and_end_within_a_chunk(
         assert engine.others(NEW[skip:count]) == others
 
 
-def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
+def test_blocks_beyond_the_hit_are_reported_and_left_unchanged(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(emulated, make_plane(emulated), blocks=80)
@@ -91,7 +91,7 @@ def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
     assert (nothing.hits, nothing.ended.blocks, nothing.ended.code) == (0, 0, None)
 
 
-def test_what_is_there_already_is_not_copied_again(
+def test_blocks_already_in_the_tier_are_not_copied_again(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(emulated, make_plane(emulated), blocks=80)
@@ -198,7 +198,7 @@ def test_a_load_holds_its_blocks(emulated: Machine, make_plane: MakePlane, make_
         assert len(reservation.writable) == 4
 
 
-def test_a_quota_refuses_what_it_refuses_others(
+def test_a_full_pool_refuses_part_of_a_driven_store(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(

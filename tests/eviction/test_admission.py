@@ -33,7 +33,7 @@ def test_under_pressure_a_key_is_let_in_when_it_was_seen_before():
     assert (gate.admitted, gate.declined) == (2, 3)
 
 
-def test_what_was_seen_while_the_gate_was_open_counts():
+def test_keys_seen_while_admission_was_off_count():
     gate = Admission(IDLE_S)
     assert gate.admits(1, 100, 0.0)
     gate.victim(10.0, 1.0)
@@ -90,7 +90,7 @@ def test_it_remembers_at_most_four_keys_for_each_resident_block():
     assert gate.admits(97_500, 1000, 1000.0)
 
 
-def test_a_small_cache_remembers_a_few_keys_all_the_same():
+def test_a_small_cache_remembers_a_few_keys():
     gate = _pressed()
     for key in range(FEWEST_KEYS):
         gate.admits(key, 0, 1000.0)

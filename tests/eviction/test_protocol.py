@@ -140,7 +140,7 @@ def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(exclude
 
 
 @pytest.mark.parametrize("passed_over", [1, 10])
-def test_a_block_that_is_passed_over_stays_and_is_asked_again(evicting: Make, passed_over):
+def test_a_skipped_block_stays_and_is_offered_again(evicting: Make, passed_over):
     policy = _filled(evicting, 40)
     planned = list(islice(policy.victims(99.0), passed_over))
     for number in list(policy.victims(99.0)):
@@ -227,7 +227,7 @@ def chain_keeping(request: pytest.FixtureRequest) -> Make:
     return POLICIES[request.param]
 
 
-def test_a_policy_takes_over_what_another_one_held(evicting: Make):
+def test_a_policy_takes_over_the_blocks_of_another(evicting: Make):
     old = _filled(POLICIES["lru"], 50)
     new = evicting()
     for number in old.victims(99.0):

@@ -83,7 +83,9 @@ def test_every_action_is_answered_once_by_each_node(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut off", "stopped", "killed"])
-def test_a_node_that_is_away_has_a_result_of_its_own_and_the_others_do_it(fleet: Fleet, how: str) -> None:
+def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action(
+    fleet: Fleet, how: str
+) -> None:
     app, node = fleet.app, fleet.nodes["b"]
     for each in fleet.nodes.values():
         store(each, 4)
@@ -180,7 +182,7 @@ def test_a_node_that_refuses_is_shown_alone_with_reason_and_time(
     smaller.kill()
 
 
-def test_a_floor_beyond_what_a_node_holds_is_applied_there_and_shown_as_not_in_effect(fleet: Fleet) -> None:
+def test_a_floor_larger_than_a_node_is_applied_and_shown_as_not_in_effect(fleet: Fleet) -> None:
     app = fleet.app
     refused = app.api.put(
         "/api/v1/quotas/big", json={"floor_bytes": FLOOR, "selector": {"zone": "b"}}, params={"wait": "5s"}

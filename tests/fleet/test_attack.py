@@ -129,7 +129,7 @@ def test_garbage_instead_of_a_handshake_is_cut_off_by_everybody(fleet: Fleet) ->
         assert all(closed(each) for each in crowd)
 
 
-def test_a_crowd_that_says_nothing_is_cut_off_and_lets_others_in(fleet: Fleet) -> None:
+def test_many_silent_connections_are_closed_and_others_connect(fleet: Fleet) -> None:
     with ExitStack() as stack, unharmed(fleet):
         crowd = [stack.enter_context(connect("127.0.0.1", fleet.app.join_port)) for _ in range(CROWD)]
         assert all(closed(each) for each in crowd)
@@ -200,7 +200,7 @@ def gone(peer: zmq.Socket[bytes]) -> bool:
     return not peer.poll(0, zmq.POLLOUT)
 
 
-def test_a_wrong_key_of_the_management_plane_gets_nobody_an_answer(fleet: Fleet) -> None:
+def test_a_wrong_key_of_the_management_plane_gets_no_answer(fleet: Fleet) -> None:
     other = zmq.curve_keypair()[0]
     with unharmed(fleet), Crowd(fleet.app, other) as crowd:
         peers = crowd.enter(200)
@@ -209,7 +209,7 @@ def test_a_wrong_key_of_the_management_plane_gets_nobody_an_answer(fleet: Fleet)
         assert not any(peer.poll(5) for peer in peers)
 
 
-def test_what_is_no_join_is_answered_and_raises_nothing(fleet: Fleet) -> None:
+def test_an_invalid_join_is_answered_and_raises_nothing(fleet: Fleet) -> None:
     chance = random.Random(2)
     good = encode(HELLO)
     with unharmed(fleet), Crowd(fleet.app) as crowd:
@@ -267,7 +267,7 @@ def test_many_messages_of_many_do_not_pile_up(fleet: Fleet) -> None:
         flood(peers, long, look)
 
 
-def test_a_crowd_that_proved_keys_and_stays_is_sent_away(fleet: Fleet) -> None:
+def test_many_authenticated_connections_without_requests_are_closed(fleet: Fleet) -> None:
     with Crowd(fleet.app) as crowd:
         with unharmed(fleet):
             peers = crowd.enter(CROWD)

@@ -64,9 +64,7 @@ def test_a_join_socket_that_cannot_be_bound_ends_the_start_before_anything_is_wr
 
 
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
-def test_a_node_whose_clock_is_wrong_joins_and_works_and_its_clock_is_shown(
-    fleet: Fleet, ahead_s: int
-) -> None:
+def test_a_node_with_a_wrong_clock_joins_and_its_clock_is_shown(fleet: Fleet, ahead_s: int) -> None:
     app = fleet.app
     node = fleet.node("d", ttl_s=60)
     node.program = ["-c", OTHER_CLOCK.format(ahead_s=ahead_s)]

@@ -27,7 +27,7 @@ def stored(node: DataPlane, tenant: str, blocks: int) -> int:
         return blocks - sum(reservation.refused.values())
 
 
-def test_nodes_join_over_the_network_and_nobody_else_gets_in(fleet: Fleet) -> None:
+def test_only_nodes_with_a_token_join_over_the_network(fleet: Fleet) -> None:
     app, node = fleet.app, fleet.nodes["a"]
     node_answer = app.get("nodes/a")
     assert node_answer["control_url"] == f"tcp://{node.machine.far}:8472"
@@ -90,7 +90,7 @@ def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet:
     assert [stored(node, "late", 3) for node in nodes] == [1, 1, 1]
 
 
-def test_what_was_committed_before_the_management_plane_was_killed_is_pushed_by_the_next(
+def test_records_committed_before_a_kill_of_the_management_plane_are_pushed_by_the_next(
     fleet: Fleet,
 ) -> None:
     app, nodes = fleet.app, list(fleet.nodes.values())

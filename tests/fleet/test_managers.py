@@ -94,7 +94,7 @@ def managers(shared_managers: Shared) -> Iterator[Shared]:
     shared_managers.restore()
 
 
-def test_a_node_that_joined_through_a_manager_that_died_is_told_by_the_other(managers: Shared) -> None:
+def test_a_node_that_joined_through_a_dead_manager_is_announced_by_the_other(managers: Shared) -> None:
     first, second, node = managers.first, managers.second, managers.fleet.nodes["a"]
     until(lambda: pushes(first), "the one that let the node in follows", WAIT_S)
     second.kill()
@@ -137,7 +137,7 @@ def new_token(managers: Shared, **fields: Any) -> JoinToken:
     return parse_token(managers.fleet.token(managers.fleet.nodes["a"].machine, **fields))
 
 
-def test_a_token_lets_in_as_many_as_it_says_whoever_asks_whom_at_once(managers: Shared) -> None:
+def test_a_token_admits_its_number_of_nodes_under_concurrent_joins(managers: Shared) -> None:
     token = new_token(managers, uses=USES)
     with ExitStack() as stack:
         unknowns = [stack.enter_context(UnknownNode(f"stranger-{n}")) for n in range(ASKING)]
@@ -180,7 +180,7 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, ORDERS))]
 )
-def test_everything_comes_back_whatever_is_started_first(managers: Shared, seed: int) -> None:
+def test_everything_comes_back_in_any_start_order(managers: Shared, seed: int) -> None:
     fleet, first = managers.fleet, managers.first
     first.put_quota("kept", (seed + 1) * PAGE, wait=APPLIED_WITHIN)
     for process in (*fleet.nodes.values(), *fleet.managers):

@@ -25,7 +25,7 @@ def plane(folder: Path, machine: Machine, start: Start, port: int, **arguments: 
     return other
 
 
-def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copy(
+def test_an_engine_outlives_a_data_plane_that_is_killed_during_its_copy(
     emulated: Machine, start: Start, socket_dir: Path
 ) -> None:
     port = free_port()

@@ -87,7 +87,7 @@ def test_a_pool_that_cannot_be_pinned_is_copied_through_a_staging_buffer(
     gateway.ask(other, do="unregister")
 
 
-def test_two_engines_of_one_form_share_what_they_store(
+def test_two_engines_of_one_form_share_their_blocks(
     machine: Machine, make_gateway: Make, start: Start
 ) -> None:
     gateway = make_gateway(machine)
@@ -186,7 +186,7 @@ class TestOrder:
         gateway.ask(other, do="unregister")
 
     @pytest.mark.parametrize("event", ["00" * 64, "01" * 81, "ff"])
-    def test_what_is_no_event_fails_the_copy(
+    def test_an_invalid_event_fails_the_copy(
         self, emulated: Machine, make_gateway: Make, start: Start, event: str
     ) -> None:
         gateway = make_gateway(emulated)
@@ -234,7 +234,7 @@ class TestFailures:
         assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
         gateway.ask(other, do="unregister")
 
-    def test_a_device_that_is_lost_is_told_and_refused_from_then_on(
+    def test_a_device_that_is_lost_is_reported_and_refused_from_then_on(
         self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(emulated)
@@ -247,7 +247,7 @@ class TestFailures:
         assert len(gateway.server.instances) == 1
         gateway.ask(other, do="unregister")
 
-    def test_without_a_runtime_the_engine_is_told_to_copy_by_itself(
+    def test_without_a_runtime_the_engine_copies_by_itself(
         self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(emulated)
@@ -276,7 +276,7 @@ class TestTheEnd:
             "the engine's memory is closed",
         )
 
-    def test_an_engine_killed_amid_a_copy_leaves_no_block_and_no_memory(
+    def test_an_engine_killed_during_a_copy_leaves_no_block_and_no_memory(
         self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(emulated)

@@ -249,7 +249,7 @@ def test_chunks_come_out_of_gpu_copies_in_every_layout(
     assert len(plane.gpu_copy_requests) <= 2 * len(ORDERS)
 
 
-def test_what_has_no_gpu_copy_comes_from_the_pool_in_the_same_load(
+def test_blocks_without_a_gpu_copy_come_from_the_pool_in_the_same_load(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
 ) -> None:
     plane = make_plane()
@@ -322,7 +322,7 @@ def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: tuple[GpuCopyPla
     assert plane.leased() == 0
 
 
-def test_without_gpu_copies_nothing_is_asked_and_the_pool_is_read(
+def test_without_gpu_copies_nothing_is_requested_and_the_pool_is_read(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
 ) -> None:
     plane = make_plane()
@@ -335,7 +335,7 @@ def test_without_gpu_copies_nothing_is_asked_and_the_pool_is_read(
     assert plane.gpu_copy_requests == []
 
 
-def test_two_caches_of_one_client_share_what_is_open(
+def test_two_caches_of_one_client_share_open_extents(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, content = with_gpu_copies
@@ -354,7 +354,7 @@ def test_two_caches_of_one_client_share_what_is_open(
     wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
 
 
-def test_a_client_that_says_goodbye_has_nothing_open(
+def test_a_client_that_detaches_has_nothing_open(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, _ = with_gpu_copies
@@ -401,7 +401,7 @@ def test_a_block_of_another_size_is_read_from_the_pool(
 # ---- extents that come and go
 
 
-def test_an_extent_that_is_given_up_is_closed_with_the_next_copy_and_told(
+def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, _ = with_gpu_copies
@@ -417,7 +417,7 @@ def test_an_extent_that_is_given_up_is_closed_with_the_next_copy_and_told(
     assert len(plane.gpu_copy_requests) == 3
 
 
-def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
+def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, content = with_gpu_copies
@@ -441,7 +441,7 @@ def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
     wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
 
 
-def test_extents_that_are_met_are_asked_for_together_and_only_once(
+def test_found_extents_are_requested_together_and_once(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], exporter: Callable[..., Other]
 ) -> None:
     plane, engine, _ = with_gpu_copies
@@ -506,7 +506,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("refusal", [Code.UNSUPPORTED, Code.NOT_ALLOWED, None])
-def test_a_data_plane_without_gpu_copies_is_asked_once(
+def test_a_data_plane_without_gpu_copies_gets_one_request(
     emulated: Machine,
     make_plane: MakePlane,
     make_engine: MakeEngine,
@@ -524,7 +524,7 @@ def test_a_data_plane_without_gpu_copies_is_asked_once(
     assert engine.heard == ["attached"]
 
 
-def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
+def test_a_refused_device_is_requested_again_later(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
     emulated: Machine,
     make_plane: MakePlane,
@@ -545,7 +545,7 @@ def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
     assert first.heard == engine.heard == ["attached"]
 
 
-def test_what_was_closed_is_told_again_after_a_refusal(
+def test_closed_extents_are_reported_again_after_a_refusal(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -570,7 +570,7 @@ def test_what_was_closed_is_told_again_after_a_refusal(
     assert plane.gpu_copy_requests[-1].closed == [5]
 
 
-def test_a_data_plane_that_is_lost_over_the_question_is_not_asked_again_at_once(
+def test_a_data_plane_lost_during_the_request_is_not_retried_at_once(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane = make_plane(change=lambda answer, fds: None)
@@ -705,7 +705,7 @@ def test_a_gpu_copy_beyond_its_extent_is_a_fault_and_the_pool_is_read(
     wait_for(lambda: engine.opened() == 0, "it is closed")
 
 
-def test_places_in_extents_that_nobody_lists_are_left_to_the_pool(
+def test_locations_in_unlisted_extents_are_read_from_the_pool(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, _ = with_gpu_copies
@@ -720,7 +720,7 @@ def test_places_in_extents_that_nobody_lists_are_left_to_the_pool(
 # ---- another data plane
 
 
-def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_after_the_loads(
+def test_another_data_plane_gets_a_new_request_and_extents_of_the_first_are_closed_after_the_loads(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], make_plane: MakePlane
 ) -> None:
     _, engine, content = with_gpu_copies

@@ -186,7 +186,7 @@ def test_two_engines_read_the_same_gpu_copies(
     assert loads_from_gpu_copies(one, content)
 
 
-def test_a_node_without_room_for_gpu_copies_says_so_once_and_serves_from_the_pool(
+def test_a_node_without_room_for_gpu_copies_reports_it_once_and_serves_from_the_pool(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     plane = make_plane(machine, dataplane__gpu_pool_bytes="0")
@@ -204,7 +204,7 @@ def test_a_node_without_room_for_gpu_copies_says_so_once_and_serves_from_the_poo
 
 
 class TestTheEndOfSomebody:
-    def test_an_engine_killed_amid_a_load_holds_its_gpu_copies_until_it_is_gone(
+    def test_an_engine_killed_during_a_load_holds_its_gpu_copies_until_it_is_gone(
         self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
     ) -> None:
         plane = make_plane(emulated)
@@ -226,7 +226,7 @@ class TestTheEndOfSomebody:
         gpu_copies(plane, 3)
         assert loads_from_gpu_copies(engine, content)
 
-    def test_a_data_plane_killed_amid_a_load_does_not_fail_it_and_the_next_one_has_gpu_copies_of_its_own(
+    def test_a_load_survives_the_kill_of_the_data_plane_and_the_next_one_has_its_own_gpu_copies(
         self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
     ) -> None:
         first = make_plane(emulated)

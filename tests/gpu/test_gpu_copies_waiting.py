@@ -138,7 +138,7 @@ def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
     assert [each.extents for each in plane.gpu_copy_requests] == [[], [5]]
 
 
-def test_an_extent_that_goes_while_it_is_opened_is_closed_and_told_once(
+def test_an_extent_withdrawn_while_it_is_opened_is_closed_and_reported_once(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, _ = with_gpu_copies
@@ -162,7 +162,7 @@ def test_an_extent_that_goes_while_it_is_opened_is_closed_and_told_once(
     assert engine.opened() == 0
 
 
-def test_a_client_that_says_goodbye_waits_for_what_is_being_closed(
+def test_a_client_that_detaches_waits_for_closing_extents(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, _ = with_gpu_copies
@@ -182,7 +182,7 @@ def test_a_client_that_says_goodbye_waits_for_what_is_being_closed(
     stream.close()
 
 
-def test_a_client_that_is_closed_amid_a_load_says_no_goodbye(
+def test_a_client_closed_during_a_load_does_not_detach(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
 ) -> None:
     plane, engine, content = with_gpu_copies
@@ -200,7 +200,7 @@ def test_a_client_that_is_closed_amid_a_load_says_no_goodbye(
     assert not any(isinstance(each, wire.Detach) for each in plane.requests)
 
 
-def test_a_question_without_an_answer_is_asked_again_and_its_late_answer_is_no_fault(
+def test_an_unanswered_request_is_repeated_and_its_late_answer_is_accepted(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, content = with_gpu_copies
@@ -224,7 +224,7 @@ def test_a_question_without_an_answer_is_asked_again_and_its_late_answer_is_no_f
     assert engine.opened() == 0
 
 
-def test_a_load_that_cannot_begin_gives_back_what_it_found(
+def test_a_load_that_cannot_begin_releases_its_leases(
     with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, _ = with_gpu_copies

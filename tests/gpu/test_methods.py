@@ -121,7 +121,7 @@ def test_a_faster_batch_is_used(slow: Bench) -> None:
     ],
     ids=["device", "chunk", "size", "small"],
 )
-def test_what_the_kernel_cannot_copy_goes_as_a_batch(fast: Bench, odd: Runs) -> None:
+def test_pieces_that_the_kernel_cannot_copy_are_copied_as_a_batch(fast: Bench, odd: Runs) -> None:
     assert fast.copied(odd)
     assert fast.kernel.copied == []
 

@@ -53,9 +53,7 @@ def test_lmcache_s_workers_get_their_own_bytes_back(plane: Plane, mode: str) -> 
 @pytest.mark.gpu
 @needs("vllm")
 @pytest.mark.timeout(600)
-def test_an_engine_loads_what_another_computed_and_makes_the_same_tokens(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_an_engine_loads_blocks_of_another_and_makes_the_same_tokens(plane: Plane, tmp_path: Path) -> None:
     model = write_model(tmp_path)
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     engines = [

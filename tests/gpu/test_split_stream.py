@@ -45,7 +45,7 @@ def batch(emulated: Machine) -> Iterator[Batch]:
 
 
 @pytest.mark.parametrize("count", [1, MIN_COPIES - 1, PAGES])
-def test_a_batch_lies_between_the_work_before_it_and_after_it(
+def test_a_batch_runs_between_the_work_before_it_and_after_it(
     machine: Machine, split: SplitStream, count: int
 ) -> None:
     """Each page goes up, to another place, down again, and is overwritten at once, without a wait in between."""
@@ -70,7 +70,7 @@ def test_a_batch_lies_between_the_work_before_it_and_after_it(
 
 
 @pytest.mark.parametrize("stream", range(STREAMS))
-def test_what_fails_on_any_stream_is_told_once_all_have_ended(
+def test_a_failure_on_any_stream_is_raised_once_all_have_ended(
     emulated: Machine, batch: Batch, shared: SplitStream, stream: int
 ) -> None:
     shared.copy_batch(*batch)
@@ -87,7 +87,7 @@ def test_what_fails_on_any_stream_is_told_once_all_have_ended(
     shared.synchronize()
 
 
-def test_work_after_a_failed_batch_waits_for_what_the_batch_began(
+def test_work_after_a_failed_batch_waits_for_its_started_copies(
     emulated: Machine, batch: Batch, shared: SplitStream
 ) -> None:
     shared.copy_batch(*batch)

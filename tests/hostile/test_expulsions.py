@@ -124,7 +124,7 @@ def test_a_client_of_the_same_space_is_expelled_and_its_blocks_go(plane: Plane, 
         plane.wait_stats(lambda stats: len(stats.engines) == 1, "its end is noticed")
 
 
-def test_a_connected_one_is_cut_off_and_killed_when_that_is_asked_for(plane: Plane, full: Client) -> None:
+def test_a_connected_engine_is_cut_off_and_killed_on_request(plane: Plane, full: Client) -> None:
     with claimant(plane, make.MODEL, lost=False) as process:
         assert store(full, "new") is Code.POOL_FULL
         done = expel(plane, process, kill=True)
@@ -135,7 +135,7 @@ def test_a_connected_one_is_cut_off_and_killed_when_that_is_asked_for(plane: Pla
         assert store(full, "new") is None
 
 
-def test_what_an_expelled_process_was_writing_stays_quarantined_until_it_is_killed(plane: Plane) -> None:
+def test_reservations_of_an_expelled_process_stay_quarantined_until_it_is_killed(plane: Plane) -> None:
     with engine_process(WRITE, plane.socket) as process:
         assert line(process) == "writing"
         done = expel(plane, process)
@@ -146,7 +146,7 @@ def test_what_an_expelled_process_was_writing_stays_quarantined_until_it_is_kill
         plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back")
 
 
-def test_an_honest_client_stops_reading_at_once_and_goes_on_when_it_is_readmitted(
+def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmitted(
     plane: Plane, full: Client
 ) -> None:
     chain = [make.key(0)]

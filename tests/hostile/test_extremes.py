@@ -95,7 +95,7 @@ def test_a_pool_full_of_pins_and_leases_refuses_and_opens_again() -> None:
     assert bench.faults() == []
 
 
-def test_reservations_that_are_held_for_ever_are_bounded_shown_and_end_with_their_process() -> None:
+def test_reservations_that_never_end_are_bounded_and_end_with_their_process() -> None:
     bench = Bench(make.MIB, ttl_s=5.0, max_blocks=1024)
     holder, other = bench.attach(pid=7), bench.attach(pid=8)
     outcomes = []
@@ -115,7 +115,7 @@ def test_reservations_that_are_held_for_ever_are_bounded_shown_and_end_with_thei
     assert bench.faults() == []
 
 
-def test_pins_of_models_and_spaces_that_nobody_attached_wait_for_them() -> None:
+def test_pins_of_unattached_models_and_spaces_wait_for_them() -> None:
     bench = Bench(8 * make.MIB)
     engine = bench.attach()
     chain = make.keys(4)
@@ -164,7 +164,7 @@ def test_a_key_twice_in_one_request_is_refused_and_a_chain_of_one_block_often_st
     assert len(pack_keys([key])) == 1
 
 
-def test_what_a_ring_lost_stays_counted_when_its_engine_is_gone() -> None:
+def test_lost_ring_entries_stay_counted_without_their_engine() -> None:
     bench = Bench(make.MIB)
     for _ in range(3):
         engine = bench.attach()

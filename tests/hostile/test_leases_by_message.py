@@ -54,7 +54,7 @@ def test_the_hammer_finds_no_wrong_byte(socket_dir: Path, monkeypatch: pytest.Mo
         assert int(str(result["put_back"])) > 0, "eviction met readers"
 
 
-def test_a_lease_holds_its_blocks_until_it_is_let_go(slow_plane: Plane) -> None:
+def test_a_lease_holds_its_blocks_until_it_is_released(slow_plane: Plane) -> None:
     with connect(slow_plane) as client:
         assert store(client, 7) == 8
         lease = client.acquire(chain(7))
@@ -72,7 +72,7 @@ def test_a_lease_holds_its_blocks_until_it_is_let_go(slow_plane: Plane) -> None:
         assert client.lookup(chain(7)) == 0
 
 
-def test_a_lease_whose_answer_comes_too_late_is_given_back_and_no_counter_is_lost(slow_plane: Plane) -> None:
+def test_a_lease_with_a_late_answer_is_released_and_no_counter_is_lost(slow_plane: Plane) -> None:
     with attach(slow_plane.socket, [make.space()], timeout_s=2.0, on_event=lambda event: None) as client:
         assert store(client, 7) == 8
         lease = client.acquire(chain(7))
@@ -86,7 +86,7 @@ def test_a_lease_whose_answer_comes_too_late_is_given_back_and_no_counter_is_los
         assert counted(client) == 0
 
 
-def test_counters_are_let_go_when_the_data_plane_dies_with_a_question_open(slow_plane: Plane) -> None:
+def test_counters_are_released_when_the_data_plane_dies_with_a_pending_request(slow_plane: Plane) -> None:
     with attach(slow_plane.socket, [make.space()], timeout_s=2.0, on_event=lambda event: None) as client:
         assert store(client, 7) == 8
         lease = client.acquire(chain(7))

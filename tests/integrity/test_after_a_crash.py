@@ -29,7 +29,7 @@ def crash(plane: Supervised, client: Client) -> None:
     )
 
 
-def test_what_a_crash_damaged_is_a_miss_and_the_rest_is_served(socket_dir: Path) -> None:
+def test_damaged_blocks_are_misses_after_a_crash_and_others_are_served(socket_dir: Path) -> None:
     chain = make.keys(6)
     with supervised(socket_dir) as plane, attach(plane.socket, [make.space()], timeout_s=30) as client:
         with client.reserve(chain, PAGE) as reservation:

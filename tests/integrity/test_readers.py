@@ -111,7 +111,7 @@ def test_each_crash_asks_for_another_look(plane: Plane) -> None:
         assert len(client.acquire(chain)) == 0
 
 
-def test_a_corrupt_block_stays_a_miss_while_nobody_is_there_to_drop_it(plane: Plane) -> None:
+def test_a_corrupt_block_stays_a_miss_without_a_data_plane(plane: Plane) -> None:
     chain = make.keys(4)
     with connect(plane, verify="sample") as reader, connect(plane) as writer:
         store(writer, chain)
@@ -124,7 +124,7 @@ def test_a_corrupt_block_stays_a_miss_while_nobody_is_there_to_drop_it(plane: Pl
             assert len(reader.acquire(chain)) == 1
 
 
-def test_a_corrupt_block_that_somebody_reads_is_found_by_nobody_else_and_freed_when_they_are_done(
+def test_a_corrupt_leased_block_is_a_miss_and_is_freed_after_the_lease(
     plane: Plane,
 ) -> None:
     chain = make.keys(3)

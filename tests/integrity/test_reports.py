@@ -43,7 +43,7 @@ def report(engine: BenchEngine, descriptors: list[int], controls: list[int]) -> 
     return engine.bench.node.report(engine.client, message, engine.bench.now)
 
 
-def test_a_corrupt_block_is_gone_at_once_and_told_with_who_found_it() -> None:
+def test_a_corrupt_block_is_dropped_at_once_and_reported_with_its_finder() -> None:
     bench = Bench(make.MIB)
     writer, reader = bench.attach(), bench.attach()
     chain = make.keys(4)
@@ -113,7 +113,7 @@ def test_one_report_reads_a_bounded_number_of_bytes_and_any_block_can_be_reporte
     assert bench.pool.used_bytes == 0
 
 
-def test_what_is_not_a_ready_block_of_the_reporters_spaces_as_it_saw_it_is_passed_over() -> None:
+def test_reports_of_other_than_ready_blocks_of_the_reporters_spaces_are_skipped() -> None:
     bench = Bench(make.MIB)
     writer, foreign = bench.attach(), bench.attach(make.space("other"))
     chain = make.keys(3)
@@ -200,7 +200,7 @@ def test_no_report_drops_a_block_that_is_whole(reported: list[tuple[int, int]]) 
     assert bench.faults() == []
 
 
-def test_a_machine_that_cannot_look_says_so_and_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_check_reports_it_and_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(make.MIB)
     engine = bench.attach()
     chain = make.keys(2)
@@ -215,7 +215,7 @@ def test_a_machine_that_cannot_look_says_so_and_drops_nothing(monkeypatch: pytes
     assert engine.has(chain) == [True, True]
 
 
-def test_what_is_known_of_an_engine_goes_with_it() -> None:
+def test_records_of_an_engine_end_with_it() -> None:
     bench = Bench(make.MIB)
     for _ in range(5):
         engine = bench.attach()

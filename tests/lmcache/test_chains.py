@@ -49,7 +49,7 @@ def test_keys_are_those_of_the_rest_of_larder(ids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("ids", SHAPES.values(), ids=SHAPES.keys())
-def test_arrays_are_decoded_whatever_room_their_elements_take(ids: list[int]) -> None:
+def test_arrays_are_decoded_for_any_size_of_elements(ids: list[int]) -> None:
     data = packed(ids)
     count, first = tokens.header(data)
     assert count == len(ids)
@@ -64,7 +64,7 @@ def test_a_request_is_hashed_once() -> None:
     assert chains.hashed_chunks == 7
 
 
-def test_a_longer_array_goes_on_where_the_shorter_one_ended() -> None:
+def test_a_longer_array_continues_where_the_shorter_one_ended() -> None:
     chains, ids = RequestChains(), [SEED.randrange(128_000) for _ in range(3000)]
     for end in (100, 256, 300, 511, 1024, 1030, 3000):
         assert request_of(chains, ids[:end]) == b"".join(chain(ids[:end]))
@@ -79,7 +79,7 @@ def test_a_shorter_array_of_the_same_request_is_not_hashed() -> None:
     assert chains.hashed_chunks == 2
 
 
-def test_a_conversation_that_goes_on_under_another_name_is_not_hashed_from_its_start() -> None:
+def test_a_conversation_that_continues_under_another_name_is_not_hashed_from_its_start() -> None:
     chains, ids = RequestChains(), [SEED.randrange(128_000) for _ in range(4000)]
     for turn, end in enumerate((1000, 1900, 4000)):
         assert request_of(chains, ids[:end], f"turn {turn}") == b"".join(chain(ids[:end]))
@@ -124,13 +124,13 @@ def test_elements_that_take_more_room_than_they_need_give_the_same_keys(wide: by
     [[-1] * 300, [2**32] * 300, [1.5] * 300, ["1"] * 300, [None] * 300, [[1]] * 300, [True] * 300],
     ids=str,
 )
-def test_what_is_no_token_is_refused(ids: list[Any]) -> None:
+def test_an_invalid_token_is_refused(ids: list[Any]) -> None:
     with pytest.raises(TokenError):
         request_of(RequestChains(), ids)
 
 
 @pytest.mark.parametrize("value", [None, {}, "tokens", 5, b"\x01\x02"])
-def test_what_is_no_array_is_refused(value: Any) -> None:
+def test_a_value_that_is_not_an_array_is_refused(value: Any) -> None:
     with pytest.raises(TokenError):
         request_of(RequestChains(), [], token_ids=value)
 
@@ -158,7 +158,7 @@ def test_tokens_are_found_only_in_their_own_field() -> None:
     assert request_of_frame(chains, packed(nested)) == b"".join(chain(other))
 
 
-def test_a_frame_that_ends_within_its_tokens_is_no_key() -> None:
+def test_a_frame_that_ends_within_its_tokens_is_refused_as_a_key() -> None:
     chains, ids = RequestChains(), SHAPES["three bytes each"]
     frame = packed(key(ids))
     request_of(chains, ids)
@@ -184,6 +184,6 @@ def _with_tokens(fields: dict[str, Any], raw: bytes) -> bytes:
     return packed({**fields, "token_ids": msgspec.Raw(raw)})
 
 
-def test_keys_decode_with_fields_that_nobody_knows() -> None:
+def test_keys_decode_with_unknown_fields() -> None:
     decoded: Key = _decode(packed({**key([1, 2]), "brand": {"new": [1, None, 2.5]}}))
     assert decoded.request_id == "r"

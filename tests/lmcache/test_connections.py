@@ -52,7 +52,7 @@ def test_a_look_up_of_a_client_that_is_gone_holds_nothing(client: Client, gatewa
     assert (gateway.leased(), len(gateway.server.sessions), schedulers(gateway)) == (0, 0, 0)
 
 
-def test_a_registration_of_a_client_that_is_gone_is_away_or_never_was(gateway: Gateway) -> None:
+def test_a_registration_of_a_gone_client_is_absent(gateway: Gateway) -> None:
     handler = gateway.server.counters.of("register_kv_cache_engine_driven_context")
     for at in range(10):
         send_and_close(gateway, [b"\x01", b"\x0e", packed(context(at))])
@@ -106,7 +106,7 @@ class TestWhatHoldersKeep:
             assert gateway.holder.calls == ["listener made", "connection made"]
         gateway.until(lambda: not gateway.holder.descriptors, "it is let go")
 
-    def test_what_was_read_of_a_request_is_in_the_kernel_until_it_was_answered(
+    def test_the_bytes_of_a_request_stay_in_the_kernel_until_it_is_answered(
         self, gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[int] = []
@@ -126,7 +126,7 @@ class TestWhatHoldersKeep:
         with socket.socket(fileno=os.dup(fd)) as other, pytest.raises(BlockingIOError):
             other.recv(1000, socket.MSG_PEEK)
 
-    def test_one_that_goes_on_is_kept_only_when_what_it_said_was_served(self, gateway: Gateway) -> None:
+    def test_an_inherited_connection_is_kept_only_after_its_request_is_served(self, gateway: Gateway) -> None:
         """A request that ended the data plane must not end the next one, and the one after it."""
         with gateway.client() as client:
             (fd,) = gateway.holder.descriptors.values()
@@ -175,7 +175,7 @@ class TestWhatHoldersKeep:
             gateway.until(lambda: gateway.holder.descriptors, "it is whole")
 
 
-def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:
+def test_sockets_without_a_next_data_plane_are_closed(gateway: Gateway) -> None:
     with gateway.client() as client:
         (fd,) = gateway.holder.descriptors.values()
         release([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
@@ -199,14 +199,14 @@ class TestPeersThatHangUp:
         [b"", b"\x00\x05a", b"\x04\x05\x04PONG", b"\x02" + (300_000).to_bytes(8, "big") + bytes(200_000)],
         ids=["nothing", "part of a message", "what has no answer", "part of a long one"],
     )
-    def test_they_are_forgotten_whatever_they_said_last(self, gateway: Gateway, last: bytes) -> None:
+    def test_connections_are_forgotten_after_any_last_message(self, gateway: Gateway, last: bytes) -> None:
         with self.connect(gateway) as peer:
             peer.sendall(last)
         gateway.until(lambda: not gateway.holder.descriptors, "it is let go")
         gateway.until(lambda: not gateway.server.connections._by_fd, "it is forgotten")
         assert gateway.server.connections._taken_bytes == 0
 
-    def test_one_that_says_that_it_has_said_all_gets_its_answers_and_the_end(self, gateway: Gateway) -> None:
+    def test_a_peer_that_shuts_down_its_side_gets_its_answers_and_the_end(self, gateway: Gateway) -> None:
         with self.connect(gateway) as peer:
             peer.sendall(message([b"\x01", b"\x18"]) * 5000)
             peer.shutdown(socket.SHUT_WR)
@@ -223,7 +223,7 @@ class TestPeersThatHangUp:
                 heard += piece
             assert heard.count(b"\xa2OK") == 5000
 
-    def test_half_an_answer_is_nothing_to_go_on_with(self, gateway: Gateway) -> None:
+    def test_half_an_answer_is_nothing_to_continue_with(self, gateway: Gateway) -> None:
         with self.connect(gateway, receives_bytes=1 << 12) as peer:  # few answers fit
             peer.setblocking(False)
             data = memoryview(message([b"\x01", b"\x18"]) * 1_000_000)
@@ -250,7 +250,7 @@ def _drained(peer: socket.socket) -> bool:
     return True
 
 
-def test_what_all_clients_hold_together_is_bounded(
+def test_leases_of_all_clients_are_bounded(
     gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MAX_TAKEN_BYTES", 5_000_000)
@@ -277,9 +277,7 @@ def test_what_all_clients_hold_together_is_bounded(
     gateway.until(lambda: not connections._taken_bytes, "what they held is given back")
 
 
-def test_a_message_whose_end_does_not_come_is_given_up(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_message_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MESSAGE_S", -1.0)
     _, _, port = gateway.server.url.rpartition(":")
     with socket.create_connection(("127.0.0.1", int(port))) as peer:
@@ -289,7 +287,7 @@ def test_a_message_whose_end_does_not_come_is_given_up(
         assert not gateway.server.connections._by_fd
 
 
-def test_the_loop_is_told_once_that_there_is_more_to_do(
+def test_the_loop_is_notified_once_of_remaining_work(
     gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each turn would make the next ones longer, and others of the process wait ever longer."""
@@ -306,7 +304,9 @@ def test_the_loop_is_told_once_that_there_is_more_to_do(
             heard += 1
 
 
-def test_look_ups_go_on_however_often_the_node_is_started_again(make_gateway: Callable[..., Gateway]) -> None:
+def test_look_ups_continue_however_often_the_node_is_started_again(
+    make_gateway: Callable[..., Gateway],
+) -> None:
     """Each start leaves the schedulers of before behind: they do not take the places of those that are there."""
     gateway = make_gateway(max_clients=8)
     with gateway.client() as worker:

@@ -213,7 +213,7 @@ class TestDescriptions:
         ],
         ids=range(8),
     )
-    def test_what_describes_nothing_is_refused(self, body: bytes) -> None:
+    def test_an_invalid_description_is_refused(self, body: bytes) -> None:
         with pytest.raises(MemoryUnsupported):
             decode([body])
 
@@ -253,20 +253,18 @@ class TestDescriptions:
             "lmcache_kv_\0",
         ],
     )
-    def test_segments_that_are_no_engines_cache_are_not_touched(
-        self, engine: EngineMemory, name: str
-    ) -> None:
+    def test_segments_of_other_programs_are_not_touched(self, engine: EngineMemory, name: str) -> None:
         described = decode([packed(engine.describe(0, shm_name=name))])
         with pytest.raises(MemoryUnsupported):
             CpuShmCopier(described, [], None, "vllm")
 
-    def test_a_segment_smaller_than_it_says_is_refused(self, engine: EngineMemory) -> None:
+    def test_a_segment_smaller_than_its_declared_size_is_refused(self, engine: EngineMemory) -> None:
         os.truncate(engine.path, 100)
         with pytest.raises(MemoryUnsupported, match="has 100 bytes"):
             copier(engine)
 
     @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])
-    def test_what_is_no_file_is_refused(self, engine: EngineMemory, kind: str) -> None:
+    def test_an_invalid_file_is_refused(self, engine: EngineMemory, kind: str) -> None:
         engine.path.unlink()
         if kind == "symlink":
             engine.path.symlink_to("/etc/passwd")
@@ -306,7 +304,7 @@ class TestDescriptions:
 
 
 class TestOverTheWire:
-    def test_what_was_stored_is_retrieved_into_other_blocks(
+    def test_stored_chunks_are_retrieved_into_other_blocks(
         self, client: Client, gateway: Gateway, engine: EngineMemory
     ) -> None:
         engine.fill(5)
@@ -320,7 +318,7 @@ class TestOverTheWire:
         assert np.array_equal(engine.blocks(new), expected)
         assert gateway.leased() == 0
 
-    def test_a_retrieve_of_what_is_not_there_is_refused_and_copies_nothing(
+    def test_a_retrieve_of_missing_chunks_is_refused_and_copies_nothing(
         self, client: Client, gateway: Gateway, engine: EngineMemory
     ) -> None:
         client.ask("register_kv_cache", *engine.registration())

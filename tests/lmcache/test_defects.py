@@ -170,7 +170,7 @@ class TestD6QuotasHoldForWhatClientsCache:
             assert tenant.bytes <= 2 * CHUNK_BYTES
 
 
-def test_d7_a_store_that_finds_no_room_is_not_told_that_all_is_cached(plane: Plane, client: Client) -> None:
+def test_d7_a_store_without_room_is_not_answered_as_cached(plane: Plane, client: Client) -> None:
     for name in range(POOL_CHUNKS // 4):
         client.store(prompt(4, name), f"r{name}")
         assert client.lookup(prompt(4, name), f"r{name}") == 4  # and held
@@ -221,7 +221,7 @@ class TestD9NothingIsEverUnpickled:
         assert (FOLDER / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_d10_what_is_cached_is_listed_by_tenant(plane: Plane, client: Client) -> None:
+def test_d10_cached_blocks_are_listed_by_tenant(plane: Plane, client: Client) -> None:
     client.store(prompt(2), "a", cache_salt="a")
     client.store(prompt(3), "b", cache_salt="b")
     client.lookup(prompt(3), "b", cache_salt="b")

@@ -77,7 +77,7 @@ def test_bytes_that_one_client_wrote_are_read_by_another(plane: Plane, client: C
         assert leased(plane.describe()) == 0
 
 
-def test_larders_keys_and_lists_name_what_clients_cache(plane: Plane, client: Client) -> None:
+def test_keys_and_listings_name_blocks_of_clients(plane: Plane, client: Client) -> None:
     client.register()
     client.store(prompt(2), cache_salt="a")
     blocks = listed(plane, tenant="a")
@@ -132,7 +132,7 @@ class TestTheNameOfItsMemory:
             with mapped(client.register(instance)):
                 pass
 
-    def test_without_any_name_registered_workers_go_on_and_new_ones_are_refused(
+    def test_without_any_name_registered_workers_continue_and_new_ones_are_refused(
         self, plane: Plane, client: Client
     ) -> None:
         answer = client.register()
@@ -150,7 +150,7 @@ class TestTheNameOfItsMemory:
                 assert other.ask("ping", 8) is True
         wait_for(lambda: "gateway.name_lost" in plane.log(), "the log says so")
 
-    def test_a_refused_worker_is_asked_to_register_again_once_it_can(
+    def test_a_refused_worker_is_asked_to_register_again_once_possible(
         self, plane: Plane, client: Client
     ) -> None:
         path = FOLDER / client.register()["shm_name"]
@@ -258,7 +258,7 @@ class TestMemoryThatWasNotUsedYet:
         plane.kill()
 
     @pytest.mark.full
-    def test_a_store_that_waits_for_memory_keeps_nobody_else_waiting(self, slow: SlowMemory) -> None:
+    def test_a_store_that_waits_for_memory_does_not_delay_others(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0  # longer than the look-ups take on a busy machine
         slow.start()
         with (
@@ -277,7 +277,7 @@ class TestMemoryThatWasNotUsedYet:
         assert "pages are taken on the loop" not in slow.log()
 
     @pytest.mark.full
-    def test_one_that_waits_for_memory_and_goes_costs_nothing(self, slow: SlowMemory) -> None:
+    def test_a_peer_that_leaves_while_it_waits_for_memory_costs_nothing(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0
         slow.start()
         with Client(url_of(slow)) as stays:
@@ -290,9 +290,7 @@ class TestMemoryThatWasNotUsedYet:
             assert (stats.pool.used_bytes, stats.pool.reserved_bytes) == (0, 0)
             assert stays.ask("noop") == "OK"
 
-    def test_who_is_killed_while_a_store_waits_is_followed_by_one_that_says_so(
-        self, socket_dir: Path
-    ) -> None:
+    def test_a_store_that_waits_during_a_kill_fails_with_the_next_data_plane(self, socket_dir: Path) -> None:
         """The store was granted nothing: its client is told that there is no room."""
         settings = {"lmcache_port": str(free_port())}
         plane = Relay(socket_dir, settings, module="tests.restart.support.killed_while_waiting").start()
@@ -313,9 +311,7 @@ class TestMemoryThatWasNotUsedYet:
         finally:
             plane.end()
 
-    def test_a_pool_whose_memory_was_taken_ahead_is_filled_without_waiting_for_any(
-        self, slow: SlowMemory
-    ) -> None:
+    def test_a_preallocated_pool_is_filled_without_waiting(self, slow: SlowMemory) -> None:
         slow.settings["dataplane__prefault"] = "true"
         slow.start()
         with Client(url_of(slow)) as client, mapped(client.register()) as segment:
@@ -327,7 +323,7 @@ class TestMemoryThatWasNotUsedYet:
 
 
 class TestAWorkerThatIsKilled:
-    def test_what_it_was_writing_is_given_back_with_its_end_and_never_published(
+    def test_reserved_bytes_are_freed_at_the_end_of_a_worker_and_never_published(
         self, plane: Plane, client: Client
     ) -> None:
         client.register()
@@ -464,7 +460,7 @@ class TestAKilledDataPlane:
             assert gateway_stats(plane).instances[0].attached
 
     @pytest.mark.parametrize("ahead", ["true", "false"])
-    def test_room_that_it_may_have_granted_is_not_granted_anew_by_the_next_one(
+    def test_room_that_may_have_been_granted_is_not_granted_again_by_the_next_data_plane(
         self, socket_dir: Path, ahead: str
     ) -> None:
         """Its client writes where the first answer says: other, unwritten room must not be published in its place.
@@ -492,7 +488,7 @@ class TestAKilledDataPlane:
         finally:
             plane.end()
 
-    def test_what_was_said_to_it_and_not_answered_is_answered_by_the_next_one(self, socket_dir: Path) -> None:
+    def test_unanswered_requests_are_answered_by_the_next_data_plane(self, socket_dir: Path) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             client.register()
             assert client.store(prompt(3))
@@ -508,7 +504,7 @@ class TestAKilledDataPlane:
             assert [client.status(f"r{at}") for at in range(20)] == 20 * [3]
             assert not client.was_lost()
 
-    def test_a_client_that_closes_while_nobody_serves_is_forgotten(self, socket_dir: Path) -> None:
+    def test_a_client_that_closes_without_a_data_plane_is_forgotten(self, socket_dir: Path) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as stays:
             with Client(url_of(plane)) as goes:
                 goes.register(8)
@@ -546,7 +542,7 @@ def test_a_thousand_connections_are_served(plane: Plane) -> None:
     assert plane.alive
 
 
-def test_a_thousand_schedulers_hold_what_they_found_and_let_it_go(plane: Plane) -> None:
+def test_a_thousand_schedulers_lease_and_release_their_hits(plane: Plane) -> None:
     count = 600
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, count + 24)
@@ -629,7 +625,7 @@ class TestThePort:
         finally:
             plane.kill()
 
-    def test_an_address_that_others_reach_is_told_in_the_log(self, socket_dir: Path) -> None:
+    def test_an_address_that_others_reach_is_logged(self, socket_dir: Path) -> None:
         with gateway_plane(socket_dir, dataplane__lmcache_host="0.0.0.0") as plane:
             with Client(url_of(plane)) as client:
                 client.register()
@@ -639,5 +635,5 @@ class TestThePort:
             wait_for(lambda: '"lmcache.open_to_others"' in plane.log(), "the log says so")
 
 
-def test_content_is_what_it_says() -> None:
+def test_content_matches_its_key() -> None:
     assert content(1, 2, 10) == b"1:2;1:2;1:"

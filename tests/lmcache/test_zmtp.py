@@ -44,7 +44,7 @@ def test_messages_are_the_same_in_pieces_of_any_size(size: int) -> None:
     assert all_of(stream(), data, size) == MESSAGES * 3
 
 
-def test_this_end_says_its_greeting_and_what_it_is_before_anything_else() -> None:
+def test_the_server_sends_its_greeting_and_properties_first() -> None:
     talk = stream()
     assert len(talk.data_to_send) == GREETING_BYTES
     all_of(talk, GREETING, 100)
@@ -112,7 +112,7 @@ def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
         (GREETING + ready() + b"\x06" + (1 << 20).to_bytes(8, "big"), "a command has"),
     ],
 )
-def test_what_is_no_zmtp_is_told_by_its_first_wrong_byte(data: bytes, why: str) -> None:
+def test_a_peer_without_zmtp_is_refused_at_its_first_wrong_byte(data: bytes, why: str) -> None:
     with pytest.raises(ZmtpError, match=why):
         all_of(stream(), data, 1)
 
@@ -155,7 +155,7 @@ class TestConnections:
             select.select([peer], [], [], 0.01)
         raise AssertionError(f"{nbytes} bytes are said, got {len(data)}")
 
-    def test_what_comes_byte_by_byte_is_answered(self, gateway: Gateway) -> None:
+    def test_a_request_sent_byte_by_byte_is_answered(self, gateway: Gateway) -> None:
         with self.connect(gateway, b"") as peer:
             for byte in GREETING + ready() + message([b"\x01", b"\x18"]):
                 peer.send(bytes((byte,)))
@@ -164,9 +164,7 @@ class TestConnections:
             hello = GREETING_BYTES + len(stream_ready())
             assert self.heard(gateway, peer, hello + len(answer)).endswith(answer)
 
-    def test_who_says_nothing_is_not_waited_for(
-        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_silent_peer_is_not_waited_for(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         with self.connect(gateway, b"") as peer:
             self.heard(gateway, peer, GREETING_BYTES)
             gateway.server.tick()

@@ -127,7 +127,7 @@ def test_names_of_other_dead_owners_are_removed_too(name: str) -> None:
     assert not path_of(name).exists()
 
 
-def test_what_is_left_behind_is_listed_with_its_bytes_and_removed_if_asked(tmp_path: Path) -> None:
+def test_leftover_files_are_listed_with_their_bytes_and_removed_on_request(tmp_path: Path) -> None:
     living, dead, young = (
         NamedFile.create(name, SIZE, os.getpid(), 1, folder=tmp_path) for name in ("living", "dead", "young")
     )
@@ -162,7 +162,7 @@ def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "link", "folder", "torn"])
-def test_what_is_not_larders_stays_as_it_is(name: str, what: str, tmp_path: Path) -> None:
+def test_foreign_files_are_left_unchanged(name: str, what: str, tmp_path: Path) -> None:
     path = path_of(name)
     target = tmp_path / "target"
     target.write_bytes(b"x" * 8192)
@@ -227,7 +227,7 @@ def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(named: NamedFile
     assert pages(named) == 2 * make.MIB, "whole pieces"
 
 
-def test_another_process_goes_on_with_the_file(named: NamedFile) -> None:
+def test_another_process_continues_with_the_file(named: NamedFile) -> None:
     named.part(1, 0, make.MIB)
     named.view()[:5] = b"bytes"
     named.part(2, make.MIB, make.MIB)
@@ -264,7 +264,7 @@ def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile,
     assert not path_of(name).exists(), "its owner removed it"
 
 
-def test_a_spare_name_that_was_removed_is_put_back(named: NamedFile, name: str) -> None:
+def test_a_removed_backup_name_is_restored(named: NamedFile, name: str) -> None:
     backup_name_of(name).unlink()
     named.look()
     path_of(name).rename(path_of(name).with_suffix(".moved"))
@@ -274,7 +274,7 @@ def test_a_spare_name_that_was_removed_is_put_back(named: NamedFile, name: str) 
     assert backup_name_of(name).exists()
 
 
-def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: NamedFile, name: str) -> None:
+def test_without_any_name_the_memory_stays_and_the_remedy_is_logged(named: NamedFile, name: str) -> None:
     backup_name_of(name).unlink()
     path_of(name).unlink()
     named.look()
@@ -289,7 +289,7 @@ def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: N
 
 @pytest.mark.parametrize("has_backup_name", [True, False])
 @pytest.mark.parametrize("what", ["file", "larders", "link", "folder"])
-def test_another_file_under_the_name_is_never_touched_and_is_told(
+def test_another_file_under_the_name_is_never_touched_and_is_reported(
     named: NamedFile, name: str, what: str, has_backup_name: bool, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
@@ -322,7 +322,7 @@ def test_another_file_under_the_name_is_never_touched_and_is_told(
     assert (named.problem == "") is has_backup_name
 
 
-def test_what_dead_owners_leave_is_removed_with_its_spare_name(name: str) -> None:
+def test_files_of_dead_owners_are_removed_with_their_backup_name(name: str) -> None:
     with owner(name) as process:
         process.kill()
     assert backup_name_of(name).exists()
@@ -441,7 +441,7 @@ def test_a_process_that_maps_a_device_may_write_by_address() -> None:
 @pytest.mark.parametrize(
     "line", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD128"]
 )
-def test_devices_are_known_by_what_a_process_maps(line: str) -> None:
+def test_devices_are_known_by_mappings_of_a_process(line: str) -> None:
     assert maps_device(f"7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        {line}\n")
     assert not maps_device(
         "7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /dev/shm/lmcache_l1_pool_x\n"

@@ -107,9 +107,7 @@ def test_pages_are_taken_for_a_store_that_waits_and_no_byte_of_others_changes(
     assert os.pread(fd, 4096, PIECE_BYTES) == b"x" * 4096
 
 
-def test_what_a_retired_range_had_serves_the_next_one_and_the_rest_goes_back(
-    fd: int, pages: NamedPages
-) -> None:
+def test_memory_of_a_retired_range_is_reused_and_the_rest_is_given_back(fd: int, pages: NamedPages) -> None:
     pages.keep_ahead(2 * PIECE_BYTES)
     pages.use(0, 8 * PIECE_BYTES)
     wait_for(lambda: pages.ahead_bytes == 2 * PIECE_BYTES, "what is ahead")
@@ -122,7 +120,7 @@ def test_what_a_retired_range_had_serves_the_next_one_and_the_rest_goes_back(
     assert pages.lacking([(0, 2 * PIECE_BYTES)]) == [], "the lowest stay"
 
 
-def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
+def test_nothing_is_given_back_once_clients_may_know_addresses(
     fd: int, pages: NamedPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, proceed = threading.Event(), threading.Event()
@@ -148,7 +146,7 @@ def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
     assert given(fd) == allocated + PIECE_BYTES
 
 
-def test_what_a_data_plane_before_left_is_given_back_or_used(fd: int, pages: NamedPages) -> None:
+def test_memory_of_the_previous_data_plane_is_given_back_or_used(fd: int, pages: NamedPages) -> None:
     os.posix_fallocate(fd, 0, SIZE)
     pages.stray()
     pages.known(PIECE_BYTES + 4096, 2 * PIECE_BYTES)
@@ -198,7 +196,7 @@ def node_memory(capacity_bytes: int, ahead_bytes: int) -> Iterator[tuple[NodeMem
         memory.close()
 
 
-def test_what_is_ahead_is_shared_and_goes_to_who_uses_it_within_the_pool() -> None:
+def test_prepared_memory_is_shared_within_the_pool_by_use() -> None:
     capacity = 8 * PIECE_BYTES
     with node_memory(capacity, 100 * PIECE_BYTES) as (memory, named, prefault):
 

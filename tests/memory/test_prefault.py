@@ -54,7 +54,7 @@ def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> N
         file.close()
 
 
-def test_the_thread_never_writes_what_a_segment_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_never_writes_to_the_file_of_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread may choose the same spare again while `make` waits for the end of its piece."""
     writing, go, chosen, made, left = (threading.Event() for _ in range(5))
     written: list[int] = []
@@ -104,7 +104,7 @@ def test_the_thread_never_writes_what_a_segment_is_made_from(monkeypatch: pytest
         file.close()
 
 
-def test_segments_and_what_is_ready_never_exceed_the_pool() -> None:
+def test_segments_and_prepared_memory_never_exceed_the_pool() -> None:
     with prefaulting(ahead_bytes=100 * SEGMENT, capacity_bytes=3 * SEGMENT + 4096) as prefault:
         wait_for(lambda: prefault.prepared_bytes == 3 * SEGMENT + 4096, "the whole pool")
         large = prefault.make("larder-test", 2 * SEGMENT)
@@ -117,7 +117,7 @@ def test_segments_and_what_is_ready_never_exceed_the_pool() -> None:
         large.close()
 
 
-def test_what_engines_wrote_is_left_as_it_is() -> None:
+def test_prefaulting_does_not_change_written_bytes() -> None:
     with prefaulting(ahead_bytes=0) as prefault:
         file = prefault.make("larder-test", 4 * SEGMENT)
         with mmap.mmap(file.fd, file.nbytes) as mapped:
@@ -130,7 +130,7 @@ def test_what_engines_wrote_is_left_as_it_is() -> None:
         file.close()
 
 
-def test_a_machine_that_refuses_is_told_once_and_segments_are_made_as_before(
+def test_a_refusal_by_the_machine_is_logged_once_and_segments_are_made_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(fd: int, offset: int, nbytes: int) -> None:
@@ -179,7 +179,7 @@ def slow_piece(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[queue.SimpleQu
 SlowPiece = tuple["queue.SimpleQueue[int]", threading.Event]
 
 
-def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) -> None:
+def test_a_segment_is_not_made_from_memory_being_written(slow_piece: SlowPiece) -> None:
     """The write would give the segment another size than engines are told."""
     writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT) as prefault:
@@ -192,7 +192,7 @@ def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) 
         file.close()
 
 
-def test_what_is_being_written_is_closed_after_the_write(slow_piece: SlowPiece) -> None:
+def test_a_file_is_closed_after_the_write_in_progress(slow_piece: SlowPiece) -> None:
     """Else the number of its descriptor could be another file's when the thread writes to it."""
     writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT, capacity_bytes=SEGMENT) as prefault:

@@ -40,7 +40,7 @@ def test_a_pool_that_grew_holds_more_and_pins_more() -> None:
     assert bench.faults() == []
 
 
-def test_what_was_refused_is_served_after_the_pool_grew() -> None:
+def test_refused_blocks_are_stored_after_the_pool_grew() -> None:
     bench = Bench(2 * make.MIB)
     engine = bench.attach()
     chain = make.keys(512)

@@ -42,9 +42,7 @@ def _figure(output: str, name: str) -> float:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_retrieved_has_the_checksums_of_what_was_stored(
-    lmcache_python: Path, server: Server, way: str
-):
+def test_retrieved_chunks_have_the_checksums_of_stored_ones(lmcache_python: Path, server: Server, way: str):
     output = _checked(lmcache_python, server, way)
     assert _figure(output, "Checksum OK") == REQUESTS, output[-3000:]
     assert _figure(output, "Checksum FAIL") == 0

@@ -59,7 +59,7 @@ def _opened(browser: Browser, server: Server) -> Page:
     return page
 
 
-def test_the_same_vllm_goes_on_with_larder_and_is_seen(
+def test_the_same_vllm_continues_with_larder_and_is_seen(
     vllm_python: Path, browser: Browser, tmp_path: Path
 ) -> None:
     require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")

@@ -64,7 +64,7 @@ def test_vllms_own_types_decode_the_stream(vllm_python: Path, lmcache_python: Pa
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_what_a_vllm_stored_is_published_with_its_prompt(vllm_python: Path, tmp_path: Path):
+def test_blocks_of_a_vllm_are_published_with_their_prompt(vllm_python: Path, tmp_path: Path):
     url, replays = (f"tcp://127.0.0.1:{servers.free_port()}" for _ in range(2))
     settings = {
         "LARDER_KV_EVENTS_URL": url,

@@ -16,7 +16,7 @@ def standby_pid(plane: Supervised) -> int:
     return int(plane.logged("dataplane.standby_ready")[-1]["pid"])
 
 
-def test_a_spare_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_standby_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: Path) -> None:
     chain = make.keys(8)
     with supervised(tmp_path) as plane:
         with attach(plane.socket, [make.space()], timeout_s=30) as client:

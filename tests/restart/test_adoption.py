@@ -80,7 +80,7 @@ def kill(plane: Relay, client: Client) -> None:
     wait_for(lambda: not connected(client), "the loss is noticed")
 
 
-def test_an_engine_goes_on_with_its_area_its_leases_and_its_views(plane: Relay) -> None:
+def test_an_engine_continues_with_its_area_its_leases_and_its_views(plane: Relay) -> None:
     chain = make.keys(5)
     events: list[ClientEvent] = []
     with connect(plane, on_event=events.append) as client:
@@ -125,7 +125,7 @@ def test_an_error_that_nothing_catches_keeps_every_block(
         assert plane.describe().adopted_blocks == 5
 
 
-def test_a_lease_taken_while_nobody_served_is_honoured_before_anything_is_evicted(plane: Relay) -> None:
+def test_a_lease_taken_without_a_data_plane_prevents_eviction_after_its_start(plane: Relay) -> None:
     files, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
     with connect(plane) as client:
         store(client, files, make.MIB)
@@ -169,7 +169,7 @@ time.sleep(600)
 """
 
 
-def test_what_an_engine_wrote_that_died_meanwhile_comes_back(plane: Relay) -> None:
+def test_reserved_bytes_of_an_engine_that_died_are_freed(plane: Relay) -> None:
     with engine_process(HALF_A_STORE, plane.socket) as engine:
         assert line(engine) == "half"
         plane.kill()
@@ -271,7 +271,7 @@ def test_any_scribbling_is_survived(plane: Relay) -> None:
             assert plane.alive
 
 
-def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Relay], tmp_path: Path) -> None:
+def test_memory_of_a_live_writer_is_not_adopted(make_relay: Callable[..., Relay], tmp_path: Path) -> None:
     first = make_relay().start()
     with connect(first) as client:
         store(client, make.keys(3))
@@ -288,7 +288,7 @@ def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Rela
         assert read(client, make.keys(3)) == 3
 
 
-def test_a_segment_that_was_not_held_costs_its_blocks_alone(plane: Relay) -> None:
+def test_a_segment_missing_from_the_holder_costs_its_blocks_alone(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(2, "small"))
         store(client, make.keys(2, "large"), make.MIB)
@@ -301,7 +301,7 @@ def test_a_segment_that_was_not_held_costs_its_blocks_alone(plane: Relay) -> Non
         assert [line["blocks"] for line in plane.wait_logged("memory.incomplete")] == [2]
 
 
-def test_leases_that_nobody_knows_are_a_cold_start(plane: Relay) -> None:
+def test_unknown_leases_cause_a_cold_start(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(5))
         kill(plane, client)

@@ -92,13 +92,13 @@ def test_a_store_that_is_cut_anywhere_leaves_the_others_and_nothing_half_made() 
         assert BenchEngine(end, engine.client, engine.spaces, engine.area).lookup(make.keys(4, "before")) == 4
 
 
-def test_an_eviction_that_is_cut_anywhere_gives_back_what_was_not_freed() -> None:
+def test_an_interrupted_eviction_restores_blocks_that_were_not_freed() -> None:
     made, engine = bench()
     engine.store(make.keys(BLOCKS, "old"), SLOT)
     check_all(made, engine, lambda: engine.store(make.keys(6, "new"), SLOT))
 
 
-def test_what_a_lease_holds_survives_an_eviction_that_is_cut_anywhere() -> None:
+def test_leased_blocks_survive_an_interrupted_eviction() -> None:
     made, engine = bench()
     chain = make.keys(BLOCKS, "old")
     engine.store(chain, SLOT)
@@ -138,7 +138,7 @@ def test_the_death_of_a_writer_that_is_cut_anywhere() -> None:
     check_all(made, engine, other.die)
 
 
-def test_an_attach_and_a_goodbye_that_are_cut_anywhere() -> None:
+def test_an_interrupted_attach_and_detach() -> None:
     made, engine = bench()
     engine.store(make.keys(3, "before"), SLOT)
 

@@ -88,7 +88,7 @@ def keys(name: object) -> list[bytes]:
 
 @pytest.mark.full
 @pytest.mark.timeout(120 + 15 * KILLS)
-def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
+def test_many_kills_during_copies_lose_nothing_and_leave_nothing(
     emulated: Machine, plane: DeviceRelay, engines: Sequence[Engine], workers: Sequence[Other]
 ) -> None:
     storing, loading, other = engines
@@ -166,7 +166,7 @@ def store_again(engine: Engine, chain: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("do", ["begin_store", "load"])
-def test_what_was_copied_for_an_engine_that_died_too_is_given_back_at_once(
+def test_bytes_copied_for_a_dead_engine_are_freed_at_once(
     emulated: Machine, plane: DeviceRelay, do: str
 ) -> None:
     arguments = {"kind": emulated.kind, "uuid": emulated.uuid, "socket": plane.socket, **FORM}

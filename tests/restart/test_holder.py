@@ -227,7 +227,7 @@ def test_a_holder_that_is_killed_is_replaced_and_has_everything(plane: Relay) ->
         assert read(client, make.keys(3)) == 3
 
 
-def test_the_death_of_the_holder_after_the_data_plane_makes_the_next_start_cold_and_says_so(
+def test_a_start_after_the_death_of_the_holder_is_cold_and_logged(
     plane: Relay,
 ) -> None:
     store_alone(plane)
@@ -264,7 +264,7 @@ def test_engines_under_load_read_on_through_stops_and_kills_and_lose_nothing(pla
     assert all(each["verified_blocks"] > 50 for each in seen)
 
 
-def test_what_lmcache_clients_stored_is_there_after_a_stop_and_a_start(socket_dir: Path) -> None:
+def test_blocks_of_lmcache_clients_survive_a_stop_and_a_start(socket_dir: Path) -> None:
     with (
         gateway_plane(socket_dir, dataplane__keep_memory_s="60") as plane,
         LMCacheClient(url_of(plane)) as client,
@@ -398,7 +398,7 @@ def test_a_holder_that_is_stopped_releases_the_memory(plane: Relay) -> None:
     assert not (plane.folder / holder.SOCKET_NAME).exists()
 
 
-def test_a_holder_that_is_stopped_while_its_memory_is_served_takes_nothing_away(plane: Relay) -> None:
+def test_a_holder_that_is_stopped_while_its_memory_is_served_loses_nothing(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(3))
         (pid,) = requests.signal_holders(plane.folder, signal.SIGTERM)
@@ -440,7 +440,7 @@ def test_a_renamed_state_directory_and_a_removed_socket_keep_the_memory(
     assert plane.describe().start.kind == "warm"
 
 
-def test_memory_of_other_settings_is_not_adopted_and_what_is_lost_is_said(
+def test_memory_of_other_settings_is_not_adopted_and_the_loss_is_logged(
     plane: Relay, make_plane: Callable[..., Relay]
 ) -> None:
     with connect(plane) as client:
@@ -604,7 +604,7 @@ def test_the_deadline_waits_for_a_data_plane_that_takes_the_memory(make_plane: C
         assert "index" in {kind for kind, _ in peeked(plane)}
 
 
-def test_memory_whose_data_plane_lives_is_not_marked_as_released(socket_dir: Path) -> None:
+def test_memory_of_a_live_data_plane_is_not_marked_as_released(socket_dir: Path) -> None:
     """It has lost its connection, and serves on."""
     fd = os.memfd_create("index")
     os.truncate(fd, PAGE_BYTES)
@@ -749,7 +749,7 @@ TAKE = {"do": "take", "version": holder.VERSION, "keep_s": 1, "adopt": False}
     ],
     ids=lambda messages: str(messages)[:40],
 )
-def test_nothing_that_a_peer_says_ends_the_holder(plane: Relay, messages: object) -> None:
+def test_no_message_of_a_peer_ends_the_holder(plane: Relay, messages: object) -> None:
     store_alone(plane, 2)
     assert plane.stop() == 0
     assert "expected " in ask(plane.folder, messages)["refused"]
@@ -796,7 +796,7 @@ def test_a_data_plane_displaces_a_writer_that_does_not_own_the_folder(plane: Rel
     assert holders(plane.folder) == [pid]
 
 
-def test_peers_that_do_not_read_or_never_pause_block_nobody(plane: Relay) -> None:
+def test_peers_that_do_not_read_or_never_pause_block_no_other(plane: Relay) -> None:
     store_alone(plane)
     assert plane.stop() == 0
     (pid,) = holders(plane.folder)
@@ -833,7 +833,7 @@ def test_a_file_that_its_owner_truncates_does_not_end_the_holder(socket_dir: Pat
 
 
 @pytest.mark.parametrize("path", ["/dev/shm/a\0b", "/dev/shm/\ud800", "relative", ""])
-def test_names_that_are_no_paths_are_refused(plane: Relay, path: str) -> None:
+def test_names_that_are_not_paths_are_refused(plane: Relay, path: str) -> None:
     assert plane.stop() == 0
     plane.start()
     store_alone(plane)
@@ -941,7 +941,7 @@ def test_a_record_that_cannot_be_read_is_none(plane: Relay, content: bytes) -> N
     assert plane.describe().start.kind == "first"
 
 
-def test_a_pipe_in_place_of_the_record_keeps_nothing_waiting(plane: Relay) -> None:
+def test_a_pipe_instead_of_the_record_does_not_block(plane: Relay) -> None:
     assert plane.stop() == 0
     (plane.folder / "cache.json").unlink(missing_ok=True)
     os.mkfifo(plane.folder / "cache.json")

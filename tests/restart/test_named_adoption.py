@@ -88,7 +88,7 @@ def again(plane: Gateway, **settings: str) -> dict[str, Any]:
     return report(plane)
 
 
-def test_what_a_gateway_cached_outlives_a_kill_where_clients_map_it(plane: Gateway) -> None:
+def test_named_memory_of_a_gateway_survives_a_kill_at_its_address(plane: Gateway) -> None:
     first = report(plane)
     assert (first["named"], first["stored"], first["faults"]) == (path_of(plane).name, len(CHAIN), [])
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_own_engines_and_a_gateways_outlive_a_kill_together(plane: Gateway) -> N
     client.close()
 
 
-def test_a_name_whose_owners_are_dead_is_taken_by_the_next_one(plane: Gateway) -> None:
+def test_a_name_of_dead_owners_is_taken_by_the_next_owner(plane: Gateway) -> None:
     first = report(plane)
     plane.kill()
     plane.forget()
@@ -220,7 +220,7 @@ def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway)
     assert not path.exists()
 
 
-def test_more_than_dev_shm_has_is_told_in_one_line(make_plane: Callable[..., Gateway]) -> None:
+def test_a_size_beyond_dev_shm_is_logged_in_one_line(make_plane: Callable[..., Gateway]) -> None:
     plane = make_plane(dataplane__lmcache_pool_bytes="512TiB")
     failed = run("dataplane", env=plane.environ)
     assert failed.returncode == 2
@@ -242,7 +242,9 @@ def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
         named_segment._size(settings, 8 * make.MIB)
 
 
-def test_a_pool_larger_than_the_machine_is_refused_with_what_fits(make_plane: Callable[..., Gateway]) -> None:
+def test_a_pool_larger_than_the_machine_is_refused_with_the_size_that_fits(
+    make_plane: Callable[..., Gateway],
+) -> None:
     failed = run("dataplane", env=make_plane(pool_bytes="512TiB").environ)
     assert failed.returncode == 2
     assert re.search(

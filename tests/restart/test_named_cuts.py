@@ -136,7 +136,7 @@ def test_many_kills_in_a_row_lose_nothing_and_no_range_is_given_twice() -> None:
         assert all(base + nbytes <= after for (base, nbytes), (after, _) in pairwise(taken))
 
 
-def test_without_the_named_segment_what_was_in_it_is_lost_and_the_rest_stays() -> None:
+def test_without_the_named_segment_its_blocks_are_lost_and_others_stay() -> None:
     made, worker, own = bench()
     worker.store(make.keys(20), SLOT)
     chain = make.keys(8, "own")
@@ -165,7 +165,7 @@ def test_leases_of_a_gateways_engine_outlive_the_data_plane_and_its_writes_are_n
     assert after.faults() == []
 
 
-def test_ranges_that_overlap_are_no_memory_of_a_data_plane() -> None:
+def test_ranges_that_overlap_are_refused() -> None:
     made, worker, _ = bench()
     worker.store(make.keys(40), SLOT)
     first, second = made.node.pool.slabs.segments.values()

@@ -169,7 +169,7 @@ class TierConformance:
         assert_lacks(tier, stored[:1])
         assert_holds(tier, stored[1:])
 
-    def test_usage_counts_what_is_held(self, tier: Tier, backend: Backend) -> None:
+    def test_usage_counts_stored_blocks(self, tier: Tier, backend: Backend) -> None:
         stored = [block(number, 3000 * number) for number in range(1, 6)]
         store(tier, *stored)
         tier.delete([stored[0].block.name], soon())
@@ -179,7 +179,7 @@ class TierConformance:
         assert found.budget_bytes == backend.budget_bytes
         assert found.corrupt_blocks == 0
 
-    def test_blocks_lists_what_is_held(self, tier: Tier) -> None:
+    def test_blocks_lists_stored_blocks(self, tier: Tier) -> None:
         stored = [block(number, 100 + number, tenant=f"tenant {number % 3}") for number in range(40)]
         store(tier, *stored)
         assert sorted(listed(tier), key=lambda each: each.name) == [each.block for each in stored]
@@ -258,7 +258,7 @@ class TierConformance:
         _assert_refused(tier, one)
         _assert_refused(tier, other)
 
-    def test_an_older_block_in_place_of_a_newer_one_is_not_served_as_newer(
+    def test_an_older_block_instead_of_a_newer_one_is_not_served_as_newer(
         self, tier: Tier, backend: Backend
     ) -> None:
         old, new = block(1, 70_000), block(1, 70_000)

@@ -56,7 +56,7 @@ class TestZstd:
         assert apart < ZSTD.encode(data, BlockForm()).encoding.nbytes
 
     @pytest.mark.parametrize("nbytes", [0, 1, 10, 100_000])
-    def test_what_does_not_become_smaller_is_not_encoded(self, nbytes: int) -> None:
+    def test_incompressible_blocks_are_not_encoded(self, nbytes: int) -> None:
         with pytest.raises(NotEncoded, match="size"):
             ZSTD.encode(np.random.default_rng(0).bytes(nbytes), BlockForm("bfloat16"))
 

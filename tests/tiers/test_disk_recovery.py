@@ -65,7 +65,7 @@ def test_the_journal_and_the_headers_give_the_same(
         end(tier)
 
 
-def test_work_goes_on_after_each_kind_of_recovery(backend: DiskBackend) -> None:
+def test_work_continues_after_each_kind_of_recovery(backend: DiskBackend) -> None:
     expected_blocks: dict[int, BlockStore] = {}
     for number in range(6):
         tier = backend.scanned() if number % 2 else backend.open()

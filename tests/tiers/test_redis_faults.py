@@ -110,7 +110,7 @@ def test_a_host_without_an_address_is_named(tiers: Any) -> None:
         ({"password": "file:/nowhere/secret"}, "cannot read /nowhere/secret: No such file or directory"),
     ],
 )
-def test_a_refused_connection_says_which_parameter_is_wrong(
+def test_a_refused_connection_names_the_wrong_parameter(
     tiers: Any, server: RedisServer, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setenv("LARDER_TEST_OTHER", f"{SECRET}-old")
@@ -318,7 +318,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("answer", GARBAGE, ids=lambda answer: repr(answer[:12]))
-def test_a_server_that_is_no_redis_is_reported(tiers: Any, answer: bytes) -> None:
+def test_a_server_other_than_redis_is_reported(tiers: Any, answer: bytes) -> None:
     with scripted_server(answer) as strange:
         assert f"Redis server {strange.address}: " in fails(tiers(strange.address))
 
@@ -330,7 +330,7 @@ def test_a_line_without_an_end_is_given_up(tiers: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [*GARBAGE, b"+OK\r\n", b"$3\r\nabcde", b"$-1\r\n$-1\r\n", b":1\r\n"])
-def test_garbage_in_place_of_a_value_never_comes_through(tiers: Any, answer: bytes) -> None:
+def test_garbage_instead_of_a_value_never_comes_through(tiers: Any, answer: bytes) -> None:
     with scripted_server(b"+PONG\r\n" + answer, stays_open=True) as strange:
         tier = tiers(strange.address, password="")
         memory = memoryview(bytearray(1000))
@@ -391,7 +391,7 @@ def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: RedisSe
     assert [each.name for each in foreign.blocks()] == []
 
 
-def test_a_scan_counts_what_this_node_wrote_before(tiers: Any, server: RedisServer) -> None:
+def test_a_scan_counts_earlier_writes_of_this_node(tiers: Any, server: RedisServer) -> None:
     stored = [written_by(block(300, 1000), "node-1"), written_by(block(301, 1000), "node-2")]
     store(tiers(server.address, database=6), *stored)
     after = tiers(server.address, database=6)
@@ -522,7 +522,7 @@ def _move(slot: int, source: str, target: str, clients: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("field", ["ca_file", "certificate_file", "key_file"])
-def test_a_device_is_no_file_of_certificates(tiers: Any, field: str) -> None:
+def test_a_device_is_refused_as_certificates(tiers: Any, field: str) -> None:
     """It would be read for ever."""
     assert f"{field}: /dev/zero: expected a regular file" in fails(
         tiers(unused_address(), tls=True, password="", **{field: "/dev/zero"})
@@ -530,7 +530,7 @@ def test_a_device_is_no_file_of_certificates(tiers: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
-def test_without_a_cluster_no_other_server_is_asked(tiers: Any, kind: str) -> None:
+def test_without_a_cluster_no_other_server_is_queried(tiers: Any, kind: str) -> None:
     """The other server would get the password."""
     with scripted_server(b"+OK\r\n", stays_open=True) as other:
         answer = f"+PONG\r\n-{kind} 1234 {other.address}\r\n".encode()

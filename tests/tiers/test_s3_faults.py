@@ -313,7 +313,7 @@ def test_credentials_of_another_cloud_are_refused(tiers: Any, credentials: dict[
         ("gs://bucket/prefix", {"service_account_key": "env:GOOGLE_KEY"}),
     ],
 )
-def test_other_clouds_are_asked_at_the_endpoint(
+def test_other_clouds_are_reached_at_the_endpoint(
     tiers: Any, monkeypatch: pytest.MonkeyPatch, url: str, credentials: dict[str, str]
 ) -> None:
     """No server here speaks their protocols: this sees that requests reach the endpoint and errors are explained."""
@@ -345,7 +345,7 @@ def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: S3Serve
     assert sorted(each.name for each in one.blocks()) == [mine.block.name, theirs.block.name]
 
 
-def test_a_device_or_a_pipe_is_no_file_of_certificates(tiers: Any, tmp_path: Path) -> None:
+def test_a_device_or_a_pipe_is_refused_as_certificates(tiers: Any, tmp_path: Path) -> None:
     """It would be read for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -385,7 +385,7 @@ def test_a_server_with_tls_is_used_if_its_certificate_is_trusted(tiers: Any) -> 
         )
 
 
-def test_the_budget_bounds_what_a_node_writes(tiers: Any, server: S3Server) -> None:
+def test_the_budget_bounds_writes_of_a_node(tiers: Any, server: S3Server) -> None:
     tier = tiers(server.address, budget_bytes=2 * value_size(1000))
     stored = [block(number, 1000) for number in range(50, 53)]
     assert store(tier, *stored) == [Outcome.OK, Outcome.OK, Outcome.FULL]
@@ -393,7 +393,7 @@ def test_the_budget_bounds_what_a_node_writes(tiers: Any, server: S3Server) -> N
     assert store(tier, stored[2]) == [Outcome.OK]
 
 
-def test_no_more_is_read_than_was_asked_for(tiers: Any) -> None:
+def test_no_more_bytes_are_read_than_requested(tiers: Any) -> None:
     size = value_size(100)
     lines = (
         "HTTP/1.1 206 Partial Content",
@@ -427,7 +427,7 @@ def test_a_list_that_repeats_is_given_up(tiers: Any) -> None:
         assert tier.usage().blocks == 0
 
 
-def test_a_list_that_names_no_blocks_for_ever_ends(tiers: Any) -> None:
+def test_an_endless_listing_without_blocks_is_stopped(tiers: Any) -> None:
     """A fast machine reads a whole page before the deadline, and sees that it repeats."""
     with scripted_server(_endless_list(value_prefix(CLUSTER) + "not a block")) as endless:
         tier = tiers(endless.address, retries=0)
@@ -435,7 +435,7 @@ def test_a_list_that_names_no_blocks_for_ever_ends(tiers: Any) -> None:
             list(tier.blocks(monotonic() + 2 * SHORT_S))
 
 
-def test_a_list_counts_what_this_node_wrote_before(tiers: Any, server: S3Server) -> None:
+def test_a_listing_counts_earlier_writes_of_this_node(tiers: Any, server: S3Server) -> None:
     stored = [written_by(block(300, 1000), "node-1"), written_by(block(301, 1000), "node-2")]
     store(tiers(server.address, url=f"s3://{BUCKET}/restart"), *stored)
     after = tiers(server.address, url=f"s3://{BUCKET}/restart", budget_bytes=value_size(1000))
@@ -519,7 +519,7 @@ def test_a_block_that_shrinks_behind_the_tier_is_read_as_one_version(tiers: Any,
     assert tier.usage().stored_bytes == value_size(encoding.nbytes) < 90_000
 
 
-def test_an_encoding_that_is_no_smaller_is_not_stored(tiers: Any, server: S3Server) -> None:
+def test_an_encoding_that_is_not_smaller_is_not_stored(tiers: Any, server: S3Server) -> None:
     tier = tiers(server.address, url=f"s3://{BUCKET}/no-smaller")
     cached = block(1, 100)
     for data, nbytes in ((bytes(101), 101), (bytes(50), 49)):

@@ -149,7 +149,7 @@ def test_requests_that_need_more_than_the_first_memory_have_memory_of_their_own(
     assert used_bytes(process._memory) <= 8 * MIB
 
 
-def test_the_value_of_a_request_is_what_the_process_reads(start: Start) -> None:
+def test_the_value_of_a_request_is_read_by_the_process(start: Start) -> None:
     process = start(
         "value = mmap.mmap(memory_fd, 0)[message.start : message.start + message.size]\n"
         "failed(message.number, value.decode())"

@@ -66,7 +66,7 @@ def test_a_floor_is_kept_against_counters_of_a_foreign_process() -> None:
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-def test_clear_frees_what_only_a_foreign_process_claims_to_hold(permanent: bool) -> None:
+def test_clear_frees_blocks_leased_by_a_foreign_process_alone(permanent: bool) -> None:
     bench, _ = full(make.space())
     foreigner(bench)
     bench.node.clear(bench.now, permanent=permanent)
@@ -75,7 +75,7 @@ def test_clear_frees_what_only_a_foreign_process_claims_to_hold(permanent: bool)
     assert bench.pool.used_bytes == 0
 
 
-def test_a_limit_and_a_watermark_evict_what_only_a_foreign_process_claims_to_hold() -> None:
+def test_a_limit_and_a_watermark_evict_blocks_leased_by_a_foreign_process_alone() -> None:
     bench, _ = full(make.space())
     foreigner(bench)
     assert bench.apply(make.policy(high_watermark=0.75, low_watermark=0.5)) == []

@@ -22,7 +22,7 @@ def bench(blocks: int = BLOCKS) -> Bench:
     return Bench(blocks * SLOT, named_bytes=blocks * SLOT)
 
 
-def test_what_is_held_stays_until_it_is_let_go() -> None:
+def test_leased_blocks_stay_until_released() -> None:
     made = bench()
     engine = peer(made, space())
     chain = make.keys(20)
@@ -39,7 +39,7 @@ def test_what_is_held_stays_until_it_is_let_go() -> None:
     assert made.faults() == []
 
 
-def test_no_more_is_held_than_is_wanted() -> None:
+def test_no_more_blocks_are_leased_than_requested() -> None:
     made = bench()
     engine = peer(made, space())
     chain = make.keys(6)
@@ -66,7 +66,7 @@ def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
     assert node_stats(made.node, made.now).engines[0].ring_entries_rejected == 0
 
 
-def test_what_is_only_held_counts_once_it_is_used() -> None:
+def test_leased_blocks_count_as_used_only_once_read() -> None:
     made = bench()
     engine = peer(made, space())
     chain = make.keys(4)
@@ -161,7 +161,7 @@ def test_engines_of_the_socket_cannot_attach_a_space_of_a_gateway(gateway: str) 
         assert refused.value.field == f"spaces[{len(message.spaces) - 1}].space.gateway"
 
 
-def test_engines_of_the_socket_cannot_go_on_as_one_of_a_gateway() -> None:
+def test_engines_of_the_socket_cannot_continue_as_one_of_a_gateway() -> None:
     made = bench()
     engine = peer(made, pid=100, group="g")
     engine.detach()

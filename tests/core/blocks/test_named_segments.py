@@ -33,7 +33,7 @@ POOLS = {"models": (160, 64, 128), "odd": (24, 4, 24), "large": (48, 16, 20)}
 @pytest.mark.parametrize("mix", list(SIZES))
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_a_refusal_means_that_no_place_is_left_also_side_by_side_in_the_named_segment(
+def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_segment(
     mix: str, seed: int
 ) -> None:
     capacity, segment, named = (each * make.MIB for each in POOLS[mix])
@@ -73,7 +73,7 @@ def test_without_leases_every_reservation_that_fits_succeeds(seed: int) -> None:
     assert bench.faults() == []
 
 
-def test_a_pool_that_is_all_named_holds_as_much_as_one_that_is_not() -> None:
+def test_a_pool_in_the_named_segment_alone_holds_as_much_as_another() -> None:
     bench = Bench(64 * SLOT, named_bytes=64 * SLOT)
     engine = peer(bench, space())
     assert engine.store(make.keys(64), SLOT) == 64
@@ -103,7 +103,7 @@ def test_a_gateway_without_a_named_segment_stores_nothing() -> None:
     assert bench.faults() == []
 
 
-def test_a_large_block_takes_the_place_of_neighbours_and_of_no_more() -> None:
+def test_a_large_block_replaces_only_its_neighbours() -> None:
     bench = Bench(64 * make.MIB, segment_bytes=2 * make.MIB, named_bytes=32 * make.MIB)
     small, large = peer(bench, space("small")), peer(bench, space("large"))
     chains = [make.keys(32, number) for number in range(16)]
@@ -190,7 +190,7 @@ def test_pins_hold_in_spaces_of_a_gateway_and_of_others() -> None:
     assert bench.faults() == []
 
 
-def test_when_the_machine_refuses_memory_the_gateway_is_told_and_evicts_what_it_has() -> None:
+def test_a_refusal_of_memory_by_the_machine_makes_the_gateway_evict_its_blocks() -> None:
     bench = Bench(64 * SLOT, named_bytes=64 * SLOT)
     engine = peer(bench, space())
     engine.store(make.keys(32), SLOT)
@@ -205,7 +205,7 @@ def test_when_the_machine_refuses_memory_the_gateway_is_told_and_evicts_what_it_
     assert bench.faults() == []
 
 
-def test_what_the_named_segment_lacks_costs_others_none_of_their_segments() -> None:
+def test_a_full_named_segment_does_not_evict_other_segments() -> None:
     bench = Bench(96 * SLOT, named_bytes=64 * SLOT)
     engine, own = peer(bench, space()), bench.attach(make.space())
     own.store(make.keys(32), SLOT)

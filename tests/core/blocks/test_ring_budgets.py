@@ -118,7 +118,7 @@ def test_a_chain_that_parts_everywhere_credits_few_of_its_blocks() -> None:
     assert depths == [*range(1, half + 1), *range(201 - half, 201)]
 
 
-def test_what_an_engine_says_of_a_space_that_it_did_not_attach_counts_for_nothing() -> None:
+def test_entries_for_an_unattached_space_are_ignored() -> None:
     bench, foreign = bench_of(64, spaces=(make.space("other-model"),))
     owner = bench.attach()
     chain = make.keys(4)

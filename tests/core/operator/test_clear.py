@@ -12,7 +12,7 @@ from tests.dataplane import factories as make
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-def test_everything_goes_at_once_but_what_permanent_pins_hold_unless_told_so(*, permanent: bool) -> None:
+def test_clear_removes_everything_but_permanent_pins_by_default(*, permanent: bool) -> None:
     bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
     leased, pinned, loose = make.keys(4, "kept"), make.keys(4, "pinned"), make.keys(4, "loose")
     for chain in (leased, pinned, loose):
@@ -31,7 +31,7 @@ def test_everything_goes_at_once_but_what_permanent_pins_hold_unless_told_so(*, 
     assert bench.faults() == []
 
 
-def test_what_is_leased_goes_with_its_lease_and_what_is_being_written_is_not_published() -> None:
+def test_leased_blocks_go_with_their_lease_and_reserved_ones_are_not_published() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain, PAGE)

@@ -33,7 +33,7 @@ def figures(found: list[SpaceHits]) -> list[tuple[int, int]]:
     return [(each.hits["l1"], each.resident["l1"]) for each in found]
 
 
-def test_each_space_of_the_model_says_its_leading_and_all_its_resident_blocks() -> None:
+def test_each_space_of_the_model_has_its_leading_and_resident_blocks() -> None:
     bench, engine = bench_of(1536, spaces=(ONE, TWO, OTHER))
     chain = make.keys(8)
     engine.store(chain[:6], PAGE)
@@ -61,7 +61,7 @@ def test_blocks_of_another_tenant_are_misses_when_a_tenant_is_named() -> None:
     assert "b" not in bench.node.pool.tenants.by_salt, "asking makes nobody known"
 
 
-def test_what_was_invalidated_or_is_being_written_is_no_hit() -> None:
+def test_invalidated_and_reserved_blocks_are_misses() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain[:3], PAGE, tenant="a")

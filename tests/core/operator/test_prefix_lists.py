@@ -31,7 +31,7 @@ def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all
     assert sum(each.hits == 2 for each in listed) == 100, "the heaviest of every tenant"
 
 
-def test_of_very_long_lists_what_is_resident_is_reckoned_from_some_keys(
+def test_residency_of_very_long_lists_is_estimated_from_a_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scopes, "MAX_LOOKED_UP", 64)

@@ -37,7 +37,7 @@ def test_a_tenant_grows_to_its_floor_at_the_expense_of_borrowers(strength: str) 
     assert bench.faults() == []
 
 
-def test_a_tenant_beyond_its_floor_gives_what_it_borrowed_and_no_more() -> None:
+def test_a_tenant_beyond_its_floor_returns_only_borrowed_bytes() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=16 * PAGE), QuotaSpec("b", floor_bytes=40 * PAGE)))
     fill(engine, "a", 64)
@@ -49,7 +49,7 @@ def test_a_tenant_beyond_its_floor_gives_what_it_borrowed_and_no_more() -> None:
     assert held(bench, "b") >= 40
 
 
-def test_who_asks_keeps_its_floor_while_others_borrow() -> None:
+def test_the_requester_keeps_its_floor_while_others_borrow() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=32 * PAGE, weight=0.01), QuotaSpec("b")))
     chain = make.keys(32, "a")
@@ -60,7 +60,7 @@ def test_who_asks_keeps_its_floor_while_others_borrow() -> None:
     assert (held(bench, "a"), held(bench, "b")) == (36 + 12, 28 - 12), "it gave the four that it had borrowed"
 
 
-def test_demoted_blocks_within_the_floor_of_who_asks_stay_while_others_borrow() -> None:
+def test_demoted_blocks_within_the_requesters_floor_stay_while_others_borrow() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=32 * PAGE), QuotaSpec("b")))
     chain = make.keys(32, "a")

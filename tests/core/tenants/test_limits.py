@@ -22,7 +22,7 @@ def test_no_reservation_ever_exceeds_a_limit(on_exceed: OnExceed) -> None:
     assert bench.faults() == []
 
 
-def test_evict_self_takes_the_tenants_own_oldest_and_nobody_elses() -> None:
+def test_evict_self_evicts_only_the_tenants_own_oldest_blocks() -> None:
     bench, engine = bench_of(256)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE)))
     other, first, second = make.keys(40, "other"), make.keys(12, "first"), make.keys(12, "second")
@@ -32,7 +32,7 @@ def test_evict_self_takes_the_tenants_own_oldest_and_nobody_elses() -> None:
     assert (engine.lookup(first), engine.lookup(second), engine.lookup(other)) == (8, 12, 40)
 
 
-def test_reject_refuses_what_is_over_and_counts_it() -> None:
+def test_reject_refuses_blocks_over_the_limit_and_counts_them() -> None:
     bench, engine = bench_of(256)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE, on_exceed="reject")))
     engine.store(make.keys(12, "first"), PAGE, tenant="a")
@@ -50,7 +50,7 @@ def test_a_request_larger_than_the_limit_is_refused_in_part() -> None:
     assert engine.store(make.keys(30), PAGE, tenant="a").outcomes == {"WRITE": 20, "OVER_LIMIT": 10}
 
 
-def test_a_limit_below_use_evicts_at_once_what_no_lease_holds_and_the_rest_when_it_ends() -> None:
+def test_a_limit_below_use_evicts_unleased_blocks_at_once_and_leased_ones_later() -> None:
     bench, engine = bench_of(256)
     leased, loose = make.keys(10, "kept"), make.keys(30, "loose")
     engine.store(leased, PAGE, tenant="a")
@@ -67,7 +67,7 @@ def test_a_limit_below_use_evicts_at_once_what_no_lease_holds_and_the_rest_when_
     assert engine.lookup(leased) == 4, "its tail went first"
 
 
-def test_who_is_over_the_limit_gives_before_borrowers() -> None:
+def test_tenants_over_the_limit_are_evicted_before_borrowers() -> None:
     bench, engine = bench_of(64)
     over, borrower = make.keys(16, "over"), make.keys(48, "borrower")
     engine.store(borrower, PAGE, tenant="b")
@@ -86,7 +86,7 @@ def test_who_is_over_the_limit_gives_before_borrowers() -> None:
     assert held(bench, "a") == 2
 
 
-def test_who_is_over_the_limit_gives_only_what_is_above_it_before_borrowers() -> None:
+def test_tenants_over_the_limit_lose_only_the_excess_before_borrowers() -> None:
     bench, engine = bench_of(64)
     over, borrower = make.keys(16, "over"), make.keys(48, "borrower")
     engine.store(borrower, PAGE, tenant="b")
@@ -98,7 +98,7 @@ def test_who_is_over_the_limit_gives_only_what_is_above_it_before_borrowers() ->
     assert (held(bench, "a"), held(bench, "b")) == (6, 44)
 
 
-def test_observed_quotas_bind_nothing_and_count_what_they_would_refuse() -> None:
+def test_observed_quotas_refuse_nothing_and_count_would_be_refusals() -> None:
     bench, engine = bench_of(256)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE, on_exceed="reject", mode="observe")))
     assert fill(engine, "a", 32) == 32
@@ -175,7 +175,7 @@ def test_refused_blocks_are_not_paid_for() -> None:
     assert engine.store(make.keys(16, 2), PAGE, tenant="a").written == 5
 
 
-def test_what_the_rate_has_let_through_is_paid_for_once_and_comes_back_with_time() -> None:
+def test_stores_within_the_rate_are_charged_once_and_the_allowance_refills() -> None:
     rate = Rate(100, 100.0, 1000.0)
     assert rate.granted(10, 20, 1000.0) == 10
     rate.spend(100)

@@ -65,7 +65,7 @@ def test_one_process_gets_its_share_and_all_together_theirs() -> None:
     assert names.refusal(1000, [wide(99)]) is not None
 
 
-def test_what_ends_makes_room_also_after_a_restart_and_a_full_half() -> None:
+def test_ended_records_make_room_after_a_restart_and_a_full_half() -> None:
     buffer = bytearray(names_bytes(HALF_BYTES))
     names = IdJournal(buffer)
     names.format()

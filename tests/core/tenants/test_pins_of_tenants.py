@@ -137,7 +137,7 @@ def test_equal_keys_of_two_tenants_count_twice_among_the_keys_that_a_node_keeps(
     assert bench.node.pool.pins.by_name == {}
 
 
-def test_a_hot_prefix_does_not_tell_what_another_tenant_stored_under_its_keys() -> None:
+def test_a_hot_prefix_does_not_show_blocks_of_another_tenant() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain, PAGE, tenant="acme")

@@ -62,7 +62,7 @@ def test_the_largest_share_gives_first_whoever_asks_and_however_many_bytes_it_is
     assert [held(bench, name) for name in "abcd"] == [a, b - 4, c, 4]
 
 
-def test_borrowers_come_with_the_largest_share_first_and_nobody_else_does() -> None:
+def test_only_borrowers_are_evicted_from_largest_share_first() -> None:
     bench, engine = bench_of(64)
     specs = [QuotaSpec("a", weight=4.0), QuotaSpec("b", weight=0.5), QuotaSpec("c")]
     specs.append(QuotaSpec("d", floor_bytes=9 * PAGE))
@@ -75,7 +75,7 @@ def test_borrowers_come_with_the_largest_share_first_and_nobody_else_does() -> N
         assert [accounts[each] for each in pool.order.ranking.borrowers()] == ["b", "c", "a"]
 
 
-def test_what_one_does_not_use_the_others_have() -> None:
+def test_an_unused_share_goes_to_the_others() -> None:
     bench, engine = bench_of(100)
     bench.apply(make.shares(QuotaSpec("a", weight=9.0), QuotaSpec("b", weight=1.0)))
     fill(engine, "a", 10)
@@ -148,7 +148,7 @@ def test_a_record_that_goes_and_comes_loses_no_recency_against_others() -> None:
     assert (engine.lookup(old), engine.lookup(new)) == (16, 32)
 
 
-def test_a_hundred_thousand_tenants_without_a_record_cost_what_one_does() -> None:
+def test_a_hundred_thousand_tenants_without_a_record_cost_as_much_as_one() -> None:
     bench, engine = bench_of(4096)
     fill(engine, "one", 4096)
 

@@ -127,7 +127,7 @@ def test_a_quota_that_is_set_or_removed_moves_no_block(visits: Visits, blocks: i
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_slices_find_what_a_tombstone_covers_although_blocks_come_and_go(
+def test_slices_find_covered_blocks_although_blocks_change(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that stay while an invalidation is under way are dead exactly if the tombstone covers them."""

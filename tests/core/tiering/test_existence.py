@@ -77,7 +77,7 @@ def is_missing(run: TierBench, at: int) -> bool:
     return run.tiering.directory.is_missing(pack_keys(CHAIN[at:]), space_word(identity(run).hex()))
 
 
-def test_a_chain_is_asked_for_once_and_loaded_by_all_who_want_it(run: TierBench) -> None:
+def test_a_chain_is_queried_once_and_loaded_for_all_requests(run: TierBench) -> None:
     elsewhere(run, 8)
     run.ask(CHAIN)
     run.ask(CHAIN[:4])
@@ -131,7 +131,7 @@ def test_a_request_is_not_left_waiting_when_the_tier_goes_out_of_service(run: Ti
     assert len(run.tiering.loads) == 0
 
 
-def test_a_request_whose_engine_is_gone_is_given_up_while_it_asks(run: TierBench) -> None:
+def test_a_query_of_a_gone_engine_is_given_up(run: TierBench) -> None:
     run.ask(CHAIN)
     run.begin()
     run.tiering.loads.engine_gone(run.engine.client)
@@ -140,7 +140,7 @@ def test_a_request_whose_engine_is_gone_is_given_up_while_it_asks(run: TierBench
     load(run)
 
 
-def test_many_names_are_asked_for_in_several_calls(run: TierBench) -> None:
+def test_many_names_are_queried_in_several_calls(run: TierBench) -> None:
     many = make.keys(MAX_NAMES_PER_QUERY + 10, "many")
     run.ask(many)
     state = run.tiering.tiers[0]
@@ -171,7 +171,7 @@ def test_a_block_that_an_invalidation_covers_is_not_published(
     assert run.bench.faults() == []
 
 
-def test_a_block_whose_chain_is_not_known_may_lie_behind_an_invalidated_prefix(run: TierBench) -> None:
+def test_a_block_of_an_unknown_chain_may_follow_an_invalidated_prefix(run: TierBench) -> None:
     elsewhere(run, 8)
     prefix = make.keys(2, "x")
     run.tiering.tiers[0].tombstones = lambda: [Tombstone(6, keys=frozenset(prefix), last_key=prefix[1])]

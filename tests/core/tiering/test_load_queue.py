@@ -36,7 +36,7 @@ def test_engines_that_ask_for_all_they_can_leave_room_for_others(engines: int) -
     assert fill(queue, QUIET) == MAX_WAITING_REQUESTS // 2, "all places are free again"
 
 
-def test_places_are_free_again_when_an_engine_is_gone() -> None:
+def test_queue_entries_are_free_again_when_an_engine_is_gone() -> None:
     queue = LoadQueue()
     taken = fill(queue, 1)
     queue.set_aside(next(queue.ready()))

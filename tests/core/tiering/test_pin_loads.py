@@ -35,7 +35,7 @@ def state(run: TierBench, name: str = "p") -> tuple[int, int, str]:
 
 
 @pytest.mark.parametrize("strength", ["guaranteed", "permanent"])
-def test_a_pin_loads_what_only_a_tier_holds(strength: Strength) -> None:
+def test_a_pin_loads_blocks_that_only_a_tier_holds(strength: Strength) -> None:
     run = tier_bench(64, tier())
     chain = make.keys(6)
     spilled(run, chain)
@@ -120,7 +120,7 @@ def test_a_pin_is_loaded_in_small_requests_behind_those_of_engines(monkeypatch: 
     assert state(run) == (6, 0, "")
 
 
-def test_a_load_that_fails_is_tried_again_later_and_told() -> None:
+def test_a_failed_load_is_retried_later_and_reported() -> None:
     run = tier_bench(64, tier())
     chain = make.keys(4)
     spilled(run, chain)
@@ -136,7 +136,7 @@ def test_a_load_that_fails_is_tried_again_later_and_told() -> None:
     assert state(run) == (4, 0, "")
 
 
-def test_a_pin_that_is_deleted_meanwhile_loads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_that_is_deleted_concurrently_loads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pin_loads, "MAX_PART_BYTES", PAGE)
     run = tier_bench(64, tier())
     chain = make.keys(4)
@@ -148,7 +148,7 @@ def test_a_pin_that_is_deleted_meanwhile_loads_no_more(monkeypatch: pytest.Monke
     assert run.engine.lookup(chain) == 1
 
 
-def test_a_step_looks_at_a_bounded_number_of_keys_whatever_the_number_of_pins(
+def test_a_step_looks_at_a_bounded_number_of_keys_for_any_number_of_pins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = tier_bench(256, tier())

@@ -53,7 +53,7 @@ def test_room_is_taken_for_blocks_that_become_larger(target: Compress) -> None:
     assert run.faults() == []
 
 
-def test_a_block_that_was_forgotten_meanwhile_is_deleted_again() -> None:
+def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
     run = encoded(2, 8 * stored_size(PAGE), "none", "zstd")
     (state,) = run.tiering.tiers
     plans, move = begin(run)
@@ -80,7 +80,7 @@ def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) ->
     assert {after - before for before, after in zip([0, *counts], counts, strict=False)} == {0, 10}
 
 
-def test_a_cancelled_one_leaves_the_blocks_whose_turn_has_not_come_as_they_are(
+def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reencodings, "BATCH_BLOCKS", 2)

@@ -42,7 +42,7 @@ def clear(found: TierDirectory, tier: int) -> None:
         part += 1
 
 
-def test_what_is_listed_is_found_in_its_space_alone() -> None:
+def test_listed_blocks_are_found_in_their_space_only() -> None:
     found, words = directory(), pack_keys(make.keys(100))
     found.add(words, SPACE, 3, sizes(100))
     assert found.find(words, SPACE).tiers.tolist() == [8] * 100
@@ -74,7 +74,7 @@ def test_a_chain_ends_where_no_tier_in_service_holds_a_block() -> None:
     assert len(found.leading(words, SPACE).tiers) == 10
 
 
-def test_the_estimate_is_of_what_waits_and_what_is_asked_for() -> None:
+def test_the_estimate_covers_waiting_and_requested_bytes() -> None:
     found, words = directory(), pack_keys(make.keys(8))
     found.add(words, SPACE, 0, sizes(8, 1 << 20))
     serve(found, 0, bytes_per_s=4 << 20)
@@ -115,7 +115,7 @@ def test_blocks_without_room_are_counted_and_missing() -> None:
 
 
 @pytest.mark.parametrize("fault", ["magic", "buckets", "size"])
-def test_memory_that_is_no_directory_is_refused(fault: str) -> None:
+def test_memory_that_is_not_a_directory_is_refused(fault: str) -> None:
     memory = bytearray(directory_bytes(64))
     TierDirectory.make(memoryview(memory), 64)
     cells = np.frombuffer(memory, np.uint64)

@@ -131,7 +131,7 @@ def test_many_keys_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.faults() == []
 
 
-def test_blocks_of_pins_are_copied_first_and_whatever_the_tier_takes() -> None:
+def test_blocks_of_pins_are_copied_first_into_any_tier() -> None:
     run = tier_bench(64, tier("all"), tier("used", spill="second_touch"), tier("none", spill="off"))
     chain = make.keys(4, "chain")
     run.pins(make.pin("p", chain))

@@ -146,7 +146,7 @@ def test_a_quota_of_another_tier_has_no_effect() -> None:
     assert run.faults() == []
 
 
-def test_quotas_apply_to_blocks_that_the_tier_held_before() -> None:
+def test_quotas_apply_to_blocks_stored_earlier_in_the_tier() -> None:
     before = tier_bench(64, tier())
     fill(before, "acme", 8)
     run = tier_bench(64, tier())

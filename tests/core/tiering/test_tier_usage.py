@@ -219,7 +219,7 @@ def test_an_account_has_a_bounded_number_of_tiers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_integral_is_exact_whatever_happens_when(seed: int) -> None:
+def test_the_integral_is_exact_under_any_schedule(seed: int) -> None:
     rng = chance_of(seed)
     run = tier_bench(16, tier(budget_blocks=24))
     byte_us: Counter[str] = Counter()

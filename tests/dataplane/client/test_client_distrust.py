@@ -303,7 +303,7 @@ def test_an_access_ring_that_begins_beyond_all_numbers(broken: Broken, head: int
     engine.use()
 
 
-def test_an_access_ring_whose_counters_are_nonsense(broken: Broken) -> None:
+def test_an_access_ring_with_invalid_counters_is_rejected(broken: Broken) -> None:
     plane = broken(answer=mapped())
     plane.publish(KEYS[0])
     engine = Engine(plane)
@@ -320,7 +320,7 @@ def test_an_attach_too_large_for_a_datagram_is_a_value_error(broken: Broken) -> 
         attach(broken().socket, spaces)
 
 
-def test_a_socket_that_cannot_be_used_is_told_once(socket_dir: Path) -> None:
+def test_an_unusable_socket_is_reported_once(socket_dir: Path) -> None:
     events: list[ClientEvent] = []
     long = socket_dir / ("x" * 200)
     with attach(long, [make.space()], on_event=events.append) as client:
@@ -331,7 +331,7 @@ def test_a_socket_that_cannot_be_used_is_told_once(socket_dir: Path) -> None:
     assert [event.name for event in events] == ["refused"]
 
 
-def test_a_data_plane_that_is_always_broken_is_not_asked_without_pause(broken: Broken) -> None:
+def test_a_broken_data_plane_is_retried_with_pauses(broken: Broken) -> None:
     plane = broken(answer=reserved(outcomes=b""))
     engine = Engine(plane)
     until = time.monotonic() + 1
@@ -422,7 +422,7 @@ def test_an_index_entry_beyond_the_index_is_a_miss(broken: Broken) -> None:
         bytes(4 * 1000),
     ],
 )
-def test_leases_by_message_of_what_is_not_there(broken: Broken, answer: bytes) -> None:
+def test_leases_by_message_of_missing_blocks_are_refused(broken: Broken, answer: bytes) -> None:
     engine = Engine(broken(membarrier=False, answer=lambda request: (wire.Leased(request.id, answer), [])))
     assert len(engine.client.acquire(KEYS)) == 0
     assert "fault" in engine.heard
@@ -536,7 +536,7 @@ def test_a_reservation_keeps_its_mapping_until_it_ends(broken: Broken) -> None:
         (lambda: a_pipe()[0], None, "memory fd"),
     ],
 )
-def test_memory_is_mapped_only_when_it_is_what_was_said(
+def test_memory_is_mapped_only_if_it_matches_the_answer(
     fd: Callable[[], int], nbytes: int | None, expected: str
 ) -> None:
     opened = fd()

@@ -74,7 +74,7 @@ class TestLocations:
         for other in (0, CONTROL - 1, CONTROL + (1 << 16), CONTROL | 1 << 63, 2**64 - 1):
             assert location(engine, 3, other) == (0, 0)
 
-    def test_what_was_withdrawn_is_nowhere(self, table: GpuCopyIndex, engine: GpuCopyIndex) -> None:
+    def test_withdrawn_gpu_copies_are_not_found(self, table: GpuCopyIndex, engine: GpuCopyIndex) -> None:
         for number in range(4):
             table.show(number, CONTROL, location_of(1, number * UNIT_BYTES))
         table.hide(numbers(0, 2))
@@ -100,7 +100,7 @@ class TestLocations:
         assert seen[-1] == (2, 0)
         assert set(seen[:-1]) == {(0, 0)}
 
-    def test_what_stays_listed_is_listed_at_every_moment(
+    def test_unchanged_blocks_are_listed_at_every_moment(
         self, table: GpuCopyIndex, engine: GpuCopyIndex
     ) -> None:
         table.list_extents([1, 2, 3])
@@ -123,7 +123,7 @@ class TestLocations:
         extents, _ = engine.locations(np.arange(BLOCKS), controls(*[0] * BLOCKS))
         assert not extents.any()
 
-    def test_a_place_that_changes_while_it_is_read_is_not_taken(
+    def test_a_location_changed_during_a_read_is_not_used(
         self, table: GpuCopyIndex, engine: GpuCopyIndex
     ) -> None:
         """It moves between the two loads of the place; the control word is the same all along."""
@@ -135,7 +135,7 @@ class TestLocations:
         for move in moves:
             assert location(racing(engine, move), 3) == (0, 0)
 
-    def test_a_place_that_comes_back_while_it_is_read_is_that_of_the_block_that_was_asked_for(
+    def test_a_location_reused_by_another_block_during_a_read_is_not_used(
         self, table: GpuCopyIndex, engine: GpuCopyIndex
     ) -> None:
         """The descriptor's block goes, and another one gets the same place; the lease is on the first one."""
@@ -155,9 +155,7 @@ class TestLocations:
             location(engine, number, CONTROL + 1)  # reads some word of the table, and stays within it
         assert location(engine, BLOCKS + 5, CONTROL + 1) == (0, 0)
 
-    def test_any_words_are_numbers_of_extents_and_offsets(
-        self, table: GpuCopyIndex, engine: GpuCopyIndex
-    ) -> None:
+    def test_any_words_decode_to_extents_and_offsets(self, table: GpuCopyIndex, engine: GpuCopyIndex) -> None:
         words = np.random.default_rng(0).integers(0, 2**64, 2 * BLOCKS, np.uint64, endpoint=False)
         table._words[:] = words
         extents, offsets = engine.locations(np.arange(BLOCKS), words[1::2])
@@ -226,14 +224,14 @@ class TestWhoseTableItIs:
         with pytest.raises(LayoutError, match="layout 2, expected 1"):
             GpuCopyIndex.attach(buffer, MEMORY)
 
-    def test_what_is_no_table_is_refused(self, table: GpuCopyIndex, buffer: bytearray) -> None:
+    def test_an_invalid_table_is_refused(self, table: GpuCopyIndex, buffer: bytearray) -> None:
         table.header[R_MAGIC] = 0
         for wrong in (buffer, bytearray(8), bytearray(0), bytearray(4096)):
             with pytest.raises(LayoutError, match="not a table"):
                 GpuCopyIndex.attach(wrong, MEMORY)
 
     @pytest.mark.parametrize("blocks", [BLOCKS + 512, 1 << 62, 2**64 - 1])
-    def test_a_table_that_says_more_blocks_than_it_has_is_refused(
+    def test_a_table_with_a_wrong_block_count_is_refused(
         self, table: GpuCopyIndex, buffer: bytearray, blocks: int
     ) -> None:
         table.header[R_MAX_BLOCKS] = blocks

@@ -298,7 +298,7 @@ class TestStarts:
             assert event.parent in seen
             seen.update(event.hashes)
 
-    def test_a_cold_start_says_so_about_the_models_of_the_process_before(
+    def test_a_cold_start_publishes_a_reset_for_the_models_of_the_previous_process(
         self, bench: Bench, engine: BenchEngine, tmp_path: Path
     ):
         before = Published(bench, tmp_path)

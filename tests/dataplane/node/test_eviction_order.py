@@ -71,7 +71,7 @@ def test_a_ring_is_drained_before_its_client_reserves() -> None:
     assert engine.lookup(make.keys(1, "new")) == 0
 
 
-def test_making_room_spares_the_chain_that_asks() -> None:
+def test_making_room_does_not_evict_the_requested_chain() -> None:
     bench = Bench(4 * PAGE)
     engine = bench.attach()
     chain = make.keys(4)
@@ -81,7 +81,7 @@ def test_making_room_spares_the_chain_that_asks() -> None:
     assert engine.lookup(chain) == 4
 
 
-def test_a_chain_longer_than_the_pool_keeps_its_head_and_the_rest_is_told() -> None:
+def test_a_chain_longer_than_the_pool_keeps_its_head_and_the_rest_is_refused() -> None:
     bench = Bench(4 * PAGE)
     engine = bench.attach()
     chain = make.keys(6)
@@ -103,7 +103,7 @@ def test_room_is_made_inside_reserve_and_reported_once() -> None:
     assert bench.tenant("a").evicted_blocks == 3
 
 
-def test_a_block_whose_counter_is_up_is_put_back_with_its_incarnation() -> None:
+def test_a_leased_block_is_put_back_with_its_incarnation() -> None:
     bench = Bench(3 * PAGE)
     engine = bench.attach()
     leased, other = make.keys(1, "held"), make.keys(2, "other")
@@ -145,7 +145,7 @@ def test_leases_of_every_process_count() -> None:
     assert two.lookup(make.keys(1, "a")) == 1
 
 
-def test_lru_keeps_what_the_protocol_of_policies_asks() -> None:
+def test_lru_follows_the_protocol_of_policies() -> None:
     policy: EvictionPolicy = Lru()
     for number in range(5):
         policy.insert(number, number, 1, float(number))

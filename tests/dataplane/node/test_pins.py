@@ -46,7 +46,7 @@ def test_a_pin_holds_for_blocks_that_arrive_later() -> None:
     assert (stats.resident, stats.guaranteed, stats.bytes) == (10, 10, 10 * PAGE)
 
 
-def test_what_the_budget_has_no_room_for_is_degraded_and_promoted_when_it_has() -> None:
+def test_pins_beyond_the_budget_are_degraded_and_promoted_later() -> None:
     bench, engine = bench_of(budget=8)
     one, two = make.keys(6, "one"), make.keys(6, "two")
     engine.store(one, PAGE)
@@ -169,7 +169,7 @@ def test_a_pin_holds_in_every_space_of_its_model_and_in_no_other() -> None:
     assert bench.faults() == []
 
 
-def test_a_space_that_attaches_after_the_pin_is_held_too() -> None:
+def test_a_space_that_attaches_after_the_pin_is_applied_too() -> None:
     bench = Bench(8 * make.MIB, pin_budget_bytes=make.MIB)
     chain = make.keys(4)
     bench.apply(*make.pins([make.pin("x", chain)]))
@@ -217,7 +217,7 @@ def test_a_changed_pin_moves_its_guarantee() -> None:
     assert bench.faults() == []
 
 
-def test_a_limit_below_what_a_tenant_has_pinned_degrades_its_pins() -> None:
+def test_a_limit_below_pinned_bytes_degrades_pins() -> None:
     bench, engine = bench_of()
     chain = make.keys(4)
     engine.store(chain, PAGE, tenant="a")

@@ -117,7 +117,7 @@ def test_another_space_gets_an_emptied_segment_only_when_it_was_dropped() -> Non
 
 
 @given(size=st.integers(1, 200), blocks=st.integers(1, 20), expected=st.integers(1, 32))
-def test_with_huge_pages_segments_are_whole_pages_and_serve_what_they_were_made_for(
+def test_with_huge_pages_segments_are_whole_pages_and_serve_their_space(
     size: int, blocks: int, expected: int
 ) -> None:
     page = 2 * make.MIB
@@ -132,7 +132,7 @@ def test_with_huge_pages_segments_are_whole_pages_and_serve_what_they_were_made_
     assert slabs.free_slot_bytes == slabs.committed_bytes - slabs.taken_bytes
 
 
-def test_what_a_space_has_is_counted() -> None:
+def test_blocks_of_a_space_are_counted() -> None:
     slabs = Slabs(8 * make.MIB, 2 * make.MIB)
     first = fill(slabs, 1, 4096)[:300]
     assert [(number, use.bytes) for number, use in slabs.largest_spaces(2)] == [(1, 8 * make.MIB)]

@@ -47,7 +47,7 @@ def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
         assert reservation.commit().blocks == len(chain)
 
 
-def test_what_was_ready_is_in_what_the_holder_has_after_kill_9(plane: Plane) -> None:
+def test_ready_blocks_are_in_memory_of_the_holder_after_kill_9(plane: Plane) -> None:
     chain = make.keys(3)
     store(plane, chain)
     plane.kill_process()
@@ -166,7 +166,7 @@ def test_the_socket_of_a_data_plane_without_allow_list_is_closed_to_other_users(
     assert as_other(CONNECT, plane.socket) == "no permission"
 
 
-def test_a_user_on_the_allow_list_may_attach_and_one_that_is_not_is_told_so(
+def test_only_users_on_the_allow_list_may_attach(
     open_plane: Callable[..., Plane],
 ) -> None:
     require(os.geteuid() == 0, "only root can start a process of another user")

@@ -63,7 +63,7 @@ def welcome(keeper: Keeper, url: str, key: str) -> Welcome:
     return answer
 
 
-def test_a_node_tells_who_and_where_it_is_and_then_serves_its_management_plane(
+def test_a_node_sends_its_name_and_address_and_then_serves_its_management_plane(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper).start()
@@ -80,7 +80,7 @@ def test_a_node_tells_who_and_where_it_is_and_then_serves_its_management_plane(
     assert plane.stop() == 0
 
 
-def test_who_has_no_admitted_key_gets_no_answer_and_no_event(
+def test_peers_without_an_admitted_key_get_no_answer_and_no_event(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper).start()
@@ -99,7 +99,7 @@ def test_who_has_no_admitted_key_gets_no_answer_and_no_event(
     wait_for(lambda: "peer.refused" in plane.log(), "the refusal is told")
 
 
-def test_nobody_is_let_in_before_the_node_has_joined_and_who_came_too_early_is_let_in_then(
+def test_peers_are_admitted_only_after_the_node_has_joined(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     member(make_plane, keeper).start()
@@ -126,7 +126,7 @@ def test_a_restart_needs_no_token(make_plane: Callable[..., Plane], keeper: Keep
     assert keeper.let_in()[1] == key
 
 
-def test_engines_and_the_management_plane_are_served_while_the_join_socket_is_away(
+def test_engines_and_the_management_plane_are_served_without_the_join_socket(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper).start()
@@ -161,7 +161,7 @@ def test_a_refusal_that_passes_is_tried_again(make_plane: Callable[..., Plane], 
     assert plane.alive
 
 
-def test_a_forgotten_node_goes_on_serving_engines_and_joins_again_by_a_token_at_its_next_start(
+def test_a_forgotten_node_continues_serving_engines_and_joins_again_by_a_token_at_its_next_start(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper).start()
@@ -191,7 +191,7 @@ def test_a_node_tries_every_address_of_its_token(make_plane: Callable[..., Plane
     assert keeper.let_in()[0].node == "node-a"
 
 
-def test_a_new_token_says_where_a_management_plane_is_that_moved(
+def test_a_new_token_gives_the_new_address_of_a_management_plane(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper)
@@ -209,7 +209,7 @@ def joined(plane: Plane) -> str:
     return (plane.folder / "joined.json").read_text()
 
 
-def test_a_token_of_another_management_plane_reaches_nobody(
+def test_a_token_of_another_management_plane_gets_no_answer(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper)
@@ -240,7 +240,7 @@ def test_a_key_that_is_no_longer_named_is_not_listened_to_although_it_is_connect
     assert ask(socket) is None
 
 
-def test_an_advertised_url_is_what_the_management_plane_is_told(
+def test_the_advertised_url_is_sent_to_the_management_plane(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     member(
@@ -253,7 +253,7 @@ def test_an_advertised_url_is_what_the_management_plane_is_told(
     assert (join.control_url, join.events_url) == ("tcp://node-a.example:8472", "tcp://node-a.example:8473")
 
 
-def test_a_wildcard_address_is_told_with_its_port_and_events_are_named_as_the_answer_says(
+def test_a_wildcard_address_is_sent_with_its_port_and_events_use_the_name_of_the_answer(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper)
@@ -333,15 +333,13 @@ def test_a_token_file_that_does_not_exist_ends_the_start(socket_dir: Path) -> No
     refused(run(socket_dir, "--join-token-file", "/no/such/token"), "/no/such/token does not exist")
 
 
-def test_a_node_that_nobody_could_reach_says_which_setting_to_change(
-    socket_dir: Path, keeper: Keeper
-) -> None:
+def test_an_unreachable_node_names_the_setting_to_change(socket_dir: Path, keeper: Keeper) -> None:
     file = keeper.token_file(socket_dir, keeper.token(addresses=["tcp://192.0.2.1:8471"]))
     done = run(socket_dir, "--join-token-file", file)
     refused(done, "control_url", "LARDER_CONTROL_URL=tcp://0.0.0.0:8472")
 
 
-def test_plain_sockets_that_others_can_reach_are_refused_with_what_to_do(socket_dir: Path) -> None:
+def test_plain_sockets_that_others_can_reach_are_refused_with_advice(socket_dir: Path) -> None:
     done = run(socket_dir, LARDER_CONTROL_URL="tcp://0.0.0.0:8472")
     assert done.returncode == 2
     assert "larder nodes token create" in done.stderr
@@ -360,7 +358,7 @@ def test_a_key_that_others_can_read_is_refused(socket_dir: Path, keeper: Keeper)
     refused(run(socket_dir, "--join-token-file", file), str(key), "CURVE")
 
 
-def test_a_damaged_record_of_the_fleet_is_told_and_a_token_replaces_it(
+def test_a_damaged_fleet_record_is_reported_and_a_token_replaces_it(
     make_plane: Callable[..., Plane], keeper: Keeper
 ) -> None:
     plane = member(make_plane, keeper)

@@ -78,7 +78,7 @@ def run() -> Iterator[CascadeBench]:
     bench.close()
 
 
-def test_what_the_tier_before_evicts_is_copied_with_its_bytes(run: CascadeBench) -> None:
+def test_blocks_evicted_by_the_previous_tier_are_copied_with_their_bytes(run: CascadeBench) -> None:
     run.fill(3 * ABOVE_BLOCKS)
     run.until(lambda: not run.below_state.spilling_bytes)
     assert run.stored_keys() == set(run.stored)
@@ -239,7 +239,7 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
             assert known.stored_bytes <= budget_bytes
 
 
-def test_a_drain_goes_on_after_kills_and_leaves_no_block_in_the_drained_tier_alone(
+def test_a_drain_continues_after_kills_and_leaves_no_block_in_the_drained_tier_alone(
     plane: Plane, tmp_path: Path
 ) -> None:
     choice = random.Random(5)

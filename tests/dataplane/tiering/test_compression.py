@@ -120,7 +120,7 @@ def test_zstd_blocks_take_less_room_and_come_back_on_another_node(
         assert tier_stats(second).load_bytes_per_s > 0
 
 
-def test_a_change_of_compress_keeps_what_is_stored(spec: TierSpec, socket_dir: Path) -> None:
+def test_a_change_of_compress_keeps_stored_blocks(spec: TierSpec, socket_dir: Path) -> None:
     with node(socket_dir, "a", spec) as plane, connect(plane) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
@@ -166,7 +166,7 @@ def ended_move(plane: Plane, message: Move) -> MoveState:
         return states[-1]
 
 
-def test_what_a_tier_holds_is_encoded_again_on_request(spec: TierSpec, socket_dir: Path) -> None:
+def test_blocks_of_a_tier_are_reencoded_on_request(spec: TierSpec, socket_dir: Path) -> None:
     with node(socket_dir, "a", spec) as plane, connect(plane) as client:
         for chain, tenant in ((CHAIN, "acme"), (OTHER, "zoo")):
             store(client, chain, tenant)
@@ -247,7 +247,7 @@ def test_a_restart_counts_blocks_as_they_are_encoded(spec: TierSpec, socket_dir:
 
 
 @pytest.mark.parametrize("compress", ["zstd", "fp8"])
-def test_blocks_that_move_between_tiers_are_encoded_as_the_target_says(
+def test_blocks_that_move_between_tiers_are_encoded_for_the_target(
     spec: TierSpec, socket_dir: Path, tmp_path: Path, compress: str
 ) -> None:
     packed = msgspec.structs.replace(with_codec(spec, compress), spill="off", order=1)

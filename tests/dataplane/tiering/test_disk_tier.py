@@ -94,7 +94,7 @@ def test_an_evicted_chain_is_loaded_again(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_the_disk_keeps_what_memory_loses(plane: Plane, end: str) -> None:
+def test_the_disk_keeps_blocks_evicted_from_memory(plane: Plane, end: str) -> None:
     chain, dead = make.keys(BLOCKS, "chain"), make.keys(4, "dead")
     with connect(plane) as client:
         store(client, chain, "acme")
@@ -132,7 +132,7 @@ def test_flipped_bytes_are_a_miss_and_never_data(plane: Plane, tmp_path: Path) -
         assert right(client, chain) == 5
 
 
-def test_a_prefetch_of_what_no_tier_holds_is_nothing(plane: Plane) -> None:
+def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(plane: Plane) -> None:
     with connect(plane) as client:
         wait_for(lambda: client.prefetch(make.keys(4, "nowhere")), "the directory arrived")
         assert client.lookup_tiers(make.keys(4, "nowhere")) == (0, 0, 0.0, 0)
@@ -173,7 +173,7 @@ def test_a_disk_that_fails_stops_no_store_and_serves_again_when_it_is_back(
     assert plane.stop() == 0
 
 
-def test_a_stop_amid_copies_and_loads_ends(plane: Plane) -> None:
+def test_a_stop_during_copies_and_loads_ends(plane: Plane) -> None:
     with connect(plane) as client:
         for number in range(32):
             store(client, make.keys(BLOCKS, number))

@@ -91,7 +91,7 @@ def test_a_removed_tier_is_left_as_it_is_and_serves_when_it_comes_back(plane: Pl
     assert plane.stop() == 0
 
 
-def test_what_was_invalidated_while_a_tier_was_away_does_not_come_back(plane: Plane, tmp_path: Path) -> None:
+def test_blocks_invalidated_during_an_outage_of_a_tier_do_not_come_back(plane: Plane, tmp_path: Path) -> None:
     other = make.keys(4, "other")
     with connect(plane) as client:
         push(plane, 1, disk_tier(tmp_path / "t"))

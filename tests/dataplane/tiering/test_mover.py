@@ -190,7 +190,7 @@ def test_a_tier_that_hangs_delays_nothing_and_its_memory_is_safe(run: MoverBench
     assert run.node.check() == []
 
 
-def test_what_is_invalidated_while_the_tier_is_away_is_deleted_when_it_is_back(run: MoverBench) -> None:
+def test_blocks_invalidated_during_an_outage_of_the_tier_are_deleted_after_it(run: MoverBench) -> None:
     chain = make.keys(8, "chain")
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 8)

@@ -170,7 +170,7 @@ def test_a_tier_that_fails_to_open_is_tried_again(bench: ServiceBench) -> None:
     assert (bench.stats().reason, bench.stats().state) == ("", "in service")
 
 
-def test_what_is_invalidated_while_a_tier_opens_is_not_served(
+def test_blocks_invalidated_while_a_tier_opens_are_not_served(
     bench: ServiceBench, go_on: threading.Event
 ) -> None:
     surviving, dead = stored(1, "kept"), stored(2, "acme")
@@ -336,7 +336,7 @@ def written(*numbers: int) -> list[StoredBlock]:
     return [msgspec.structs.replace(stored(number), writer=writer_number("bench")) for number in numbers]
 
 
-def test_a_shared_tier_serves_while_it_is_listed_and_says_how_far_that_is(
+def test_a_shared_tier_serves_during_its_listing_and_reports_its_progress(
     shared: ServiceBench, go_on: threading.Event
 ) -> None:
     def slow() -> Iterator[StoredBlock]:

@@ -111,7 +111,7 @@ def client_finds(client: Client) -> bool:
     return client.lookup_tiers(CHAIN, counted=False).coming == BLOCKS
 
 
-def test_that_nothing_is_there_is_known_soon_and_not_for_ever(planes: tuple[Plane, Plane]) -> None:
+def test_missing_blocks_are_remembered_for_a_while(planes: tuple[Plane, Plane]) -> None:
     first, second = planes
     with connect(first) as one, connect(second) as two:
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
@@ -134,7 +134,7 @@ def test_the_start_of_a_chain_that_is_there_is_loaded(planes: tuple[Plane, Plane
 
 
 @pytest.mark.parametrize("prefix", [0, 4])
-def test_what_this_node_invalidated_is_not_loaded_though_others_wrote_it(
+def test_blocks_of_others_invalidated_by_this_node_are_not_loaded(
     planes: tuple[Plane, Plane], prefix: int
 ) -> None:
     first, second = planes
@@ -159,7 +159,7 @@ def test_what_this_node_invalidated_is_not_loaded_though_others_wrote_it(
         load(two, later, BLOCKS)
 
 
-def test_a_restart_counts_what_this_node_wrote_and_finds_its_blocks(
+def test_a_restart_counts_earlier_writes_and_finds_their_blocks(
     planes: tuple[Plane, Plane], spec: TierSpec
 ) -> None:
     first, second = planes
@@ -246,7 +246,7 @@ def blocks_of(plane: Plane, name: str = "fast") -> int:
     return -1 if known is None else known.blocks
 
 
-def test_what_was_invalidated_before_a_restart_is_deleted_after_it(planes: tuple[Plane, Plane]) -> None:
+def test_blocks_invalidated_before_a_restart_are_deleted_after_it(planes: tuple[Plane, Plane]) -> None:
     first, second = planes
     with connect(first) as one:
         store(one, CHAIN, "acme")

@@ -180,7 +180,7 @@ def test_a_frozen_data_plane_delays_a_store_by_one_time_out(
     wait_for(lambda: all(backend.batch_set_v1(NAMES, pool.indices(SOURCE))), "it stores again")
 
 
-def test_a_data_plane_killed_amid_a_store_publishes_nothing(
+def test_a_data_plane_killed_during_a_store_publishes_nothing(
     make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend(copy_threads=1)
@@ -198,7 +198,7 @@ def test_a_data_plane_killed_amid_a_store_publishes_nothing(
     wait_for(lambda: backend.batch_set_v1(NAMES, backend.mem_pool_host.indices(SOURCE))[0], "it stores again")
 
 
-def test_a_data_plane_killed_amid_a_load_leaves_the_leased_bytes(
+def test_a_data_plane_killed_during_a_load_leaves_the_leased_bytes(
     make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend(copy_threads=1)

@@ -152,7 +152,7 @@ def test_a_writer_that_does_not_listen_is_gone(sender: MessageQueue) -> None:
         reader.get(WAIT_S)
 
 
-def test_what_is_no_message_is_refused_and_a_gap_is_reported() -> None:
+def test_an_invalid_message_is_refused_and_a_gap_is_reported() -> None:
     key, secret = zmq.curve_keypair()
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.set(zmq.LINGER, 0)

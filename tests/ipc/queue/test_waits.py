@@ -58,7 +58,7 @@ def until_waiting(queue: MessageQueue) -> None:
         os.sched_yield()
 
 
-def test_a_process_that_dies_before_it_joins_blocks_nobody(expecting: MessageQueue) -> None:
+def test_a_process_that_dies_before_it_joins_blocks_no_other(expecting: MessageQueue) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             expecting.expect(0, process.pid)
@@ -93,7 +93,7 @@ class Cut:
     ],
     ids=["between pid and start time", "joined"],
 )
-def test_a_reader_that_dies_while_it_joins_blocks_nobody(
+def test_a_reader_that_dies_while_it_joins_blocks_no_other(
     expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, step: str, cut: object
 ) -> None:
     handle = expecting.handle()
@@ -245,7 +245,7 @@ def test_the_deadline_of_a_put_holds_for_the_lock_too(
     fill(expecting)
 
 
-def test_a_reader_that_closes_while_the_lock_is_busy_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_closes_while_the_lock_is_busy_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     with MessageQueue("busy", capacity_bytes=RING) as queue:
         reader = QueueReader(queue.handle())
         with pytest.raises(TimeoutError):
@@ -257,7 +257,7 @@ def test_a_reader_that_closes_while_the_lock_is_busy_blocks_nobody(monkeypatch: 
         fill(queue)
 
 
-def test_a_closed_queue_says_that_it_is_closed(expecting: MessageQueue) -> None:
+def test_a_closed_queue_raises_closed(expecting: MessageQueue) -> None:
     reader = QueueReader(expecting.handle())
     reader.close()
     expecting.close()

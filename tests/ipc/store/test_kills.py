@@ -37,7 +37,7 @@ def test_a_kill_at_any_store_leaves_a_whole_store(operation: str) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("whom", ["reader", "writer", "both"])
-def test_survivors_of_200_kills_go_on(whom: str) -> None:
+def test_survivors_of_200_kills_continue(whom: str) -> None:
     found = run("hammer", f"{KILLS}", whom)
     assert found["kills"] == KILLS
     killed = (

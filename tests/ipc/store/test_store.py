@@ -41,7 +41,7 @@ def attach(store: ShmObjectStore, **options: bool) -> ShmObjectStore:
     return ShmObjectStore.attach(store.handle(), timeout_s=WAIT_S, **options)
 
 
-def test_another_attachment_reads_what_was_put(store: ShmObjectStore) -> None:
+def test_another_attachment_reads_a_stored_object(store: ShmObjectStore) -> None:
     with attach(store) as reader:
         handle = store.put("a", content("a", 100))
         assert reader.is_cached("a")
@@ -345,7 +345,7 @@ def test_a_wait_may_have_no_end(make_store: MakeStore) -> None:
     assert store.is_cached("a")
 
 
-def test_what_is_no_store_is_refused() -> None:
+def test_memory_without_an_object_store_is_refused() -> None:
     for wrong in (True, None, b"one", 1.5):
         with pytest.raises(TypeError, match="store: expected"):
             ShmObjectStore.attach(wrong)  # type: ignore[arg-type]

@@ -260,7 +260,7 @@ with ShmObjectStore.create(4096) as store:
 
 
 @pytest.mark.parametrize("key", [b"bytes", 7, None])
-def test_a_key_that_is_no_text_is_refused(store: ShmObjectStore, key: Any) -> None:
+def test_a_key_that_is_not_text_is_refused(store: ShmObjectStore, key: Any) -> None:
     for use in (store.is_cached, store.touch, store.get, lambda each: store.put(each, 1)):
         with pytest.raises(TypeError, match="expected a key of the type str"):
             use(key)
