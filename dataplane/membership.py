@@ -159,7 +159,7 @@ class Membership:
         if answer is None and now < self._next_at:
             return
         url = self._link.url
-        self._hang_up()
+        self._close_link()
         if isinstance(answer, Joined):
             self._joined(answer, now)
         elif isinstance(answer, JoinRefused):
@@ -297,13 +297,13 @@ class Membership:
     def _admit(self) -> None:
         self.gate.admit(self.managers, undecided=self._by_token)
 
-    def _hang_up(self) -> None:
+    def _close_link(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
 
     def close(self) -> None:
-        self._hang_up()
+        self._close_link()
         if self._departures is not None:
             self._departures.close()
         self.gate.close()

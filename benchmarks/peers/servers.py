@@ -46,7 +46,7 @@ class Server(msgspec.Struct):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens at now."""
+    """A TCP port of the loopback address that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 

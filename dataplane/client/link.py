@@ -249,7 +249,7 @@ class EngineLink:
         self._attached(answer)
 
     def _resume(self, answer: Attached, fds: list[int]) -> None:
-        """Continue with the existing memory: world, counters and views stay unchanged. Raise ProtocolError."""
+        """Continue with the existing memory: counters and views stay unchanged. Raise ProtocolError."""
         attachment = self.attachment
         if attachment is None or fds or answer.memory != self._memory:
             raise checks.fault("attached: resumed what was not asked for")

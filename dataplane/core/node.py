@@ -530,7 +530,7 @@ class Node:
         return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
 
     def clear(self, now: float, *, permanent: bool) -> SweepStart:
-        """Make every block unreadable from now on. Spare blocks under permanent pins unless `permanent` is set.
+        """Make every block unreadable from now on. Skip blocks under permanent pins unless `permanent` is set.
         Acknowledge it after `when_recorded`."""
         begun = scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
         if self.tiering is not None:

@@ -308,7 +308,7 @@ class HolderConnection:
     # ---- the end
 
     def stop(self, blocks: int, nbytes: int) -> int:
-        """Leave the memory to the holder for `keep_s`, and return its process id; 0 if nobody holds the memory."""
+        """Leave the memory to the holder for `keep_s`, and return its process id; 0 if no holder has the memory."""
         message: Message = {"do": "stop", "keep_s": self._keep_s, "blocks": blocks, "bytes": nbytes}
         self._drop_sockets()
         end = time.monotonic() + STOP_S

@@ -9,7 +9,7 @@ owner is dead and its name is removed; if not, its owner lives and the name is l
 byte identifies a file as Larder's; other files are never touched.
 
 Other programs can remove a name in `/dev/shm`: `rm`, a tmp cleaner, systemd (`RemoveIPC`). Linux gives no new name to a
-file that has lost its last one, so the file has a spare name from the start: `look` links the name again, to the same
+file that has lost its last one, so the file has a backup name from the start: `look` links the name again, to the same
 bytes. If both names are gone, or another file has the name, `problem` says so, and new clients cannot open the file.
 
 Clients write to granted ranges without a further request, so a range gets its pages before its first slot is granted:
@@ -38,7 +38,7 @@ FOLDER = Path("/dev/shm")
 PREFIX = "lmcache_l1_pool_"
 """Prefix of the name. Clients get the whole name; operators recognize it by this."""
 BACKUP_PREFIX = ".larder-"
-"""Prefix of the spare name. Patterns such as `*` or `lmcache*` do not match it."""
+"""Prefix of the backup name. Patterns such as `*` or `lmcache*` do not match it."""
 MAX_NAME_CHARACTERS = 64
 _MAGIC = b"LARDERSH"
 _HEADER = Struct("<8sIIQQQH")
@@ -191,7 +191,7 @@ class NamedFile:
         header = Header(pid, started, before.identity, before.nbytes, before.name)
         named = cls(file, header, folder)
         if named._is_lost():
-            raise CannotName(f"{named._path} and its spare name were removed: new clients could not open it")
+            raise CannotName(f"{named._path} and its backup name were removed: new clients could not open it")
         try:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(file.fd, header.packed(), header.nbytes)
@@ -206,7 +206,7 @@ class NamedFile:
 
     @property
     def paths(self) -> list[Path]:
-        """Return the name that clients open, and the spare name from which it is restored."""
+        """Return the name that clients open, and the backup name from which it is restored."""
         return [self._path, self._backup_name]
 
     @property
@@ -228,7 +228,7 @@ class NamedFile:
         """Restore a removed name. Return why new clients cannot open the file; empty if they can."""
         found = _inode_at(self._path)
         if found == self._inode:
-            with suppress(OSError):  # the file is usable without a spare name
+            with suppress(OSError):  # the file is usable without a backup name
                 if _inode_at(self._backup_name) is None:
                     _link(self.file.fd, self._backup_name)
             return ""
@@ -244,7 +244,7 @@ class NamedFile:
                 f"then {then}"
             )
         if nameless:
-            return f"{self._path} and its spare name were removed; {restart}"
+            return f"{self._path} and its backup name were removed; {restart}"
         if not self.problem:
             self.problem = f"{self._path} was removed"
             self.on_problem(self.problem)

@@ -1,8 +1,8 @@
 """Allocate the pages of segments ahead of their first use.
 
 The first touch of memory costs several times a copy, because the kernel finds and clears a page at each fault. A worker
-thread therefore allocates pages in advance. It keeps spares ready, which are segments without a space: up to
-`ahead_bytes`, and never more than the pool's size allows. A new segment is made from a spare. Pages that a segment
+thread therefore allocates pages in advance. It prepares segments without a space: up to
+`ahead_bytes`, and never more than the pool's size allows. A new segment is made from a prepared one. Pages that it
 still lacks when a space gets it are allocated afterwards.
 """
 
@@ -42,14 +42,14 @@ class PrefaultTask:
 
     file: SharedFile
     segment: int = 0
-    """0 for a spare."""
+    """0 for a prepared segment."""
     done: int = 0
     """Bytes from the start of the file that are allocated."""
     pages: PageTaker | None = None
     busy: bool = False
-    """The thread is allocating a piece without the lock, and uses `pages`, or the file of a spare."""
+    """The thread is allocating a piece without the lock, and uses `pages`, or the file of a prepared segment."""
     gone: bool = False
-    """Given up while it was busy: the thread closes `pages` and, for a spare, the file."""
+    """Given up while it was busy: the thread closes `pages` and, for a prepared segment, the file."""
 
 
 class Prefault:
@@ -79,7 +79,7 @@ class Prefault:
         """Every segment that was submitted, by number."""
         self._prepared: list[PrefaultTask] = []
         self._cut: dict[int, PrefaultTask] = {}
-        """Spares that became segments and are not submitted yet, by fd."""
+        """Prepared files that became segments and are not submitted yet, by fd."""
         self._current: PrefaultTask | None = None
         self._stopping = False
         self._failing = False
@@ -92,13 +92,13 @@ class Prefault:
 
     @property
     def prefaulted_bytes(self) -> int:
-        """Bytes allocated ahead of use, of segments and spares."""
+        """Bytes allocated ahead of use, of segments and prepared files."""
         with self._changed:
             return sum(task.done for task in (*self._given.values(), *self._prepared))
 
     @property
     def prepared_bytes(self) -> int:
-        """Bytes allocated for spares."""
+        """Bytes allocated for prepared segments."""
         with self._changed:
             return sum(task.done for task in self._prepared)
 
@@ -113,7 +113,7 @@ class Prefault:
         return self._lock and not self._failing
 
     def make(self, name: str, nbytes: int) -> SharedFile:
-        """Return a segment's file, made from a spare if there is one. Raises MemoryError if the machine refuses."""
+        """Return a segment's file, made from a prepared one if possible. Raises MemoryError if the machine refuses."""
         with self._changed:
             prepared = max(self._prepared, key=lambda task: task.done, default=None)
             if prepared is not None and not self._leave(prepared):
@@ -209,7 +209,7 @@ class Prefault:
             task.file.close()
 
     def _drop_prepared(self, most_bytes: int) -> None:
-        """Release spares until they have at most this many bytes."""
+        """Release prepared segments until they have at most this many bytes."""
         while self._prepared and sum(task.file.nbytes for task in self._prepared) > most_bytes:
             prepared = min(self._prepared, key=lambda task: task.done)
             self._leave(prepared)
@@ -217,7 +217,7 @@ class Prefault:
             self._give_up(prepared)
 
     def _excess(self) -> PrefaultTask | None:
-        """Remove a spare that exceeds the memory to keep ready, and return it; None if there is none."""
+        """Remove a prepared segment that exceeds the memory to keep ready, and return it; None if there is none."""
         if sum(task.file.nbytes for task in self._prepared) <= self._ahead_bytes:
             return None
         prepared = min(self._prepared, key=lambda task: task.done)
@@ -233,7 +233,7 @@ class Prefault:
         return None
 
     def _lacking(self) -> int:
-        """Return the size of the next spare to make; 0 if there are enough."""
+        """Return the size of the next segment to prepare; 0 if there are enough."""
         ready = sum(task.file.nbytes for task in self._prepared)
         page = HUGE_BYTES if self._huge else PAGE_BYTES
         lacking = min(self._segment_bytes, self._ahead_bytes - ready, self._room() - ready) // page * page
@@ -310,8 +310,8 @@ class Prefault:
                 return
 
     def _map(self, task: PrefaultTask) -> None:
-        """Map the file, unless its pages are allocated by writing, which is possible only for a spare, because no other
-        process has its file."""
+        """Map the file, unless its pages are allocated by writing, which is possible only for a prepared segment,
+        because no other process has its file."""
         if task.pages is None and (task.segment or self._huge or self._lock):
             task.pages = PageTaker(task.file.fd, task.file.nbytes, lock=self._lock, offset=task.file.base)
 
@@ -325,7 +325,7 @@ class Prefault:
             task.pages = None
 
     def _failed(self, name: str, error: OSError, task: PrefaultTask | None = None) -> None:
-        """Handle a refusal of the machine: release the spare, and pause allocation for a while."""
+        """Handle a refusal of the machine: release the segment, and pause allocation for a while."""
         with self._changed:
             was_failing, self._failing = self._failing, True
             self._paused_until = time.monotonic() + RETRY_S

@@ -22,7 +22,7 @@ Bytes = tuple[int, int]
 
 @dataclass
 class BenchDevice:
-    """One GPU. Its work waits until it is told to go on."""
+    """One GPU. Its work waits until it is asked to go on."""
 
     bench: Bench
     capacity_bytes: int

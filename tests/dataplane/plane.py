@@ -226,7 +226,7 @@ class Manager:
 
 
 class RawEngine:
-    """A connection to the engine socket that sends whatever it is told to."""
+    """A connection to the engine socket that sends what a test gives it."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

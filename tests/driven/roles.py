@@ -24,8 +24,8 @@ LONGEST_LIFE_S = 0.004
 
 
 def dying_keys(number: int) -> list[bytes]:
-    """Return the keys that doomed engine `number` stores."""
-    return [sha256(f"doomed {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
+    """Return the keys that dead engine `number` stores."""
+    return [sha256(f"dead {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
 
 
 def tell(**message: Any) -> None:
@@ -125,7 +125,7 @@ class EnginesTurn:
 
 
 def engine(machine: Machine, arguments: dict[str, Any]) -> None:
-    """Does what it is told, by name."""
+    """Runs the command of that name."""
     turn = EnginesTurn(make(machine, arguments["socket"], arguments))
     tell(ready=True)
     for line in sys.stdin:

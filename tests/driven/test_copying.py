@@ -19,7 +19,7 @@ class Lane:
 
 
 class Bench:
-    """Copies on a loop that turns when it is told to."""
+    """Copies on a loop that turns when it is asked to."""
 
     def __init__(self) -> None:
         self.loop = Loop()

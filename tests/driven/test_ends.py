@@ -214,8 +214,8 @@ def cycles(
 ) -> None:
     """So many engines attach, register, store and die; then nothing is left of them, as it was before."""
     plane = make_plane(emulated, pool_bytes="4MiB", dataplane__segment_bytes="2MiB")
-    keeper = make_engine(emulated, plane)
-    keeper.register()
+    user = make_engine(emulated, plane)
+    user.register()
 
     def state() -> tuple[int, int, int]:
         return plane.open_fds(), threads(plane), emulated.runtime.memory_used(emulated.device)
@@ -284,7 +284,7 @@ def test_a_registration_that_is_answered_late_counts(
     store = engine.client.store_from(KEYS, OLD)
     assert plane.ask("stopped") == {"stopped": True}
     engine.client._link._drop("a test")
-    refused = wait_for(lambda: late(engine), "it attaches anew")
+    refused = wait_for(lambda: late(engine), "it attaches again")
     assert refused is Code.TIMEOUT
     plane.ask("resume")
     done(store)

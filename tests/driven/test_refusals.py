@@ -45,7 +45,7 @@ BLOCKS = np.arange(16, dtype=np.uint32).tobytes()
 
 
 class Raw:
-    """A connection that says whatever it is told to, beside a good registration."""
+    """A connection that says what a test gives it, beside a good registration."""
 
     def __init__(self, plane: DrivenPlane, engine: Engine) -> None:
         self.plane = plane

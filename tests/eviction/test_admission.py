@@ -18,7 +18,7 @@ def _pressed(now: float = 1000.0) -> Admission:
     return gate
 
 
-def test_without_victims_everything_is_let_in():
+def test_without_victims_every_key_is_admitted():
     gate = Admission(IDLE_S)
     assert all(gate.admits(key, 100, 5.0) for key in range(50))
     assert not gate.closed(5.0)
@@ -26,7 +26,7 @@ def test_without_victims_everything_is_let_in():
     assert (gate.admitted, gate.declined) == (50, 0)
 
 
-def test_under_pressure_a_key_is_let_in_when_it_was_seen_before():
+def test_under_pressure_a_known_key_is_admitted():
     gate = _pressed()
     assert gate.closed(1000.0)
     assert [gate.admits(key, 100, 1000.0) for key in (1, 2, 1, 3, 2)] == [False, False, True, False, True]

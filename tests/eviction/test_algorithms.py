@@ -50,7 +50,7 @@ def _touch(policy: EvictionPolicy, numbers: Iterable[int], now: float = 0.0) -> 
 
 
 def _hot_set_survives(policy: EvictionPolicy, capacity: int, hot: Sequence[int], scan: int) -> float:
-    """The share of a hot set, used twice, that is still there after `scan` keys that nobody asks for again."""
+    """The share of a hot set, used twice, that is still there after `scan` keys that are requested once."""
     cache = Simulator(policy, capacity)
     clock = count(1)
     for key in [*range(1000, 1000 + capacity - len(hot)), *hot, *hot, *hot]:

@@ -1,6 +1,6 @@
 """Machines of a fleet on one machine: a network namespace for each, and a cable (veth) to it that can be cut.
 
-Several runs may share a machine: each takes a slot of its own, with names and addresses that nobody else has, and what
+Several runs may share a machine: each takes a slot of its own, with names and addresses of its own, and what
 a run that was killed left in its slot is removed by the next one that takes it.
 """
 

@@ -21,7 +21,7 @@ def key_pair() -> NodeKeyPair:
 
 
 class UnknownNode:
-    """Asks under a name, with a key and an address of its own: who fails too often is told apart by its address."""
+    """Asks under a name, with a key and an address of its own: who fails too often is distinguished by its address."""
 
     _count = itertools.count()
 

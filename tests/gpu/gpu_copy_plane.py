@@ -1,5 +1,5 @@
 """A data plane of a test's own process whose blocks have GPU copies, or what it says are some: it shows and lists them
-as it is told to. The bytes in its pool are other ones, so that a load tells where it read.
+as it is asked to. The bytes in its pool are other ones, so that a load tells where it read.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class TestFailures:
         emulated_engine.machine.emulator.fail(operation)
         load = emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW)
         assert not load.finish()
-        wait_for(lambda: plane.describe().engines[0].leased_blocks == 0, "the lease is let go")
+        wait_for(lambda: plane.describe().engines[0].leased_blocks == 0, "the lease is released")
         assert emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW).finish()
         assert emulated_engine.holds(content, OLD, NEW)
 
@@ -261,7 +261,7 @@ class TestFailures:
         plane.start()
         wait_for(
             lambda: emulated_engine.client.lookup(KEYS) == 0 and emulated_engine.client.connected,
-            "it attaches anew",
+            "it attaches again",
         )
         content = emulated_engine.fill(3)
         assert emulated_engine.store() == 3

@@ -351,7 +351,7 @@ def test_two_caches_of_one_client_share_open_extents(
     assert len(plane.gpu_copy_requests) == 2
     engine.cache.close()
     assert engine.opened() == 0
-    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
 def test_a_client_that_detaches_has_nothing_open(
@@ -412,7 +412,7 @@ def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(
     plane.list_extents()
     assert engine.load() == (True, 0)
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
     assert engine.load() == (True, 0)
     assert len(plane.gpu_copy_requests) == 3
 
@@ -438,7 +438,7 @@ def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(
     wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
     assert engine.holds(content, OLD, NEW[:16] + NEW[16:32] + NEW[32:]) or engine.poisoned(OLD[:16])
-    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
 def test_found_extents_are_requested_together_and_once(
@@ -560,13 +560,13 @@ def test_closed_extents_are_reported_again_after_a_refusal(
         engine.load()
         return "GPU copies are refused" in caplog.text
 
-    wait_for(refused, "it is told, and refused")
+    wait_for(refused, "it is reported, and refused")
     assert plane.gpu_copy_requests[-1].closed == [5]
     plane.refusal = None
     request_count = len(plane.gpu_copy_requests)
     later(monkeypatch)
     engine.load()
-    wait_for(lambda: len(plane.gpu_copy_requests) > request_count, "it is told again")
+    wait_for(lambda: len(plane.gpu_copy_requests) > request_count, "it is reported again")
     assert plane.gpu_copy_requests[-1].closed == [5]
 
 
@@ -577,7 +577,7 @@ def test_a_data_plane_lost_during_the_request_is_not_retried_at_once(
     engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     engine.client._link._drop("a test")
-    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
+    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches again")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
     assert len(plane.gpu_copy_requests) == 1
     later(monkeypatch)
@@ -642,8 +642,8 @@ def test_a_wrong_table_is_a_fault_and_a_miss(
     open_files = len(os.listdir("/proc/self/fd"))
     engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
-    wait_for(engine.has_reported_a_fault, "the fault is told")
-    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
+    wait_for(engine.has_reported_a_fault, "the fault is reported")
+    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches again")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
     assert engine.poisoned(NEW[:16])
     assert engine.heard.count("fault") == 1  # the rest of the cache goes on
@@ -685,9 +685,9 @@ def test_wrong_grants_are_a_fault_and_the_pool_is_read(
     plane.change = wrong
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
-    wait_for(engine.has_reported_a_fault, "the fault is told")
+    wait_for(engine.has_reported_a_fault, "the fault is reported")
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: engine.client.lookup(KEYS[:3]) and engine.client.connected, "it attaches anew")
+    wait_for(lambda: engine.client.lookup(KEYS[:3]) and engine.client.connected, "it attaches again")
     assert engine.load() == (True, 0)
 
 
@@ -701,7 +701,7 @@ def test_a_gpu_copy_beyond_its_extent_is_a_fault_and_the_pool_is_read(
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     # Another thread may have the client at that moment: then the next load tells.
-    wait_for(lambda: "fault" in engine.heard or not engine.load(), "the fault is told")
+    wait_for(lambda: "fault" in engine.heard or not engine.load(), "the fault is reported")
     wait_for(lambda: engine.opened() == 0, "it is closed")
 
 
@@ -732,7 +732,7 @@ def test_another_data_plane_gets_a_new_request_and_extents_of_the_first_are_clos
     second = make_plane()
     engine.client._link._path = second.socket
     engine.client._link._drop("it is gone")
-    wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
+    wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches again")
     other = engine.cache.load(engine.client.acquire(KEYS), [])
     assert engine.opened() == 1
     engine.machine.emulator.pace.resume()

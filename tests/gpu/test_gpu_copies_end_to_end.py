@@ -29,7 +29,7 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def make_plane(socket_dir: Path) -> Iterator[MakePlane]:
-    """Data planes with room for GPU copies, in one folder; their books are in order at the end."""
+    """Data planes with room for GPU copies, in one folder; their accounts are consistent at the end."""
     made: list[DrivenPlane] = []
 
     def new(machine: Machine, **settings: str) -> DrivenPlane:
@@ -203,7 +203,7 @@ def test_a_node_without_room_for_gpu_copies_reports_it_once_and_serves_from_the_
     assert len(stats.engines) == 1
 
 
-class TestTheEndOfSomebody:
+class TestEnds:
     def test_an_engine_killed_during_a_load_holds_its_gpu_copies_until_it_is_gone(
         self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
     ) -> None:
@@ -215,7 +215,7 @@ class TestTheEndOfSomebody:
         dying = start(plane)
         gpu_copies(plane, 3)
         dying.ask(do="load_gpu_copies", chunks=3, blocks=NEW)
-        assert dying.ask(do="stop_amid_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
+        assert dying.ask(do="stop_during_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
         pin(plane, generation=2)
         stats = gpu_copies(plane, 0)
         assert pool_of(stats).leaving_bytes  # its lease keeps them
@@ -254,7 +254,7 @@ class TestTheEndOfSomebody:
         assert engine.load(KEYS, NEW) == (True, 0)
         assert engine.poisoned(NEW)
         second = make_plane(emulated)
-        wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
+        wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches again")
         content = engine.fill(3)
         assert engine.store(KEYS, OLD) == 3
         wait_for(lambda: engine.opened() == 0, "the copies of the first one are closed")

@@ -104,7 +104,7 @@ def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
     assert load.gpu_copies == 0
     stream.close()
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
 def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
@@ -158,7 +158,7 @@ def test_an_extent_withdrawn_while_it_is_opened_is_closed_and_reported_once(
     assert engine.load() == (True, 0)
     assert [each.closed for each in plane.gpu_copy_requests] == [[], []]
     may_open.set()
-    wait_for(lambda: [each.closed for each in plane.gpu_copy_requests] == [[], [], [5]], "it is told")
+    wait_for(lambda: [each.closed for each in plane.gpu_copy_requests] == [[], [], [5]], "it is reported")
     assert engine.opened() == 0
 
 
@@ -220,7 +220,9 @@ def test_an_unanswered_request_is_repeated_and_its_late_answer_is_accepted(
     assert engine.holds(content, OLD, NEW)
     assert engine.heard == ["attached"]
     give_up(plane)
-    wait_for(lambda: engine.load() == (True, 0) and plane.gpu_copy_requests[-1].closed == [5], "it is told")
+    wait_for(
+        lambda: engine.load() == (True, 0) and plane.gpu_copy_requests[-1].closed == [5], "it is reported"
+    )
     assert engine.opened() == 0
 
 
@@ -240,4 +242,4 @@ def test_a_load_that_cannot_begin_releases_its_leases(
     give_up(plane)
     assert engine.load() == (True, 0)
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")

@@ -81,7 +81,7 @@ def scribble_header(path: str, seed: int) -> None:
 
 
 def scribble_counters(path: str, seed: int) -> None:
-    """Counters of a quarter of all blocks up, anew all the time."""
+    """Counters of a quarter of all blocks up, again and again."""
 
     def harm(attachment: Attachment, rng: np.random.Generator) -> None:
         counters = attachment.area.counters

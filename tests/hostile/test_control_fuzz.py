@@ -158,4 +158,4 @@ def test_every_control_message_is_answered_and_accounts_stay_consistent(
             manager.receive()
         else:  # the one that has no answer: bodies of which more are to come
             assert msgspec.msgpack.decode(message)["op"] == "bodies"
-    plane.describe()  # audits the books
+    plane.describe()  # audits the accounts

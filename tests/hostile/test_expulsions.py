@@ -160,7 +160,8 @@ def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmit
         full._link.tell = events.append
         assert len(full.acquire(chain)) == 0, "the memory is there, and nothing of it is held"
         wait_for(
-            lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events), "it is told"
+            lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events),
+            "it is reported",
         )
         assert {each.fields["code"] for each in events if each.name == "refused"} == {Code.EXPELLED}
         assert isinstance(manager.ask(Expel("n", stats.engines[0].client, on=False)), Expelled)

@@ -1,4 +1,4 @@
-"""Whatever one engine does, the others go on, and the node's books stay right. What it holds is shown."""
+"""Whatever one engine does, the others go on, and the node's accounts stay consistent. What it holds is shown."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, 
         stored, seen = work(plane, TURNS)
         assert stored > TURNS // 2
         assert seen > TURNS
-        plane.describe()  # audits the books
+        plane.describe()  # audits the accounts
     stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
     assert (stats.pool.quarantined_bytes, stats.pool.reserved_bytes) == (0, 0)
     assert stats.totals.corrupt_blocks == 0
@@ -132,7 +132,7 @@ def test_a_hung_writer_is_quarantined_and_harmless_when_it_continues(
         stored, _ = work(plane)
         assert stored > 0
         hanger.send_signal(signal.SIGCONT)
-        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 0, "it woke up and let go")
+        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 0, "it continued and released")
         assert hanger.poll() is None
         stored, seen = work(plane)
         assert seen > 0
@@ -206,7 +206,7 @@ def test_a_thousand_detaches_cost_nothing(plane: Plane) -> None:
     for _ in range(1000):
         with connect(plane) as client:
             assert client.connected
-    stats = plane.wait_stats(lambda stats: not stats.engines, "all said goodbye")
+    stats = plane.wait_stats(lambda stats: not stats.engines, "all detached")
     assert stats.pool.used_bytes == 0
     wait_for(lambda: plane.open_fds() <= before + 2, "their descriptors are closed")
 

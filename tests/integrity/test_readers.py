@@ -47,7 +47,7 @@ def test_a_corrupt_block_is_a_miss_an_event_and_a_counter_and_its_neighbours_sta
         for at in (6, 7):
             with reader.acquire(chain[at : at + 1]) as lease:
                 assert bytes(lease.view(0)) == contents(chain, PAGE)[at]
-        assert store(writer, chain) == 1, "it can be stored anew"
+        assert store(writer, chain) == 1, "it can be stored again"
         with reader.acquire(chain) as lease:
             assert len(lease) == 8
             assert bytes(lease.view(5)) == contents(chain, PAGE)[5]

@@ -14,7 +14,7 @@ from tests.lmcache.gateway import Gateway
 
 @pytest.fixture
 def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
-    """Gateways with these options; the books of each are in order at the end."""
+    """Gateways with these options; the accounts of each are consistent at the end."""
     made: list[Gateway] = []
 
     def new(**options: Any) -> Gateway:

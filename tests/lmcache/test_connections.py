@@ -76,7 +76,7 @@ def test_many_clients_come_and_go(gateway: Gateway) -> None:
             with gateway.client() as client:
                 assert client.lookup(prompt(1), f"r{at}") == 1
     gateway.until(lambda: len(gateway.server.connections) == 0, "they are forgotten")
-    gateway.until(lambda: gateway.leased() == 0, "what they held is let go")
+    gateway.until(lambda: gateway.leased() == 0, "what they held is released")
     assert schedulers(gateway) == 0
 
 
@@ -104,7 +104,7 @@ class TestWhatHoldersKeep:
             gateway.until(lambda: gateway.holder.descriptors, "it is kept before it says anything")
             assert client.ask("noop") == "OK"
             assert gateway.holder.calls == ["listener made", "connection made"]
-        gateway.until(lambda: not gateway.holder.descriptors, "it is let go")
+        gateway.until(lambda: not gateway.holder.descriptors, "it is released")
 
     def test_the_bytes_of_a_request_stay_in_the_kernel_until_it_is_answered(
         self, gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +182,7 @@ def test_sockets_without_a_next_data_plane_are_closed(gateway: Gateway) -> None:
         client.wait_lost()
 
 
-class TestPeersThatHangUp:
+class TestPeersThatDisconnect:
     """The kernel tells once that there is an end, however much came before it."""
 
     def connect(self, gateway: Gateway, receives_bytes: int = 1 << 17) -> socket.socket:
@@ -202,7 +202,7 @@ class TestPeersThatHangUp:
     def test_connections_are_forgotten_after_any_last_message(self, gateway: Gateway, last: bytes) -> None:
         with self.connect(gateway) as peer:
             peer.sendall(last)
-        gateway.until(lambda: not gateway.holder.descriptors, "it is let go")
+        gateway.until(lambda: not gateway.holder.descriptors, "it is released")
         gateway.until(lambda: not gateway.server.connections._by_fd, "it is forgotten")
         assert gateway.server.connections._taken_bytes == 0
 

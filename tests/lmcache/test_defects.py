@@ -73,7 +73,7 @@ def test_d1_every_failure_is_answered(client: Client) -> None:
         assert client.ask(operation, *arguments) == answer, operation
 
 
-class TestD2BytesThatNobodyWroteNeverBecomeCache:
+class TestD2UnwrittenBytesNeverBecomeCache:
     def test_when_the_worker_unregisters(self, plane: Plane, client: Client) -> None:
         with mapped(client.register()) as segment:
             # Tenant A's bytes, which are then cleared: what lies there is stale.
@@ -163,7 +163,7 @@ class TestD6QuotasHoldForWhatClientsCache:
             with plane.manager() as manager:
                 assert isinstance(manager.push(make.quotas({"small": 2 * CHUNK_BYTES})), Ack)
             wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
-            wait_for(plane.standby_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a standby waits", 60)
             plane.kill_plane()
             assert client.store(prompt(8), cache_salt="small") is False
             (tenant,) = [each for each in plane.describe().tenants if each.tenant == "small"]

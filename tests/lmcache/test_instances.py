@@ -227,7 +227,7 @@ class TestSilence:
         one.ask("ping", 1)
         assert two.lookup(prompt(2)) == 0
 
-    def test_an_unregistered_worker_is_asked_to_register_once(self, client: Client) -> None:
+    def test_an_unregistered_worker_is_invited_to_register_once(self, client: Client) -> None:
         # Its client takes that for a server that is not well, and registers when it is well again.
         for instance in (0, -1, 2**64 - 1, 12_345):
             assert [client.ask("ping", instance) for _ in range(3)] == [False, True, True]

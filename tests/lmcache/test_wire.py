@@ -1,4 +1,4 @@
-"""Frames: what goes over the wire, byte for byte, and how operations are told apart."""
+"""Frames: what goes over the wire, byte for byte, and how operations are distinguished."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SIZE = 4 * make.MIB
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """One that nobody else has; nothing of it is left."""
+    """One of its own; nothing of it is left."""
     chosen = shm_name(os.getpid())
     yield chosen
     path_of(chosen).unlink(missing_ok=True)
@@ -278,7 +278,7 @@ def test_without_any_name_the_memory_stays_and_the_remedy_is_logged(named: Named
     backup_name_of(name).unlink()
     path_of(name).unlink()
     named.look()
-    assert "and its spare name were removed" in named.problem
+    assert "and its backup name were removed" in named.problem
     assert f"restart the data plane (process {os.getpid()})" in named.problem
     assert not path_of(name).exists()
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
@@ -293,12 +293,12 @@ def test_another_file_under_the_name_is_never_touched_and_is_reported(
     named: NamedFile, name: str, what: str, has_backup_name: bool, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
-    target.write_bytes(b"a stranger's")
+    target.write_bytes(b"foreign")
     path_of(name).unlink()
     if not has_backup_name:
         backup_name_of(name).unlink()
     if what == "file":
-        path_of(name).write_bytes(b"a stranger's")
+        path_of(name).write_bytes(b"foreign")
     elif what == "larders":  # even what looks like a file that a dead data plane left
         path_of(name).write_bytes(bytes(4096) + Header(1, 1, 1, 4096, PREFIX + name).packed().ljust(4096))
     elif what == "link":
@@ -315,7 +315,7 @@ def test_another_file_under_the_name_is_never_touched_and_is_reported(
     assert after.problem == named.problem, "what is cached is kept for workers that map it"
     after.close()
     assert os.path.samestat(before, path_of(name).lstat())
-    assert target.read_bytes() == b"a stranger's"
+    assert target.read_bytes() == b"foreign"
     path_of(name).rmdir() if what == "folder" else path_of(name).unlink()
     named.look()
     assert named.present is has_backup_name
@@ -457,7 +457,7 @@ def test_a_full_file_system_refuses_a_segment_and_takes_nothing_for_it(tmp_path:
         check=False,
     )
     if "unshare" in done.stderr or "mount" in done.stderr:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not permit mounts")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"4194304 bytes of {tmp_path}/{PREFIX}full: No space left on device",

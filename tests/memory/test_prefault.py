@@ -55,7 +55,7 @@ def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> N
 
 
 def test_the_thread_never_writes_to_the_file_of_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread may choose the same spare again while `make` waits for the end of its piece."""
+    """The thread may choose the same segment again while `make` waits for the end of its piece."""
     writing, go, chosen, made, left = (threading.Event() for _ in range(5))
     written: list[int] = []
     take = Prefault._take

@@ -36,4 +36,4 @@ def test_a_refusal_means_no_room_with_any_leases_pins_and_reservations(mix: str,
     assert traffic.bench.apply(snapshot, bodies) == []
     for space in range(2):
         stored = traffic.engines[0].store([make.key(("last", space))], SIZES[mix][-1], space=space)
-        assert stored.written == 1, "once everybody let go, everything fits again"
+        assert stored.written == 1, "once every lease ended, everything fits again"

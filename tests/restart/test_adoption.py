@@ -198,7 +198,7 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
     plane.start()
     (line,) = plane.wait_logged("memory.not_adopted")
     assert reason in line["reason"], line
-    wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches anew")
+    wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches again")
     assert store(client, make.keys(5)) == 5
     assert read(client, make.keys(5)) == 5
     assert plane.describe().adopted_blocks == 0
@@ -210,14 +210,24 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
         ("index", H_VERSION, 1, "index memory has layout 1, expected 2"),
         ("index", H_MAGIC, 7, "not index memory"),
         ("index", H_BUCKETS, 3, "corrupted header"),
-        ("books", 1, 1, "the books have layout 1, expected 2"),
+        ("books", 1, 1, "the recovery table has layout 1, expected 2"),
         ("books", 3, 5, "belong to different memory"),
         *(
-            ("books", word, 2**64 - 1, f"word {word} of the books is {2**64 - 1}, expected less than ")
+            (
+                "books",
+                word,
+                2**64 - 1,
+                f"word {word} of the recovery table is {2**64 - 1}, expected less than ",
+            )
             for word in (B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY)
         ),
         *(
-            ("books", PAGE // 8 + word, 2**64 - 1, f"a row of the books has {2**64 - 1} in word {word}")
+            (
+                "books",
+                PAGE // 8 + word,
+                2**64 - 1,
+                f"a row of the recovery table has {2**64 - 1} in word {word}",
+            )
             for word in (ROW_USED, ROW_HITS, ROW_RESERVATION)
         ),
         ("names", 1, 9, "the journal has layout 9, expected 2"),
@@ -316,7 +326,7 @@ def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
         wait_for(lambda: not connected(client), "the loss is noticed")
         assert requests.peek(plane.folder) == []
         plane.start()
-        wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches anew")
+        wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches again")
         start = plane.describe().start
         assert (start.kind, start.released, start.lost_blocks) == ("cold", True, 5)
 

@@ -32,7 +32,7 @@ def bench() -> tuple[KillBench, BenchEngine]:
 
 
 def restore(image: Image) -> KillBench:
-    """The next data plane; whatever the cut, its books are in order and what readers had they still have."""
+    """The next data plane; whatever the cut, its accounts are consistent and what readers had they still have."""
     after = KillBench(image, capacity_bytes=CAPACITY)
     assert after.faults() == []
     controls = image.state()

@@ -286,7 +286,7 @@ def test_blocks_of_lmcache_clients_survive_a_stop_and_a_start(socket_dir: Path) 
         assert released is not None
         assert released.blocks == 3
         assert not (SHM / name).exists(), "the name goes with the memory"
-        assert [path.name for path in SHM.iterdir() if path.name.endswith(name)] == [], "the spare name too"
+        assert [path.name for path in SHM.iterdir() if path.name.endswith(name)] == [], "the backup name too"
 
 
 def test_a_kill_keeps_the_connections_of_lmcache_clients(make_plane: Callable[..., Relay]) -> None:

@@ -30,7 +30,7 @@ from tests.sizes import size
 KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 4)))
 ENGINES = 4
 BACK_S = 1.0
-"""For the median of the kills that met a spare process; asserted by `make kills`, which has the machine for itself."""
+"""For the median of the kills that had a standby; asserted by `make kills`, which has the machine for itself."""
 TIMED = "LARDER_TEST_KILLS" in os.environ
 
 
@@ -93,7 +93,7 @@ def kill_once(plane: Supervised, client: Client, number: int, chance: random.Ran
     after = back_after(client, killed, number)
     plane.describe()  # asserts that the audit finds nothing
     wait_for(lambda: plane.plane_pid != dead, "the supervisor tells of the new process")
-    wait_for(lambda: len(plane.logged("memory.adopted")) > adopted, "the adoption is told")
+    wait_for(lambda: len(plane.logged("memory.adopted")) > adopted, "the adoption is logged")
     line = plane.logged("memory.adopted")[-1]
     if left is not None:
         assert line["blocks"] == left, "every READY block is there"
@@ -118,7 +118,7 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
         for number in range(KILLS):
             has_standby = number % 2 == 0
             if has_standby:
-                wait_for(plane.standby_waits, "a spare process waits")
+                wait_for(plane.standby_waits, "a standby waits")
             time.sleep(chance.random() * 0.3)
             after, whole = kill_once(plane, client, number, chance)
             times[has_standby].append(after)
@@ -132,7 +132,7 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
         assert stats.armed, "quotas are in force from the first moment"
         for has_standby, found in times.items():
             which = "with" if has_standby else "perhaps without"
-            print(f"back {which} a spare: median {np.median(found):.3f} s, worst {max(found):.3f} s")
+            print(f"back {which} a standby: median {np.median(found):.3f} s, worst {max(found):.3f} s")
         print(f"{counted} of {KILLS} could be counted")
         print(json.dumps(seen))
     assert [each["own_misses"] for each in seen] == [0] * ENGINES

@@ -76,7 +76,7 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
         adopted = plane.logged("memory.adopted")
         assert [each["quarantined_blocks"] >= 0 for each in adopted] == [True] * RESTARTS
         assert plane.logged("memory.not_adopted") == []
-        assert plane.logged("memory.kept") == [], "its holder is there: no keeper is needed"
+        assert plane.logged("memory.kept") == [], "its holder is there: no other holder is needed"
         print(f"no reservation was served for: {[round(each, 3) for each in away]} s")
     assert [each["own_misses"] for each in counts] == [0] * ENGINES
     assert [each["wrong_blocks"] for each in counts] == [0] * ENGINES

@@ -52,7 +52,7 @@ class OpenReservation:
     keys: bytes = b""
     """The request's keys, packed."""
     timestamp: int = 0
-    """Stamp of its blocks."""
+    """Timestamp of its blocks."""
     from_tier: bool = False
     """Whether its blocks are loaded from a tier: they are not new, and count neither as stored nor for the trace."""
     invalid: bool = False

@@ -1,7 +1,7 @@
 """Remembered refusals: a failed search of a large pool is not repeated while nothing has changed.
 
 A request that was refused for lack of room may succeed after a slot or segment was given back, a block became
-evictable, or the bytes that an account may lose changed; each of these changes a stamp. Leases end without
+evictable, or the bytes that an account may lose changed; each of these changes the version. Leases end without
 notification, so their counters are read instead: a refusal stands only if the blocks that were leased or spared then
 still are.
 """

@@ -67,7 +67,9 @@ class RecoveryTable:
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int) -> None:
         words = np.frombuffer(buffer, np.uint64)
         if len(words) * 8 < recovery_table_bytes(max_blocks):
-            raise LayoutError(f"books of {max_blocks} blocks need {recovery_table_bytes(max_blocks)} bytes")
+            raise LayoutError(
+                f"a recovery table of {max_blocks} blocks need {recovery_table_bytes(max_blocks)} bytes"
+            )
         first = PAGE // 8
         self.max_blocks = max_blocks
         self.header: U64 = words[:first]
@@ -90,23 +92,25 @@ class RecoveryTable:
         version."""
         header = np.frombuffer(buffer, np.uint64, min(PAGE // 8, len(buffer) // 8))
         if len(header) < PAGE // 8 or int(header[B_MAGIC]) != RECOVERY_TABLE_MAGIC:
-            raise LayoutError("not the books of a Larder data plane")
+            raise LayoutError("not the recovery table of a Larder data plane")
         if int(header[B_VERSION]) != LAYOUT_VERSION:
-            raise LayoutError(f"the books have layout {int(header[B_VERSION])}, expected {LAYOUT_VERSION}")
+            raise LayoutError(
+                f"the recovery table has layout {int(header[B_VERSION])}, expected {LAYOUT_VERSION}"
+            )
         max_blocks = int(header[B_MAX_BLOCKS])
         if not 1 <= max_blocks <= MAX_BLOCKS:
-            raise LayoutError("the books have a corrupted header")
+            raise LayoutError("the recovery table has a corrupted header")
         table = cls(buffer, max_blocks)
         for word, limit in _LIMITS.items():
             if table.highest(word) >= limit:
                 raise LayoutError(
-                    f"word {word} of the books is {table.highest(word)}, expected less than {limit}"
+                    f"word {word} of the recovery table is {table.highest(word)}, expected less than {limit}"
                 )
         for word in (ROW_USED, ROW_HITS, ROW_RESERVATION):
             highest = int(table.rows[:, word].max())
             if highest >= MAX_VALUE:
                 raise LayoutError(
-                    f"a row of the books has {highest} in word {word}, expected less than {MAX_VALUE}"
+                    f"a row of the recovery table has {highest} in word {word}, expected less than {MAX_VALUE}"
                 )
         table._clock = int(table.rows[:, ROW_USED].max())
         return table

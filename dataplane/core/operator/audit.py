@@ -64,10 +64,10 @@ def _order(pool: Pool, blocks: list[Block]) -> list[str]:
     if misplaced:
         faults.append(f"{misplaced} blocks are on the shelf of another account")
     if any(block.entry is not None for block in pool.dead):
-        faults.append("a doomed block is in the index")
+        faults.append("a dead block is in the index")
     noted = (*pool.dead, *pool.pins.marked, *pool.pins.guaranteed, *pool.hints.hinted)
     if any(pool.table.blocks.get(block.number) is not block for block in noted):
-        faults.append("a block that is gone is doomed, pinned or hinted")
+        faults.append("a block that is gone is dead, pinned or hinted")
     return faults
 
 

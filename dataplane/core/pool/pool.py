@@ -37,7 +37,7 @@ MAX_SPACES_SHOWN = 1000
 EVICTION_REASONS = ("room", "limit", "index", "watermark", "invalidated", "corrupt", "hint", "moved")
 USED_AT, TIMESTAMP = attrgetter("used_at"), attrgetter("timestamp")
 MAX_REAPED = 4096
-"""Maximum number of doomed blocks whose leases one call of `reap` checks."""
+"""Maximum number of dead blocks whose leases one call of `reap` checks."""
 
 
 class TierListener(Protocol):
@@ -282,7 +282,7 @@ class Pool:
         self.emit(BlocksEvicted(now, shown(tenant.salt), reason, blocks, nbytes))
 
     def mark_dead(self, blocks: Iterable[Block], reason: str = "invalidated") -> int:
-        """Remove READY blocks from the index and doom them; `reap` frees them when no lease holds them. Return the
+        """Remove READY blocks from the index and mark them dead; `reap` frees them when no lease holds them. Return the
         number of blocks."""
         gone = list(blocks)
         for block in gone:
@@ -297,7 +297,7 @@ class Pool:
         return len(gone)
 
     def reap(self, now: float) -> int:
-        """Free doomed blocks that no lease holds and return their number."""
+        """Free dead blocks that no lease holds and return their number."""
         if not self.dead:
             self.sweeps.rest()
             return 0

@@ -3,7 +3,7 @@
 An invalidation finds the covered blocks at once in the descriptors' rows and marks them: their COLD_STORED_AT becomes
 0. One entry in the index header tells readers to check the marks (see `protocol.layout`), so all covered blocks are
 misses for all readers from that moment, however many there are. The sweep then removes them from the index, least
-recently used first. A block that a lease still holds is doomed: it is out of the index and is freed when the lease
+recently used first. A block that a lease still holds is dead: it is out of the index and is freed when the lease
 ends. The header entry is cleared when no marked block is left.
 
 A sweep of a prefix also covers the blocks stored behind its last key, along the chains from parent to child. Blocks
@@ -75,7 +75,7 @@ class SweepStart:
 
     sweep: int
     before: int
-    """Stamp in ns; the sweep covers blocks that were reserved with a smaller one."""
+    """Timestamp in ns; the sweep covers blocks that were reserved with a smaller one."""
     numbers: I64
     """Descriptors of the covered blocks."""
     bytes: int
@@ -104,23 +104,23 @@ class Sweeps:
         self._dead = dead
         """Blocks that are out of the index and are freed when no lease holds them."""
         self._demoting: U64 = np.zeros(memory.max_blocks, np.uint64)
-        """For each descriptor in the queue of a demotion, the stamp that its block must be below; 0 for others."""
+        """For each descriptor in the queue of a demotion, the timestamp that its block must be below; 0 for others."""
         self.active: list[Sweep] = []
         self._ended: list[Sweep] = []
         self._marked = False
         """Whether the header has the entry that makes readers check the marks."""
         self._last = 0
         self._timestamp = 0
-        """The latest stamp, in ns."""
+        """The latest timestamp, in ns."""
 
     def timestamp(self, now: float) -> int:
-        """Return the stamp of a block that is reserved now, in ns, at least 1. Stamps never decrease, even if the clock
-        is set back."""
+        """Return the timestamp of a block that is reserved now, in ns, at least 1. It never decreases, even if the
+        clock is set back."""
         self._timestamp = max(self._timestamp, int(now * 1e9), 1)
         return self._timestamp
 
     def continue_after(self, timestamp: int) -> None:
-        """Continue after the highest stamp of the blocks that a previous data plane stored."""
+        """Continue after the highest timestamp of the blocks that a previous data plane stored."""
         self._timestamp = max(self._timestamp, timestamp + 1)
 
     def start(
@@ -200,7 +200,7 @@ class Sweeps:
         return ended
 
     def rest(self) -> None:
-        """Clear the header entry, unless an invalidation is active. Call this when no doomed block is left; readers
+        """Clear the header entry, unless an invalidation is active. Call this when no dead block is left; readers
         then need not check marks."""
         if self._marked and not any(sweep.kind == "invalidate" for sweep in self.active):
             self._marked = False
@@ -278,7 +278,7 @@ class Sweeps:
             header[H_INVALID_COUNT] = 1
 
     def stats(self, leased: int) -> list[SweepStats]:
-        """Return the statistics of active sweeps; the first one carries the count of leased doomed blocks."""
+        """Return the statistics of active sweeps; the first one carries the count of leased dead blocks."""
         return [
             SweepStats(sweep.number, sweep.kind, sweep.blocks, leased if at == 0 else 0)
             for at, sweep in enumerate(self.active)

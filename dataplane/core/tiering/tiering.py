@@ -173,7 +173,7 @@ class Tiering:
     def restoring(self, tier: TierState, retained: Sequence[StoredBlock], now: float) -> Iterator[None]:
         """Add blocks that a tier holds, oldest first, some in each step.
 
-        The pool continues with a higher stamp than all of them.
+        The pool continues with a higher timestamp than all of them.
         """
         if retained:
             self._pool.sweeps.continue_after(retained[-1].sequence)

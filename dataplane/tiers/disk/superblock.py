@@ -40,7 +40,7 @@ class DirectoryLock:
     """The exclusive use of a directory. It ends with the process."""
 
     def __init__(self, directory: Path, owner: str) -> None:
-        """Lock the directory; `owner` is what other processes are told.
+        """Lock the directory; `owner` is what other processes read.
 
         Raises TierError if another process uses the directory or if it holds something else, OSError if the lock file
         cannot be opened.

@@ -73,7 +73,7 @@ def test_a_journal_has_room_for_one_longest_salt_per_block(
     assert salts(after) == {salt(number) for number in range(count)}
 
 
-def test_a_tenant_that_does_not_fit_is_refused_counted_and_let_in_when_others_go(
+def test_a_tenant_that_does_not_fit_is_refused_counted_and_admitted_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = bench(256, 64 << 10, monkeypatch)

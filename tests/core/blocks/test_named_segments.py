@@ -50,7 +50,7 @@ def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_seg
     assert traffic.bench.apply(snapshot, bodies) == []
     for at, (engines, position) in enumerate(traffic.homes):
         stored = engines[0].store([make.key(("last", at))], SIZES[mix][-1], space=position)
-        assert stored.written == 1, "once everybody let go, everything fits again"
+        assert stored.written == 1, "once every lease ended, everything fits again"
     assert traffic.bench.faults() == []
 
 

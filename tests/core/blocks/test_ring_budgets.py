@@ -1,4 +1,4 @@
-"""What one engine writes in its access ring keeps nobody waiting, and says nothing of spaces it did not attach."""
+"""What one engine writes in its access ring does not block, and says nothing of spaces it did not attach."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_clear_removes_everything_but_permanent_pins_by_default(*, permanent: bo
     assert len(bench.node.pool.table.blocks) == left
     assert bench.index.header[H_INVALID_COUNT] == 0
     assert engine.store(leased, PAGE, tenant="a").written == 4 - left
-    assert bench.pin("kept").guaranteed == 4, "the pin holds what is stored anew"
+    assert bench.pin("kept").guaranteed == 4, "the pin holds what is stored again"
     assert bench.faults() == []
 
 

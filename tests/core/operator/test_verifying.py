@@ -1,4 +1,4 @@
-"""Verification finds what is corrupt, drops it, and keeps nobody waiting."""
+"""Verification finds what is corrupt, drops it, and does not block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of a few blocks that everybody wants: after every step it is reckoned anew, from the descriptors in shared
+"""A pool of a few blocks that everybody wants: after every step it is computed again, from the descriptors in shared
 memory and the records alone, who might have lost what, and who might have been refused."""
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class SharesMachine(RuleBasedStateMachine):
         written, missing = outcomes.count(0), sum(outcome not in (254, 255) for outcome in outcomes)
         codes = [outcome for outcome in outcomes if outcome not in (0, 254, 255)]
         self.refused[tenant] += len(codes)
-        self.nobody_lost_within_its_floor(before, after, tenant)
+        self.no_loss_within_a_floor(before, after, tenant)
         self.limits_hold(before, after, tenant, chain, codes, written)
         self.paced(tenant, allowed, missing, written, codes)
         if Code.POOL_FULL in codes or Code.FRAGMENTED in codes:
@@ -241,7 +241,7 @@ class SharesMachine(RuleBasedStateMachine):
 
     # ---- what must hold after a step
 
-    def nobody_lost_within_its_floor(self, before: View, after: View, asking: str) -> None:
+    def no_loss_within_a_floor(self, before: View, after: View, asking: str) -> None:
         floors = self.floors()
         for row in before.lost(after):
             assert row.ready, "what is being written stays"

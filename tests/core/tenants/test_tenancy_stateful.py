@@ -142,7 +142,7 @@ class TenancyMachine(RuleBasedStateMachine):
         granted = engine.reserve(
             CHAINS[tenant][number], size, tenant=tenant, space=space, ttl_s=hint[0], pin_s=hint[1]
         )
-        self._nobody_lost(floors, guaranteed)
+        self._no_loss(floors, guaranteed)
         account = self.bench.node.pool.tenants.get(tenant)
         outcomes = granted.outcomes.tolist()
         if account.limit_bytes is not None and 0 in outcomes:
@@ -162,7 +162,7 @@ class TenancyMachine(RuleBasedStateMachine):
         else:
             self.open.append((engine, granted.reservation))
             self.written[engine.client, granted.reservation] = (tenant, space, CHAINS[tenant][number])
-        self._nobody_lost(floors, guaranteed)
+        self._no_loss(floors, guaranteed)
 
     @precondition(lambda self: self.open)
     @rule(pick=st.integers(0, 99), commits=st.booleans())
@@ -333,7 +333,7 @@ class TenancyMachine(RuleBasedStateMachine):
         self._stay(guaranteed)
         # A floor does not keep blocks that the tenant itself wants dropped.
         if not owed and hinted_out == self.bench.node.pool.evicted["hint"].blocks:
-            self._nobody_lost(floors, [])
+            self._no_loss(floors, [])
 
     # ---- what must hold
 
@@ -378,7 +378,7 @@ class TenancyMachine(RuleBasedStateMachine):
             assert all(tenant.effective_floor_bytes == tenant.floor_bytes for tenant in managed)
 
     @invariant()
-    def what_is_invalid_is_seen_by_nobody(self) -> None:
+    def invalid_blocks_are_not_readable(self) -> None:
         pool = self.bench.node.pool
         if self.bench.index.valid(*self._rows([])) is None and not pool.sweeps.active:
             assert not any(pool.sweeps.covers(block) for block in pool.table.blocks.values())
@@ -466,7 +466,7 @@ class TenancyMachine(RuleBasedStateMachine):
         pool = self.bench.node.pool
         return [block for block in pool.pins.guaranteed if not pool.sweeps.covers(block)]
 
-    def _nobody_lost(self, floors: dict[str, int], guaranteed: list[Block]) -> None:
+    def _no_loss(self, floors: dict[str, int], guaranteed: list[Block]) -> None:
         for salt, least in floors.items():
             assert self.bench.node.pool.tenants.get(salt).bytes >= least, salt
         self._stay(guaranteed)

@@ -154,7 +154,7 @@ def test_a_copy_that_failed_is_tried_again_and_one_without_room_is_not() -> None
     for _ in range(40):
         small.bench.pass_time(0.5)
         small.settle()
-    assert small.tiering.tiers[1].counters.refused == refused, "idle tiers refuse nothing anew"
+    assert small.tiering.tiers[1].counters.refused == refused, "idle tiers refuse nothing again"
 
 
 def test_an_engine_that_waits_for_a_load_delays_no_copy() -> None:

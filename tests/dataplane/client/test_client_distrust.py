@@ -324,7 +324,7 @@ def test_an_unusable_socket_is_reported_once(socket_dir: Path) -> None:
     events: list[ClientEvent] = []
     long = socket_dir / ("x" * 200)
     with attach(long, [make.space()], on_event=events.append) as client:
-        wait_for(lambda: client.lookup(KEYS) or events, "it is told")
+        wait_for(lambda: client.lookup(KEYS) or events, "it is reported")
         for _ in range(20):
             client.lookup(KEYS)
             time.sleep(0.01)
@@ -383,7 +383,7 @@ def test_blocks_beyond_their_segment_end_the_run(broken: Broken, location: dict[
             assert plane.area.counters[:4].tolist() == [0, 1, 0, 0]
         del lease
     assert not plane.area.counters.any()
-    assert engine.heard == ["attached", "fault"], "told once"
+    assert engine.heard == ["attached", "fault"], "reported once"
     assert len(engine.client.acquire(KEYS[1:2])) == 0
 
 

@@ -70,7 +70,7 @@ def test_after_kill_9_reads_continue_stores_are_refused_and_a_new_data_plane_is_
             assert bytes(again.view(1)) == contents(chain, PAGE)[1]
         assert client.reserve(make.keys(1, "new"), PAGE).refused == {Code.UNAVAILABLE: 1}
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches anew")
+        wait_for(lambda: connected(client), "the client attaches again")
         assert client.epoch not in (0, old)
         assert client.lookup(chain) == 0, "the new one starts cold"
         assert store(client, make.keys(2, "new")) == 2
@@ -111,7 +111,7 @@ def test_a_reservation_of_a_dead_data_plane_commits_nothing_in_the_next(plane: P
         plane.kill()
         wait_for(lambda: not connected(client), "the loss is noticed")
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches anew")
+        wait_for(lambda: connected(client), "the client attaches again")
         new = client.reserve(make.keys(2, "other"), PAGE)
         assert new.number == old.number, "the numbers mean other things now"
         old.view(0)[:] = b"x" * PAGE

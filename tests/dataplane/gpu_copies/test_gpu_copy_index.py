@@ -214,7 +214,7 @@ class TestExtents:
         assert len(table.header) >= R_EXTENTS + MAX_EXTENTS
 
 
-class TestWhoseTableItIs:
+class TestIdentityOfATable:
     def test_a_table_of_another_index_is_refused(self, table: GpuCopyIndex, buffer: bytearray) -> None:
         with pytest.raises(LayoutError, match="another index"):
             GpuCopyIndex.attach(buffer, MEMORY + 1)

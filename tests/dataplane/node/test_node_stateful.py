@@ -1,4 +1,4 @@
-"""Any sequence of what engines, operators and time can do leaves the node's books in order."""
+"""Any sequence of what engines, operators and time can do leaves the node's accounts consistent."""
 
 from __future__ import annotations
 

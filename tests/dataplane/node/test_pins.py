@@ -18,7 +18,7 @@ def bench_of(blocks: int = 64, budget: int = 16, **options: Any) -> tuple[Bench,
 
 
 def scan(engine: BenchEngine, blocks: int, name: object = "scan") -> None:
-    """Store many blocks that nobody asked for before."""
+    """Store many blocks that were not requested before."""
     for number in range(0, blocks, 8):
         engine.store(make.keys(8, (name, number)), PAGE)
 

@@ -81,7 +81,7 @@ def fuzzed(shared_plane: Plane) -> Iterator[Plane]:
     yield shared_plane
     assert shared_plane.alive, shared_plane.log()
     assert "Traceback" not in shared_plane.log()
-    shared_plane.describe()  # audits the books
+    shared_plane.describe()  # audits the accounts
 
 
 def survives(plane: Plane, datagrams: list[bytes], *, attach: bool) -> None:

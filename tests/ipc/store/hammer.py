@@ -87,7 +87,7 @@ def work(role: Role, handle: StoreHandle, progress: int) -> None:
         os.write(progress, b".")
 
 
-def main(kills: int, whom: str) -> None:
+def main(kills: int, role_of_victims: str) -> None:
     chance = random.Random(kills)
     store = ShmObjectStore.create(BUDGET_BYTES, max_objects=64, max_processes=16, timeout_s=WAIT_S)
     workers = [start(role, store.handle()) for role in ROLES]
@@ -96,7 +96,7 @@ def main(kills: int, whom: str) -> None:
         for _ in range(kills):
             for worker in workers:
                 worker.goes_on()
-            roles = {"reader", "writer"} if whom == "both" else {whom}
+            roles = {"reader", "writer"} if role_of_victims == "both" else {role_of_victims}
             for role in roles:
                 victim = chance.choice([worker for worker in workers if worker.role == role])
                 victim.kill()

@@ -18,7 +18,7 @@ from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
-LetGo = Callable[[int, Sequence[int]], None]
+ReleaseLeases = Callable[[int, Sequence[int]], None]
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class LookupSessions:
 
     def __init__(
         self,
-        release: LetGo,
+        release: ReleaseLeases,
         handed_over: dict[tuple[bytes, str], int] | None = None,
     ) -> None:
         """Create an empty set of sessions.

@@ -59,7 +59,7 @@ MESSAGE_S = 120.0
 """Time limit for the rest of a message of which a part was read."""
 _CHANGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 """Events of a connection. They are edge-triggered, so data that stays in the kernel causes no new event."""
-_HANGS_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_DISCONNECTS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
 
 log = structlog.stdlib.get_logger()
@@ -187,7 +187,7 @@ class ZmtpServer:
             connection = self._by_fd.get(fd)
             if connection is not None:
                 self._waiting[connection] = None
-                if events & _HANGS_UP:
+                if events & _DISCONNECTS:
                     connection.ending = True
             elif fd == self._listener.fileno():
                 self._accept()

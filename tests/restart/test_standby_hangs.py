@@ -23,7 +23,7 @@ def test_a_standby_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path
             with client.reserve(chain, 4096) as reservation:
                 reservation.commit()
             assert client.lookup(chain) == len(chain)
-            wait_for(plane.standby_waits, "a spare waits")
+            wait_for(plane.standby_waits, "a standby waits")
             hung, before = standby_pid(plane), plane.plane_pid
             os.kill(hung, signal.SIGSTOP)
             plane.kill_plane()
@@ -34,4 +34,4 @@ def test_a_standby_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path
             with plane.manager() as manager:
                 assert manager.describe().pool.blocks == len(chain)
             wait_for(lambda: not Path(f"/proc/{hung}").exists(), "it is killed")
-        wait_for(plane.standby_waits, "the next spare waits")
+        wait_for(plane.standby_waits, "the next standby waits")

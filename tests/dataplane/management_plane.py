@@ -18,7 +18,7 @@ from tests.dataplane.plane import WAIT_S
 _decoder = decoder(Join)
 
 
-class Keeper:
+class ManagementPlane:
     """Binds a join socket on a free port; every question waits until the test answers it."""
 
     def __init__(self, url: str = "tcp://127.0.0.1:*") -> None:
@@ -55,7 +55,7 @@ class Keeper:
         self.socket.send_multipart([peer.bytes, encode(reply(join))])
         return join, key
 
-    def let_in(self, *managers: str) -> tuple[Join, str]:
+    def admit(self, *managers: str) -> tuple[Join, str]:
         """Answer that these keys (default: this one's) may talk to the node."""
         return self.answer(
             lambda join: Joined(join.node, list(managers) or [self.public], join.control_url, join.events_url)
