@@ -22,16 +22,6 @@ def test_no_reservation_ever_exceeds_a_limit(on_exceed: OnExceed) -> None:
     assert bench.faults() == []
 
 
-def test_evict_self_evicts_only_the_tenants_own_oldest_blocks() -> None:
-    bench, engine = bench_of(256)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE)))
-    other, first, second = make.keys(40, "other"), make.keys(12, "first"), make.keys(12, "second")
-    engine.store(other, PAGE, tenant="b")
-    engine.store(first, PAGE, tenant="a")
-    assert engine.store(second, PAGE, tenant="a").written == 12
-    assert (engine.lookup(first), engine.lookup(second), engine.lookup(other)) == (8, 12, 40)
-
-
 def test_reject_refuses_blocks_over_the_limit_and_counts_them() -> None:
     bench, engine = bench_of(256)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE, on_exceed="reject")))
@@ -42,29 +32,6 @@ def test_reject_refuses_blocks_over_the_limit_and_counts_them() -> None:
     assert bench.tenant("a").refused == {"over_limit": 4}
     assert bench.tenant("a").refused_blocks == 4
     assert bench.refused() == {"over_limit": 4}
-
-
-def test_a_request_larger_than_the_limit_is_refused_in_part() -> None:
-    bench, engine = bench_of(256)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE)))
-    assert engine.store(make.keys(30), PAGE, tenant="a").outcomes == {"WRITE": 20, "OVER_LIMIT": 10}
-
-
-def test_a_limit_below_use_evicts_unleased_blocks_at_once_and_leased_ones_later() -> None:
-    bench, engine = bench_of(256)
-    leased, loose = make.keys(10, "kept"), make.keys(30, "loose")
-    engine.store(leased, PAGE, tenant="a")
-    engine.store(loose, PAGE, tenant="a")
-    engine.acquire(leased)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=4 * PAGE)))
-    assert held(bench, "a") == 10
-    assert bench.tenant("a").over_limit
-    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").refused == {Code.OVER_LIMIT}
-    engine.release()
-    bench.pass_time(1)
-    assert held(bench, "a") == 4
-    assert not bench.tenant("a").over_limit
-    assert engine.lookup(leased) == 4, "its tail went first"
 
 
 def test_tenants_over_the_limit_are_evicted_before_borrowers() -> None:

@@ -246,15 +246,3 @@ def test_pins_never_make_another_size_or_space_impossible(strength: Strength) ->
     if strength != "soft":
         assert engine.has(scattered) == [True] * len(scattered)
     assert bench.faults() == []
-
-
-def test_a_limit_lowered_below_guaranteed_pins_ends_their_guarantee() -> None:
-    bench, engine = bench_of(64, pin_budget_bytes=32 * PAGE)
-    chain = make.keys(30)
-    engine.store(chain, PAGE, tenant="a")
-    bench.apply(*make.pins([make.pin("p", chain, tenant="a")]))
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=10 * PAGE)))
-    assert held(bench, "a") == 10
-    assert bench.tenant("a").pinned_bytes == 9 * PAGE
-    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").written == 1, "there is always room to work"
-    assert bench.faults() == []

@@ -34,18 +34,6 @@ def test_pinned_blocks_survive_a_scan_of_three_times_the_pool() -> None:
     assert bench.faults() == []
 
 
-def test_a_pin_holds_for_blocks_that_arrive_later() -> None:
-    bench, engine = bench_of()
-    chain = make.keys(10)
-    bench.apply(*make.pins([make.pin("system", chain)]))
-    assert (bench.pin("system").resolved, bench.pin("system").resident) == (10, 0)
-    engine.store(chain, PAGE)
-    scan(engine, 3 * 64)
-    assert engine.lookup(chain) == 10
-    stats = bench.pin("system")
-    assert (stats.resident, stats.guaranteed, stats.bytes) == (10, 10, 10 * PAGE)
-
-
 def test_pins_beyond_the_budget_are_degraded_and_promoted_later() -> None:
     bench, engine = bench_of(budget=8)
     one, two = make.keys(6, "one"), make.keys(6, "two")
@@ -75,16 +63,6 @@ def test_blocks_of_a_pin_beyond_the_budget_are_reported_as_an_event() -> None:
     (event,) = bench.events(PinDegraded)
     assert isinstance(event, PinDegraded)
     assert (event.pin, event.tenant, event.blocks) == ("big", "_default", 2)
-
-
-def test_pins_can_never_make_the_pool_unusable() -> None:
-    bench, engine = bench_of(blocks=32, budget=6)
-    chain = make.keys(32)
-    engine.store(chain, PAGE)
-    bench.apply(*make.pins([make.pin("all", chain)]))
-    assert bench.pool.pinned_bytes == 6 * PAGE
-    assert engine.store(make.keys(26, "new"), PAGE).written == 26
-    assert bench.faults() == []
 
 
 def test_an_expired_pin_holds_nothing_and_is_shown_as_expired() -> None:
