@@ -6,7 +6,7 @@ between streams. Every failure is a DeviceError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,22 +56,23 @@ class Handle:
     device_uuid: str
 
 
-class OpenedMemory(Protocol):
+class OpenedMemory:
     """Allocation of another process, mapped into this process's address space.
 
     The device keeps the memory until every opener has closed it, even after its owner has ended.
     """
 
-    @property
-    def address(self) -> int:
-        """Address of the allocation's start."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the allocation according to the runtime, not according to its owner."""
+    def __init__(self, address: int, nbytes: int, release: Callable[[], None]) -> None:
+        """`nbytes` is the size according to the runtime, not according to the owner."""
+        self.address = address
+        self.nbytes = nbytes
+        self._release: Callable[[], None] | None = release
 
     def close(self) -> None:
         """Close the memory. A second call does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 class DeviceEvent(Protocol):

@@ -273,6 +273,16 @@ class Pool:
         """Return whether an active invalidation covers a READY block that has not been swept yet."""
         return self.sweeps.covers(block)
 
+    def readable(self, block: Block, control: int) -> bool:
+        """Return whether a block still has this control word, is READY, and is neither dead nor invalid."""
+        return (
+            self.table.blocks.get(block.number) is block
+            and block.control == control
+            and block.state is State.READY
+            and block not in self.dead
+            and not self.invalid(block)
+        )
+
     def count_evicted(self, tenant: Tenant, reason: str, blocks: int, nbytes: int, now: float) -> None:
         """Count evicted blocks of a tenant, and publish an event."""
         counted = self.evicted[reason]

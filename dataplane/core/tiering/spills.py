@@ -19,7 +19,6 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.layout import COLD_CHECKSUM, pack_keys
-from dataplane.protocol.states import State
 from dataplane.protocol.tiers import Compress
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 
@@ -188,7 +187,7 @@ class Spills:
         while queue := tier.first or tier.waiting:
             block, control = queue[0]
             space = self._tiering.identity(block.space)
-            if space is None or not self._still_there(block, control):
+            if space is None or not self._pool.readable(block, control):
                 tier.dequeue(queue)
                 self._waits_no_more(tier, space, block)
                 continue
@@ -319,19 +318,9 @@ class Spills:
     def _wait_again(self, tier: TierState, name: BlockName) -> None:
         space = self._tiering.space_numbers().get(name.space)
         block = None if space is None else self._pool.table.find(pack_keys([name.key]), space)[0]
-        if block is not None and self._still_there(block, block.control):
+        if block is not None and self._pool.readable(block, block.control):
             tier.enqueue(tier.waiting, block)
             tier.waiting_for.add(name)
-
-    def _still_there(self, block: Block, control: int) -> bool:
-        pool = self._pool
-        return (
-            pool.table.blocks.get(block.number) is block
-            and block.control == control
-            and block.state is State.READY
-            and block not in pool.dead
-            and not pool.invalid(block)
-        )
 
     def _waits_no_more(self, tier: TierState, space: bytes | None, block: Block) -> None:
         if space is not None:

@@ -43,29 +43,6 @@ _MEMORY, _EVENT = b"EMEM", b"EMEV"
 DEFAULT_UUID = "7717ca5e-0000-4000-8000-000000000000"
 
 
-class _Opened:
-    """One user of an opened allocation."""
-
-    def __init__(self, emulated: EmulatedDevice, body: bytes, memory: MappedFile) -> None:
-        self._emulator = emulated
-        self._body = body
-        self._memory = memory
-        self._closed = False
-
-    @property
-    def address(self) -> int:
-        return self._memory.address
-
-    @property
-    def nbytes(self) -> int:
-        return self._memory.nbytes
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._emulator._release(self._body)
-
-
 class EmulatedDevice:
     """One process's view of emulated devices."""
 
@@ -160,7 +137,7 @@ class EmulatedDevice:
                 known = memory, 0
             memory, users = known
             self._opened[handle.body] = memory, users + 1
-            return _Opened(self, handle.body, memory)
+            return OpenedMemory(memory.address, memory.nbytes, lambda: self._release(handle.body))
 
     def _release(self, body: bytes) -> None:
         with self._lock:
