@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -206,9 +205,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -275,7 +274,5 @@ class Reservation:
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abort()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -66,7 +65,5 @@ class UnknownNode:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.dataplane.plane import Plane
 from tests.lmcache.client import Client
 from tests.lmcache.gateway import Gateway
+from tests.lmcache.planes import gateway_plane
 
 
 @pytest.fixture
@@ -38,3 +40,10 @@ def gateway(make_gateway: Callable[..., Gateway]) -> Gateway:
 def client(gateway: Gateway) -> Client:
     """A connection to it."""
     return gateway.client()
+
+
+@pytest.fixture
+def plane(socket_dir: Path) -> Iterator[Plane]:
+    """A data plane of 16 MiB, which has room for 1,024 chunks, with a gateway."""
+    with gateway_plane(socket_dir) as running:
+        yield running

@@ -23,7 +23,6 @@ from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import (
     FOLDER,
     check,
-    gateway_plane,
     gateway_stats,
     leased,
     listed,
@@ -34,13 +33,6 @@ from tests.lmcache.planes import (
 )
 
 POOL_CHUNKS = (16 << 20) // CHUNK_BYTES
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    """16 MiB: room for 1,024 chunks."""
-    with gateway_plane(socket_dir) as running:
-        yield running
 
 
 @pytest.fixture

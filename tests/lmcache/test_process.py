@@ -56,13 +56,6 @@ sys.stdin.readline()
 
 
 @pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    """16 MiB."""
-    with gateway_plane(socket_dir) as running:
-        yield running
-
-
-@pytest.fixture
 def client(plane: Plane) -> Iterator[Client]:
     with Client(url_of(plane)) as connected:
         yield connected

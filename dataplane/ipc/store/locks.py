@@ -12,7 +12,6 @@ import os
 import struct
 import threading
 import time
-from types import TracebackType
 
 from dataplane.ipc.store.errors import StoreTimeout
 from dataplane.ipc.store.layout import H_LOCK_PID, U64
@@ -88,7 +87,5 @@ class _OwnedLock:
     def __enter__(self) -> None:
         self._lock.acquire(self._deadline)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -7,7 +7,6 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -245,9 +244,7 @@ class ShmObjectStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, *, forked: bool = False) -> tuple[StoreAttachment, ObjectTable]:

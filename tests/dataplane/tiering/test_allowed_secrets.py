@@ -2,8 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,14 +86,6 @@ def test_entries_that_are_not_references_are_refused(entry: str) -> None:
 @pytest.mark.parametrize("entry", [*ALLOWED, "env:*", "file:/*"])
 def test_references_are_valid_entries(entry: str) -> None:
     assert is_entry(entry)
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir).start()
-    yield running
-    if running.alive:
-        running.kill()
 
 
 def test_a_node_refuses_a_record_that_names_another_file(plane: Plane) -> None:

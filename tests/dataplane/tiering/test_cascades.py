@@ -126,14 +126,6 @@ def below(folder: Path, **fields: object) -> TierSpec:
     return disk_tier(folder, "below", order=1, **{"spill": "cascade", "budget_bytes": BELOW_BYTES, **fields})
 
 
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir).start()
-    yield running
-    if running.alive:
-        running.kill()
-
-
 def fill(plane: Plane, client: Client, first: int, count: int) -> list[list[bytes]]:
     """Store chains, each after the disk has taken the one before. Return those that it took: it has no room for some
     when it gets full."""

@@ -22,7 +22,18 @@ from dataplane.protocol.tiers import TierSpec
 from dataplane.tiers.values import value_size
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.tiering.chains import BLOCKS, copied, disk_tier, in_service, load, push, push_out, tier
+from tests.dataplane.tiering.chains import (
+    BLOCKS,
+    copied,
+    disk_tier,
+    in_service,
+    load,
+    push,
+    push_out,
+    s3_tier,
+    set_credentials,
+    tier,
+)
 from tests.tiers.s3_server import BUCKET, S3Server, s3_server
 
 NBYTES = 64 << 10
@@ -39,15 +50,9 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def spec(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TierSpec:
-    monkeypatch.setenv("TIER_KEY", "AKIATEST")
-    monkeypatch.setenv("TIER_SECRET", "of the tests")
-    parameters = {
-        "url": f"s3://{BUCKET}/{request.node.name}".replace("[", "-").replace("]", ""),
-        "endpoint": server.endpoint,
-        "region": "us-east-1",
-        "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
-    }
-    return TierSpec("fast", "s3", 64 << 20, parameters, load_deadline_s=60.0)
+    set_credentials(monkeypatch)
+    folder = request.node.name.replace("[", "-").replace("]", "")
+    return s3_tier(server, folder, load_deadline_s=60.0)
 
 
 @contextmanager

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.tiering.chains import BLOCKS, connect, content, load, push_out, right, store
 
-NBYTES = 64 << 10
 LONGEST_PROBE_S = 60
-BLOCKS = 16
-"""Blocks of a chain; the pool has room for 256."""
 
 
 def settings(folder: Path, **more: str) -> dict[str, str]:
@@ -28,34 +26,8 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def plane(socket_dir: Path, tmp_path: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir, settings(tmp_path)).start()
-    yield running
-    if running.alive:
-        running.kill()
-
-
-def connect(plane: Plane) -> Client:
-    return attach(plane.socket, [make.space(block_bytes=NBYTES)], timeout_s=30)
-
-
-def content(key: bytes) -> bytes:
-    return (key * (NBYTES // len(key) + 1))[:NBYTES]
-
-
-def store(client: Client, chain: Sequence[bytes], tenant: str = "") -> int:
-    with client.reserve(chain, NBYTES, tenant=tenant) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = bytearray(content(chain[at]))
-        return reservation.commit().blocks
-
-
-def right(client: Client, chain: Sequence[bytes]) -> int:
-    """Number of leading blocks in memory; their bytes are compared."""
-    with client.acquire(chain) as lease:
-        for at in range(len(lease)):
-            assert bytes(lease.view(at)) == content(chain[at])
-        return len(lease)
+def plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
+    return make_plane(**settings(tmp_path)).start()
 
 
 def in_tier(client: Client, chain: Sequence[bytes]) -> int:
@@ -66,19 +38,6 @@ def in_tier(client: Client, chain: Sequence[bytes]) -> int:
 def on_disk(plane: Plane, blocks: int) -> None:
     """Wait until so many blocks were copied."""
     wait_for(lambda: plane.describe().tiers[0].blocks >= blocks, "the blocks are on disk")
-
-
-def push_out(client: Client, chain: Sequence[bytes]) -> None:
-    """Store until a chain is in memory no more."""
-    number = 0
-    while client.lookup(chain):
-        store(client, make.keys(BLOCKS, ("filler", number)))
-        number += 1
-
-
-def load(client: Client, chain: Sequence[bytes], blocks: int) -> None:
-    wait_for(lambda: client.prefetch(chain, wait_s=60.0), "the directory arrived")
-    wait_for(lambda: client.lookup(chain) == blocks, "the blocks are loaded")
 
 
 def test_an_evicted_chain_is_loaded_again(plane: Plane) -> None:

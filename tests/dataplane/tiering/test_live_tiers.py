@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.moves import Move, MoveState, ReadMove
@@ -34,14 +31,6 @@ from tests.dataplane.tiering.chains import (
 from tests.threads import join
 
 CHAIN = make.keys(BLOCKS, "chain")
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir).start()
-    yield running
-    if running.alive:
-        running.kill()
 
 
 def test_a_tier_that_is_added_serves_engines_that_attached_before(plane: Plane, tmp_path: Path) -> None:

@@ -27,11 +27,13 @@ from tests.dataplane.tiering.chains import (
     push,
     push_out,
     right,
+    s3_tier,
+    set_credentials,
     store,
     tier,
 )
 from tests.tiers.redis_server import RedisServer
-from tests.tiers.s3_server import BUCKET, s3_server
+from tests.tiers.s3_server import s3_server
 
 CHAIN = make.keys(BLOCKS, "chain")
 
@@ -49,16 +51,9 @@ def redis_spec() -> Iterator[TierSpec]:
 
 @contextmanager
 def s3_spec(monkeypatch: pytest.MonkeyPatch) -> Iterator[TierSpec]:
-    monkeypatch.setenv("TIER_KEY", "AKIATEST")
-    monkeypatch.setenv("TIER_SECRET", "of the tests")
+    set_credentials(monkeypatch)
     with s3_server() as server:
-        parameters = {
-            "url": f"s3://{BUCKET}/kv",
-            "endpoint": server.endpoint,
-            "region": "us-east-1",
-            "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
-        }
-        yield TierSpec(name="fast", type="s3", budget_bytes=64 << 20, parameters=parameters)
+        yield s3_tier(server)
 
 
 @pytest.fixture(params=["redis", "s3"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,9 @@ CHAIN = 16
 
 
 @pytest.fixture
-def plane(socket_dir: Path, tmp_path: Path) -> Iterator[Plane]:
+def plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
     folder = {"dataplane__disk_tier_directories": str(tmp_path / "tier")}
-    running = Plane(socket_dir, {**folder, "dataplane__disk_tier_bytes": str(DISK_BYTES)}).start()
-    yield running
-    if running.alive:
-        running.kill()
+    return make_plane(**folder, dataplane__disk_tier_bytes=str(DISK_BYTES)).start()
 
 
 def connect(plane: Plane) -> Client:
