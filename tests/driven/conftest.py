@@ -85,6 +85,20 @@ def make_engine() -> Iterator[Callable[..., Engine]]:
 
 
 @pytest.fixture
+def plane(emulated: Machine, make_plane: Callable[..., DrivenPlane]) -> DrivenPlane:
+    """A data plane of the emulated machine."""
+    return make_plane(emulated)
+
+
+@pytest.fixture
+def engine(emulated: Machine, plane: DrivenPlane, make_engine: Callable[..., Engine]) -> Engine:
+    """An engine of the emulated machine, with a registered cache."""
+    made = make_engine(emulated, plane)
+    made.register()
+    return made
+
+
+@pytest.fixture
 def start() -> Iterator[Callable[..., Process]]:
     """Other processes of a machine; none is left."""
     started: list[Process] = []

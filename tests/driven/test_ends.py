@@ -108,11 +108,8 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_during_its_copies(
 
 @pytest.mark.full
 def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    plane: DrivenPlane, engine: Engine
 ) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
     done(engine.client.store_from(KEYS, OLD))
     plane.ask("stop_after", nbytes=100_000)
     load = engine.client.load_into(KEYS, NEW)
@@ -128,12 +125,7 @@ def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(
     )
 
 
-def test_a_client_that_closes_during_a_copy_waits_for_it(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_a_client_that_closes_during_a_copy_waits_for_it(plane: DrivenPlane, engine: Engine) -> None:
     event = engine.pending()
     store = engine.client.store_from(KEYS, OLD, event=event)
     engine.client.close()
@@ -143,12 +135,7 @@ def test_a_client_that_closes_during_a_copy_waits_for_it(
     wait_for(lambda: not opened(plane) and not mapped(plane), "everything is closed")
 
 
-def test_memory_is_closed_when_an_engine_unregisters(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_memory_is_closed_when_an_engine_unregisters(plane: DrivenPlane, engine: Engine) -> None:
     done(engine.client.store_from(KEYS, OLD))
     assert opened(plane) == 1  # for all tensors together
     engine.client.unregister_cache()
@@ -160,12 +147,7 @@ def test_memory_is_closed_when_an_engine_unregisters(
     assert done(engine.client.load_into(KEYS, NEW)).hits == 1
 
 
-def test_a_copy_that_fails_publishes_nothing(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_a_copy_that_fails_publishes_nothing(plane: DrivenPlane, engine: Engine) -> None:
     for operation in ("copy", "copying", "open_event"):
         plane.ask("fail", operation=operation)
         store = done(engine.client.store_from(KEYS, OLD, event=engine.event()))
@@ -183,11 +165,8 @@ def test_a_copy_that_fails_publishes_nothing(
 
 
 def test_copies_go_through_a_staging_buffer_where_the_pool_cannot_be_registered(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    plane: DrivenPlane, engine: Engine
 ) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
     engine.fill(1)
     plane.ask("fail", operation="register", name="cudaErrorMemoryAllocation")
     done(engine.client.store_from(KEYS, OLD))
@@ -195,12 +174,7 @@ def test_copies_go_through_a_staging_buffer_where_the_pool_cannot_be_registered(
     assert engine.blocks(NEW) == engine.blocks(OLD)
 
 
-def test_a_data_plane_stops_during_copies(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_a_data_plane_stops_during_copies(plane: DrivenPlane, engine: Engine) -> None:
     store = engine.client.store_from(KEYS, OLD, event=engine.pending())
     plane.other.process.terminate()
     assert plane.other.process.wait(60) == 0

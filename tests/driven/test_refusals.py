@@ -247,11 +247,8 @@ def test_the_engines_side_refuses_wrong_arguments(
 
 
 def test_registrations_that_wait_for_an_earlier_connection_are_bounded(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    plane: DrivenPlane, engine: Engine
 ) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
     raw = Raw(plane, engine)
     plane.ask("stop_after", nbytes=100_000)
     engine.client.store_from(make.keys(1), list(range(16)))

@@ -143,12 +143,7 @@ def test_blocks_of_the_data_planes_copies_are_those_of_clients(
     assert engine.blocks(new) == engine.blocks(OLD[:PER_CHUNK])
 
 
-def test_nothing_is_readable_before_the_copy_is_done(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_nothing_is_readable_before_the_copy_is_done(plane: DrivenPlane, engine: Engine) -> None:
     engine.fill(1)
     keys = make.keys(1)
     plane.ask("stop_after", nbytes=100_000)

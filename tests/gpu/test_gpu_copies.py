@@ -150,6 +150,9 @@ class Engine:
             self.machine.runtime.free(address)
 
 
+GpuCopySetup = tuple[GpuCopyPlane, Engine, Bytes]
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads wait for extents, on a busy machine too."""
@@ -201,7 +204,7 @@ def exporter(start: Start) -> Callable[..., Other]:
 @pytest.fixture
 def with_gpu_copies(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
-) -> tuple[GpuCopyPlane, Engine, Bytes]:
+) -> GpuCopySetup:
     """Three blocks, all with a GPU copy in extent 5."""
     plane = make_plane()
     plane.export(5, emulated, exporter(emulated))
@@ -269,9 +272,7 @@ def test_blocks_without_a_gpu_copy_come_from_the_pool_in_the_same_load(
     ]
 
 
-def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, content = with_gpu_copies
     before = engine.machine.download(engine.address, engine.kind.nbytes)
     for low, high in ((5, 37), (0, 1), (16, 32), (47, 48), (17, 18)):
@@ -285,9 +286,7 @@ def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(
     assert engine.load([], first=5) == (True, 0)
 
 
-def test_layers_arrive_one_by_one_behind_the_engine_s_event(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_layers_arrive_one_by_one_behind_the_engine_s_event(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, content = with_gpu_copies
     engine.load()
     engine.fill(3)
@@ -307,7 +306,7 @@ def test_layers_arrive_one_by_one_behind_the_engine_s_event(
     compute.close()
 
 
-def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes]) -> None:
+def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     assert plane.leased() == 0
@@ -335,9 +334,7 @@ def test_without_gpu_copies_nothing_is_requested_and_the_pool_is_read(
     assert plane.gpu_copy_requests == []
 
 
-def test_two_caches_of_one_client_share_open_extents(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_two_caches_of_one_client_share_open_extents(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     first = engine.cache
@@ -354,9 +351,7 @@ def test_two_caches_of_one_client_share_open_extents(
     wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
-def test_a_client_that_detaches_has_nothing_open(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_client_that_detaches_has_nothing_open(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     assert engine.opened() == 1
@@ -370,7 +365,7 @@ def test_a_client_that_detaches_has_nothing_open(
 
 
 def test_a_gpu_copy_of_another_block_of_the_same_descriptor_is_not_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
@@ -379,9 +374,7 @@ def test_a_gpu_copy_of_another_block_of_the_same_descriptor_is_not_read(
     assert engine.poisoned(NEW[16:32])
 
 
-def test_a_gpu_copy_that_was_withdrawn_is_not_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_gpu_copy_that_was_withdrawn_is_not_read(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     plane.table.hide(np.array([0, 2]))
@@ -389,9 +382,7 @@ def test_a_gpu_copy_that_was_withdrawn_is_not_read(
     assert engine.poisoned([*NEW[:16], *NEW[32:]])
 
 
-def test_a_block_of_another_size_is_read_from_the_pool(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_block_of_another_size_is_read_from_the_pool(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     plane.publish(KEYS[0], offset=0, nbytes=engine.cache.chunk_bytes + 4096, at=0)
@@ -401,9 +392,7 @@ def test_a_block_of_another_size_is_read_from_the_pool(
 # ---- extents that come and go
 
 
-def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     assert engine.opened() == 1
@@ -418,7 +407,7 @@ def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(
 
 
 def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     plane, engine, content = with_gpu_copies
     engine.load()
@@ -442,7 +431,7 @@ def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(
 
 
 def test_found_extents_are_requested_together_and_once(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], exporter: Callable[..., Other]
+    with_gpu_copies: GpuCopySetup, exporter: Callable[..., Other]
 ) -> None:
     plane, engine, _ = with_gpu_copies
     for number in (8, 9):
@@ -458,7 +447,7 @@ def test_found_extents_are_requested_together_and_once(
 
 
 def test_an_answer_that_comes_late_counts_for_the_next_load(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, engine, content = with_gpu_copies
     monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.0)
@@ -468,7 +457,7 @@ def test_an_answer_that_comes_late_counts_for_the_next_load(
 
 
 def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_later(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -485,7 +474,7 @@ def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_lat
 
 
 def test_a_copy_from_a_gpu_copy_that_fails_fails_the_load_and_lets_its_lease_go(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     plane, engine, content = with_gpu_copies
     for operation in ("copy", "copying"):
@@ -525,7 +514,7 @@ def test_a_data_plane_without_gpu_copies_gets_one_request(
 
 
 def test_a_refused_device_is_requested_again_later(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
     emulated: Machine,
     make_plane: MakePlane,
     make_engine: MakeEngine,
@@ -546,7 +535,7 @@ def test_a_refused_device_is_requested_again_later(
 
 
 def test_closed_extents_are_reported_again_after_a_refusal(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -667,9 +656,7 @@ GOOD = b"\1" * 64
         b"\x93no message",
     ],
 )
-def test_wrong_grants_are_a_fault_and_the_pool_is_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], grants: Any
-) -> None:
+def test_wrong_grants_are_a_fault_and_the_pool_is_read(with_gpu_copies: GpuCopySetup, grants: Any) -> None:
     plane, engine, _ = with_gpu_copies
     good = plane.extents[5]
 
@@ -693,7 +680,7 @@ def test_wrong_grants_are_a_fault_and_the_pool_is_read(
 
 @pytest.mark.parametrize("offset", [1, 1 << 30, (1 << 43) + UNIT_BYTES])
 def test_a_gpu_copy_beyond_its_extent_is_a_fault_and_the_pool_is_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], offset: int
+    with_gpu_copies: GpuCopySetup, offset: int
 ) -> None:
     plane, engine, _ = with_gpu_copies
     size = plane.extents[5].nbytes - engine.cache.chunk_bytes
@@ -705,9 +692,7 @@ def test_a_gpu_copy_beyond_its_extent_is_a_fault_and_the_pool_is_read(
     wait_for(lambda: engine.opened() == 0, "it is closed")
 
 
-def test_locations_in_unlisted_extents_are_read_from_the_pool(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_locations_in_unlisted_extents_are_read_from_the_pool(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     control = int(plane.index.hot[1, HOT_CONTROL])
     for extent in (6, 2**31, 2**32 - 1):
@@ -721,7 +706,7 @@ def test_locations_in_unlisted_extents_are_read_from_the_pool(
 
 
 def test_another_data_plane_gets_a_new_request_and_extents_of_the_first_are_closed_after_the_loads(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], make_plane: MakePlane
+    with_gpu_copies: GpuCopySetup, make_plane: MakePlane
 ) -> None:
     _, engine, content = with_gpu_copies
     engine.load()
@@ -744,9 +729,7 @@ def test_another_data_plane_gets_a_new_request_and_extents_of_the_first_are_clos
     assert second.gpu_copy_requests[0].closed == []
 
 
-def test_while_the_connection_is_lost_the_pool_is_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_while_the_connection_is_lost_the_pool_is_read(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, _ = with_gpu_copies
     engine.load()
     engine.fill(3)
@@ -758,7 +741,7 @@ def test_while_the_connection_is_lost_the_pool_is_read(
 
 
 def test_the_emulated_device_copies_out_of_opened_memory_and_nowhere_beyond_it(
-    emulated: Machine, exporter: Callable[..., Other], with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes]
+    emulated: Machine, exporter: Callable[..., Other], with_gpu_copies: GpuCopySetup
 ) -> None:
     plane, engine, _ = with_gpu_copies
     grant = plane.extents[5]

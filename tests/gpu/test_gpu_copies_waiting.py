@@ -15,12 +15,11 @@ from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from tests.dataplane.plane import wait_for
 from tests.gpu.gpu_copy_plane import GpuCopyPlane
-from tests.gpu.machines import Bytes
 from tests.gpu.test_gpu_copies import (
     KEYS,
     NEW,
     OLD,
-    Engine,
+    GpuCopySetup,
     exporter,
     later,
     make_engine,
@@ -49,6 +48,26 @@ def beside(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     thread.join(WAIT_S)
 
 
+@pytest.fixture
+def slow_open(
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Event]:
+    """Opening an extent sets the first event, and waits for the second one."""
+    _, engine, _ = with_gpu_copies
+    opening, may_open = threading.Event(), threading.Event()
+    runtime = engine.machine.runtime
+    real = runtime.open
+
+    def slow(handle: Any) -> Any:
+        opening.set()
+        may_open.wait(2 * WAIT_S)
+        return real(handle)
+
+    monkeypatch.setattr(runtime, "open", slow)
+    monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.2)
+    return opening, may_open
+
+
 def give_up(plane: GpuCopyPlane) -> None:
     plane.table.hide(np.arange(3))
     plane.extents.clear()
@@ -56,7 +75,7 @@ def give_up(plane: GpuCopyPlane) -> None:
 
 
 def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     _, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
@@ -83,9 +102,7 @@ def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(
     assert engine.holds(content, OLD, NEW)
 
 
-def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     stream = engine.machine.runtime.stream(engine.machine.device)
@@ -108,20 +125,10 @@ def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
 
 
 def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, slow_open: tuple[threading.Event, threading.Event]
 ) -> None:
     plane, engine, content = with_gpu_copies
-    opening, may_open = threading.Event(), threading.Event()
-    runtime = engine.machine.runtime
-    real = runtime.open
-
-    def slow(handle: Any) -> Any:
-        opening.set()
-        may_open.wait(2 * WAIT_S)
-        return real(handle)
-
-    monkeypatch.setattr(runtime, "open", slow)
-    monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.2)
+    opening, may_open = slow_open
 
     def begun() -> bool:
         assert engine.load() == (True, 0)
@@ -139,20 +146,10 @@ def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
 
 
 def test_an_extent_withdrawn_while_it_is_opened_is_closed_and_reported_once(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, slow_open: tuple[threading.Event, threading.Event]
 ) -> None:
     plane, engine, _ = with_gpu_copies
-    opening, may_open = threading.Event(), threading.Event()
-    runtime = engine.machine.runtime
-    real = runtime.open
-
-    def slow(handle: Any) -> Any:
-        opening.set()
-        may_open.wait(2 * WAIT_S)
-        return real(handle)
-
-    monkeypatch.setattr(runtime, "open", slow)
-    monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.2)
+    opening, may_open = slow_open
     wait_for(lambda: engine.load()[0] and opening.is_set(), "it is being opened")
     give_up(plane)
     assert engine.load() == (True, 0)
@@ -162,9 +159,7 @@ def test_an_extent_withdrawn_while_it_is_opened_is_closed_and_reported_once(
     assert engine.opened() == 0
 
 
-def test_a_client_that_detaches_waits_for_closing_extents(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_client_that_detaches_waits_for_closing_extents(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     stream = engine.machine.runtime.stream(engine.machine.device)
@@ -182,9 +177,7 @@ def test_a_client_that_detaches_waits_for_closing_extents(
     stream.close()
 
 
-def test_a_client_closed_during_a_load_does_not_detach(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_client_closed_during_a_load_does_not_detach(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     engine.fill(3)
@@ -201,7 +194,7 @@ def test_a_client_closed_during_a_load_does_not_detach(
 
 
 def test_an_unanswered_request_is_repeated_and_its_late_answer_is_accepted(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, content = with_gpu_copies
     change, plane.change = plane.change, lambda answer, fds: None
@@ -227,7 +220,7 @@ def test_an_unanswered_request_is_repeated_and_its_late_answer_is_accepted(
 
 
 def test_a_load_that_cannot_begin_releases_its_leases(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)

@@ -200,7 +200,7 @@ class KillBench(Bench):
 def _refined(images: list[Image]) -> Iterator[Image]:
     for first, second in pairwise(images):
         yield first
-        for name in ("index", "books", "names"):
+        for name in ("index", "recovery_table", "names"):
             old = np.frombuffer(getattr(first, name), np.uint64)
             new = np.frombuffer(getattr(second, name), np.uint64)
             changed = np.flatnonzero(old != new)
@@ -209,7 +209,7 @@ def _refined(images: list[Image]) -> Iterator[Image]:
             for last in sorted({1, len(changed) // 2, len(changed) - 1}):
                 words = old.copy()
                 words[changed[:last]] = new[changed[:last]]
-                parts = {each: getattr(first, each) for each in ("index", "books", "names")}
+                parts = {each: getattr(first, each) for each in ("index", "recovery_table", "names")}
                 parts[name] = words.tobytes()
                 yield Image(**parts, segments=second.segments, areas=second.areas, now=second.now)
     yield images[-1]
