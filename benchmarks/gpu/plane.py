@@ -1,5 +1,5 @@
 """A data plane that copies on the device that is measured, CUDA's or the emulated device's, and what it is
-told."""
+asked."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Mapping:
                 self.view[at] = 1
 
     def close(self) -> None:
-        """Unmap; views that somebody still has keep the memory alive."""
+        """Unmap; remaining views keep the memory alive."""
         self.view.release()
         with suppress(BufferError):
             self._map.close()

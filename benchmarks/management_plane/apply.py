@@ -1,6 +1,6 @@
 """Ten thousand quotas and as many pins from one YAML file: from the command line to the database, and to the node.
 
-Real processes: `larder up` with its data plane, and the `larder` command. Meanwhile somebody else asks for something
+Real processes: `larder up` with its data plane, and the `larder` command. Meanwhile another client asks for something
 else again and again: how long the slowest of these answers takes is the price that others pay.
 """
 

@@ -178,7 +178,7 @@ def _environ() -> dict[str, str]:
 
 
 def _run(*command: str) -> None:
-    """uv's progress is shown as it comes; its complaint is told when it fails."""
+    """uv's progress is shown as it comes; its message is shown when it fails."""
     done = subprocess.run(command, env=_environ(), stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
         return

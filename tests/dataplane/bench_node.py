@@ -53,7 +53,7 @@ class PlainMemory:
         self.refuse = False
         self.available = 1 << 40
         self.capacity_bytes = 0
-        """As last told."""
+        """As last reported."""
         self.digests: dict[tuple[int, int], bytes] = {}
         """By segment and offset; everything else is zeros."""
 

@@ -100,7 +100,7 @@ class BrokenPlane:
         self.index.entries[int(buckets[0, 0]), 0] = np.uint64(int(tags[0]) << 32 | (at + 1))
 
     def close(self) -> None:
-        # Shut down first: `close` alone wakes nobody who waits in `accept` or `recv`.
+        # Shut down first: `close` alone wakes no thread that waits in `accept` or `recv`.
         self._listener.shutdown(socket.SHUT_RDWR)
         join(self._accepting)  # what it accepted last is in the list, too
         for each in [self._listener, *self._open]:

@@ -17,7 +17,7 @@ __all__ = ["machine", "emulated"]
 
 
 class DrivenPlane(Plane):
-    """A data plane of a machine, which can be told to stop in the middle of a copy, or to fail one."""
+    """A data plane of a machine, which can be made to stop in the middle of a copy, or to fail one."""
 
     other: Process
     machine: Machine
@@ -52,8 +52,8 @@ def end(other: Process) -> None:
 
 @pytest.fixture
 def make_plane(socket_dir: Path) -> Iterator[Callable[..., DrivenPlane]]:
-    """`make_plane(machine, pool_bytes="8MiB")`: one that runs, in the same folder as those before it; its books are in
-    order at the end."""
+    """`make_plane(machine, pool_bytes="8MiB")`: one that runs, in the same folder as those before it; its accounts are
+    consistent at the end."""
     made: list[DrivenPlane] = []
 
     def new(machine: Machine, no_devices: bool = False, **settings: str) -> DrivenPlane:

@@ -34,7 +34,7 @@ def tell(**message: Any) -> None:
 
 
 class PlanesTurn:
-    """What a data plane is told while it runs."""
+    """Commands to a data plane that runs."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -93,7 +93,7 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
 
 
 class EnginesTurn:
-    """What an engine is told."""
+    """Commands to an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -1,4 +1,4 @@
-"""Copies off the loop: in order within a lane, and nobody keeps the others from copying."""
+"""Copies off the loop: in order within a lane, and no lane delays another."""
 
 from __future__ import annotations
 

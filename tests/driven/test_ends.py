@@ -47,7 +47,7 @@ def test_nothing_is_published_for_an_engine_killed_during_its_store(
     assert dying.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [ReserveOutcome.WRITE]
     assert plane.ask("stopped") == {"stopped": True}
     dying.kill()
-    # The copy still runs: its bytes are nobody else's, and the engine's memory is held.
+    # The copy still runs: its bytes are not reused, and the engine's memory is held.
     stats = plane.describe()
     assert stats.pool.used_bytes
     assert opened(plane)

@@ -164,7 +164,7 @@ def test_the_device_has_its_memory_back_when_the_pin_or_the_engine_goes(
     pin(plane, keys, 3)
     assert wait_pool(plane, "there are new ones", gpu_copies=2).used_bytes == 2 * make.MIB
     engine.client.close()
-    wait_pool(plane, "nobody reads them", readers=0, gpu_copies=0, used_bytes=0)
+    wait_pool(plane, "they have no readers", readers=0, gpu_copies=0, used_bytes=0)
     if machine.kind == "emulated":
         assert machine.runtime.memory_used(machine.device) == engine.kind.nbytes // 4096 * 4096 + (
             4096 if engine.kind.nbytes % 4096 else 0

@@ -1,5 +1,5 @@
 """Many connections of one process that register, copy, unregister, detach and vanish at any moment: nothing of them is
-left, and the node's books are in order."""
+left, and the node's accounts are consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores and loads that the data plane makes: every byte, for every layout, and what is told of each chunk."""
+"""Stores and loads that the data plane makes: every byte, for every layout, and the outcome of each chunk."""
 
 from __future__ import annotations
 

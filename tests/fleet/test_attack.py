@@ -24,14 +24,14 @@ from tests.fleet.test_machines import NAMES
 pytestmark = [pytest.mark.full]
 MIB = 1 << 20
 MAX_GROWTH = 128 * MIB
-"""Of a management plane's memory, whatever strangers send."""
+"""Of a management plane's memory, whatever unknown peers send."""
 CROWD = 1200
 """More than are listened to at once."""
 FLOOD = 1024 * MIB
 FLOOD_S = 4.0
 PARTS = 5000
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00%s" + bytes(48)
-HELLO = Join(VERSION, "stranger", "0", {}, "tcp://0.0.0.0:9", "tcp://0.0.0.0:9", "none", bytes(32))
+HELLO = Join(VERSION, "foreign", "0", {}, "tcp://0.0.0.0:9", "tcp://0.0.0.0:9", "none", bytes(32))
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def memory_of(pid: int) -> int:
 
 @contextmanager
 def unharmed(fleet: Fleet) -> Iterator[Callable[[], None]]:
-    """Gives a look at the memory to take in between. At the end nodes are told what is new, and another one joins."""
+    """Gives a look at the memory to take in between. At the end nodes get the new records, and another one joins."""
     app = fleet.app
     assert app.process is not None
     pid, log = app.process.pid, len(app.log())

@@ -77,7 +77,7 @@ def test_a_node_with_a_wrong_clock_joins_and_its_clock_is_shown(fleet: Fleet, ah
     def off() -> bool:
         return abs(app.get("nodes/d")["clock_offset_s"] - ahead_s) < 5
 
-    until(off, "its clock is told", WAIT_S)
+    until(off, "its clock is reported", WAIT_S)
     assert [app.get(f"nodes/{name}")["clock_offset_s"] for name in NAMES] == [0, 0, 0]
     assert f" s {'ahead' if ahead_s > 0 else 'behind'})" in app.cli("nodes", "list")
     until(lambda: "node.clock_skewed" in events(app), "it is an event", WAIT_S)
@@ -116,7 +116,7 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     with UnknownNode("d", before) as thief:
         key = json.loads((node.folder / "joined.json").read_text())["key"]
         thief.ask(JoinToken("", b"", key, []), app.join_port)
-        assert thief.answer().code == "unknown_node", "the key before is nobody's"
+        assert thief.answer().code == "unknown_node", "the key before is unknown"
 
 
 @pytest.mark.full
@@ -133,7 +133,7 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     new = app.cli("manager-key", "next").splitlines()[0].rpartition(" ")[2]
     until(
         lambda: app.nodes()["here"]["admitted_managers"] == [old.public, new],
-        "it is told while everything runs",
+        "it is reported while everything runs",
         WAIT_S,
     )
     refused = app.try_cli("manager-key", "switch")

@@ -45,11 +45,11 @@ def test_only_nodes_with_a_token_join_over_the_network(fleet: Fleet) -> None:
             strange.curve_publickey, strange.curve_secretkey = public, secret
             for each in (plain, strange):
                 each.connect(node_answer["control_url"])
-                each.send(encode(Hello(VERSION, "stranger")))
+                each.send(encode(Hello(VERSION, "foreign")))
                 assert not each.poll(QUIET_MS), "no answer without an admitted key"
     finally:
         context.term()
-    until(lambda: "peer.refused" in node.log(), "the node tells of the stranger")
+    until(lambda: "peer.refused" in node.log(), "the node reports the unknown peer")
     app.until_states(**dict.fromkeys(NAMES, "in_sync"))
 
 
@@ -63,7 +63,9 @@ def test_wrong_tokens_end_the_data_plane_with_a_sentence(fleet: Fleet) -> None:
     other_key = zmq.curve_keypair()[0].decode()
     node.token_file.write_text(token_text(JoinToken(good.id, good.secret, other_key, good.addresses)))
     node.start()
-    until(lambda: "did not answer" in node.log(), "a management plane with another key is nobody", WAIT_S)
+    until(
+        lambda: "did not answer" in node.log(), "a management plane with another key gets no answer", WAIT_S
+    )
     assert "d" not in fleet.app.states()
 
 

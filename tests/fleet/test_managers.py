@@ -126,7 +126,7 @@ def test_a_follower_that_takes_over_pushes_to_nodes_that_joined_elsewhere(manage
 
 
 def ask_at_once(managers: Shared, unknowns: list[UnknownNode], token: JoinToken) -> list[str]:
-    """What each is told; every other one asks the other manager."""
+    """The answer to each; every other one asks the other manager."""
     for number, each in enumerate(unknowns):
         each.ask(token, managers.fleet.managers[number % 2].join_port)
     replies = [each.answer() for each in unknowns]
@@ -140,7 +140,7 @@ def new_token(managers: Shared, **fields: Any) -> JoinToken:
 def test_a_token_admits_its_number_of_nodes_under_concurrent_joins(managers: Shared) -> None:
     token = new_token(managers, uses=USES)
     with ExitStack() as stack:
-        unknowns = [stack.enter_context(UnknownNode(f"stranger-{n}")) for n in range(ASKING)]
+        unknowns = [stack.enter_context(UnknownNode(f"foreign-{n}")) for n in range(ASKING)]
         replies = ask_at_once(managers, unknowns, token)
     assert sorted(replies) == ["joined"] * USES + ["token_used_up"] * (ASKING - USES)
     known = next(each for each in managers.second.get("join-tokens")["items"] if each["id"] == token.id)

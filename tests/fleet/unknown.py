@@ -1,4 +1,4 @@
-"""Somebody on the network who asks to join, without a data plane."""
+"""A peer on the network that asks to join, without a data plane."""
 
 from __future__ import annotations
 

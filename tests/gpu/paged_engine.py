@@ -116,7 +116,7 @@ class Process(Other):
 
 
 class _Turn:
-    """What a process is told."""
+    """Commands to a process."""
 
     def __init__(self, engine: PagedEngine) -> None:
         self.engine = engine

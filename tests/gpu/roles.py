@@ -39,7 +39,7 @@ class Engine:
         self.client: Client | None = None
         self.events: list[DeviceEvent] = []
 
-    # ---- what it is told
+    # ---- commands
 
     def fill(self, seed: int) -> dict[str, Any]:
         content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)

@@ -1,4 +1,4 @@
-"""What LMCache's own encoder says of CUDA tensors, and what nobody should say."""
+"""What LMCache's own encoder says of CUDA tensors, and descriptions that are refused."""
 
 from __future__ import annotations
 

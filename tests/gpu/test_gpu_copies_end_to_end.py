@@ -288,7 +288,7 @@ class TestEnds:
 
         wait_for(copies, "the memory is back")
         assert engine.holds(content, OLD, NEW)
-        wait_for(lambda: emulated.runtime.memory_used(emulated.device) < taken, "nobody maps it")
+        wait_for(lambda: emulated.runtime.memory_used(emulated.device) < taken, "no process maps it")
         pin(plane, *KEYS, generation=3)
         gpu_copies(plane, 3)
         assert loads_from_gpu_copies(engine, content)

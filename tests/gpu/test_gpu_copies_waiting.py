@@ -1,4 +1,4 @@
-"""What a copy of an engine does not wait for while GPU copies are opened, closed, asked for and told of."""
+"""What a copy of an engine does not wait for while GPU copies are opened, closed, requested and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input that is legal and absurd: each has an outcome that is defined, told, and ends.
+"""Input that is legal and absurd: each has an outcome that is defined, reported, and ends.
 
 At the size that the names say in a full run (`make full`); otherwise at an eighth of it.
 """
@@ -140,15 +140,15 @@ def test_floors_beyond_the_capacity_are_scaled_and_everybody_can_store() -> None
     assert min(floors) > 0
     assert [bench.tenant(name).floor_bytes for name in ("a", "b")] == [make.MIB, make.MIB], "as it was asked"
     for turn in range(3):
-        for name in ("a", "b", "c", "d", "stranger"):
+        for name in ("a", "b", "c", "d", "foreign"):
             done = engine.store(make.keys(64, (turn, name)), PAGE, tenant=name)
-            if name == "stranger":
+            if name == "foreign":
                 assert done.refused <= {Code.POOL_FULL}
             else:
                 assert done.written == 64, (turn, name, done.outcomes)
     assert bench.faults() == []
     assert bench.apply(make.shares(generation=2)) == []
-    assert engine.store(make.keys(256, "all"), PAGE, tenant="stranger").written == 256
+    assert engine.store(make.keys(256, "all"), PAGE, tenant="foreign").written == 256
 
 
 def test_a_key_twice_in_one_request_is_refused_and_a_chain_of_one_block_often_stored_is_one_block() -> None:

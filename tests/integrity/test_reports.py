@@ -1,4 +1,4 @@
-"""Reports of corrupt blocks, as the core serves them: it looks for itself, within a budget, and believes nobody."""
+"""Reports of corrupt blocks, as the core serves them: it looks for itself, within a budget, and trusts no report."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_reports_of_other_than_ready_blocks_of_the_reporters_spaces_are_skipped(
     assert report(writer, *being_written) == 0
     unsummed = writer.store(chain[2:], PAGE)
     assert unsummed.written == 1
-    assert report(writer, *seen(writer, chain[2:])) == 0, "without a checksum nobody can tell"
+    assert report(writer, *seen(writer, chain[2:])) == 0, "without a checksum it is unknown"
     totals = bench.node.pool.totals
     assert (totals.corrupt_blocks, totals.false_reports) == (0, 0)
     assert report(writer, [number] * 100, [control] * 100) == 1, "said often is one block"

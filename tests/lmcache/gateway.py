@@ -135,7 +135,7 @@ class Gateway:
         self.server.tick()
 
     def stop(self) -> str:
-        """End the gateway, as a process that is killed does: nobody is told. Its URL."""
+        """End the gateway, as a process that is killed does: without a message. Return its URL."""
         url = self.server.url
         self.server.close()
         self.devices.close()

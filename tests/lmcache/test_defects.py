@@ -181,7 +181,7 @@ def test_d8_a_commit_that_is_refused_leaves_nothing_locked(plane: Plane, client:
 
 
 class Canary:
-    """A file that is made when somebody unpickles this."""
+    """A file that is made when this is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -228,7 +228,7 @@ def test_d11_a_burst_of_half_again_the_pool_drops_nothing_silently(plane: Plane,
         prompts = POOL_CHUNKS * 3 // 2 // 16
         for name in range(prompts):
             assert store(client, segment, prompt(16, name), name, f"r{name}") is True
-            # What was told to be stored is there, at once and whole.
+            # What was reported as stored is there, at once and whole.
             assert check(client, segment, prompt(16, name), name, f"r{name}")
         stats = plane.describe()
         assert stats.totals.stored_blocks == 16 * prompts

@@ -22,7 +22,7 @@ NO_POOL = {"shm_name": "", "pool_size": 0}
 @pytest.fixture(autouse=True)
 def unknown_owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said
-    here, nobody's unless told."""
+    here, without an owner by default."""
     owner = {"owner": processes.UNKNOWN}
 
     def owners_of(fds: Iterable[int]) -> dict[int, processes.Owner]:

@@ -145,7 +145,7 @@ class TestTheNameOfItsMemory:
 
     def test_a_refused_worker_is_invited_to_register_again(self, plane: Plane, client: Client) -> None:
         path = FOLDER / client.register()["shm_name"]
-        foreign = path.with_name(f"stranger-{path.name}")
+        foreign = path.with_name(f"foreign-{path.name}")
         foreign.write_bytes(b"foreign")
         foreign.replace(path)  # at once: the data plane puts a name back that is missing
         try:
@@ -282,7 +282,7 @@ class TestMemoryThatWasNotUsedYet:
             assert stays.ask("noop") == "OK"
 
     def test_a_store_that_waits_during_a_kill_fails_with_the_next_data_plane(self, socket_dir: Path) -> None:
-        """The store was granted nothing: its client is told that there is no room."""
+        """The store was granted nothing: its client gets the answer that there is no room."""
         settings = {"lmcache_port": str(free_port())}
         plane = Relay(socket_dir, settings, module="tests.restart.support.killed_while_waiting").start()
         try:
@@ -378,7 +378,7 @@ class TestAKilledDataPlane:
             wait_for(plane.standby_waits, "a standby waits", 60)
             first = plane.plane_pid
             plane.kill_plane()
-            # Asked of nobody: the next data plane answers.
+            # Sent without a data plane: the next data plane answers.
             worker.send([b"\x51", b"\x12", packed(key(prompt(3, 7), "r7")), packed(7)])
             scheduler.send([b"\x52", b"\x08", packed(lookup_key(prompt(4, 8), "late")), b"\x01"])
             assert worker.receive()[:2] == [b"\x51", b"\x12"]
@@ -565,7 +565,7 @@ def test_a_thousand_schedulers_lease_and_release_their_hits(plane: Plane) -> Non
 
 
 class DefaultPort(Plane):
-    """A data plane that nobody told a port."""
+    """A data plane without a port in its settings."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -595,7 +595,7 @@ class TestThePort:
 
     def test_the_default_port_that_is_taken_leaves_the_gateway_out(self, socket_dir: Path) -> None:
         listener = None
-        with suppress(OSError):  # somebody has it already
+        with suppress(OSError):  # it is in use already
             listener = socket.create_server(("127.0.0.1", 5555))
         plane = DefaultPort(socket_dir)
         try:
@@ -621,7 +621,7 @@ class TestThePort:
             with Client(url_of(plane)) as client:
                 client.register()
                 client.store(prompt(1))
-                client.ask("clear", True)  # off loopback nobody may, unless told
+                client.ask("clear", True)  # off loopback this needs the setting
                 assert client.lookup(prompt(1)) == 1
             wait_for(lambda: '"lmcache.open_to_others"' in plane.log(), "the log says so")
 

@@ -147,7 +147,7 @@ def test_a_draining_node_stores_nothing_and_serves_its_blocks(client: Client, ga
 def test_bytes_that_come_in_the_message_are_refused_unread(client: Client, gateway: Gateway) -> None:
     client.register()
     client.prepare_store(prompt(1))
-    # What would run `os.abort()` where somebody unpickles it.
+    # What would run `os.abort()` when it is unpickled.
     assert client.commit_store(prompt(1), data=b"cos\nabort\n(tR.") is False
     assert failures(gateway, "commit_store") == {"pickled": 1}
     assert client.lookup(prompt(1)) == 0

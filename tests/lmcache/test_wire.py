@@ -30,7 +30,7 @@ GOLDEN = {
     "get_experimental of 0.5.3": ("05 28", "05 28 90"),
     "query_prefetch_lookup_hits": ("0b 0b a27231", "0b 0b 00"),
     "cb_protocol_handshake": ("05 21 01", "05 21 9200c2"),
-    "query_prefetch_status of nobody": ("0b 09 a27231", "0b 09 00"),
+    "query_prefetch_status of an unknown request": ("0b 09 a27231", "0b 09 00"),
     "clear": ("0f 14 c3", "0f 14"),
     "clear without an argument": ("0f 14", "0f 14"),
     "end_session": ("cd1234 0d a27231", "cd1234 0d"),

@@ -425,7 +425,7 @@ FULL = """
 
 def test_a_process_that_maps_a_device_may_write_by_address() -> None:
     assert not may_pin(os.getpid())
-    assert may_pin(0), "nobody knows who it is"
+    assert may_pin(0), "its user is unknown"
     script = (
         "import mmap; m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 4096); print(1, flush=True); input()"
     )

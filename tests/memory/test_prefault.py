@@ -1,4 +1,4 @@
-"""Memory is taken ahead of need, never more than the pool, and given back; a refusal of the machine is told."""
+"""Memory is taken ahead of need, never more than the pool, and given back; a refusal of the machine is reported."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ SlowPiece = tuple["queue.SimpleQueue[int]", threading.Event]
 
 
 def test_a_segment_is_not_made_from_memory_being_written(slow_piece: SlowPiece) -> None:
-    """The write would give the segment another size than engines are told."""
+    """The write would give the segment another size than engines expect."""
     writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT) as prefault:
         busy = writing.get(timeout=60)

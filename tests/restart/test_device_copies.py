@@ -117,9 +117,11 @@ def test_many_kills_during_copies_lose_nothing_and_leave_nothing(
         plane.ask("resume_for", nbytes=COPIED * 9 // 10 * (kill - 1) // KILLS)
         assert plane.ask("stopped") == {"stopped": True}
         plane.kill()
-        assert emulated.runtime.memory_used(emulated.device) == own  # nobody else has what engines exported
+        assert (
+            emulated.runtime.memory_used(emulated.device) == own
+        )  # no other process has what engines exported
         plane.start()
-        # The engine has said nothing yet: what it may have been told to leave alone is nobody else's.
+        # The engine has said nothing yet: what it may have to leave alone is not reused.
         wait_for(lambda: other.client.lookup(keys("base")) == CHUNKS, "another one is attached")
         here = other.client.lookup(keys(kill))
         stats = plane.describe()

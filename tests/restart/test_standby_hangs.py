@@ -1,4 +1,4 @@
-"""A process that waits to take over and hangs holds nobody up."""
+"""A process that waits to take over and hangs delays nothing."""
 
 from __future__ import annotations
 

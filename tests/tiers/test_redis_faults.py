@@ -514,7 +514,7 @@ def _slot_of(cluster: list[RedisServer], stored: BlockStore) -> Iterator[tuple[i
 
 def _move(slot: int, source: str, target: str, clients: list[Any]) -> None:
     """Give an empty slot to another server of a cluster. The new server imports it and comes first: this gives it a new
-    epoch. Otherwise, the old server might claim the slot again before all have been told."""
+    epoch. Otherwise, the old server might claim the slot again before all know it."""
     ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
     clients[ids.index(target)].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
     for _, client in sorted(enumerate(clients), key=lambda each: ids[each[0]] != target):

@@ -113,7 +113,7 @@ def test_a_large_block_replaces_only_its_neighbours() -> None:
     leased = [small.hold(chains[at][:1], used=False) for at in (0, 4, 8)]
     assert large.store([make.key("large")], 6 * make.MIB) == 1
     gone = [at for at, chain in enumerate(chains) if not small.found(chain)]
-    assert gone == [1, 2, 3], "the oldest neighbours that are held by nobody"
+    assert gone == [1, 2, 3], "the oldest neighbours without a lease"
     assert large.reserve([make.key("huge")], 16 * make.MIB).outcomes.tolist() == [Code.FRAGMENTED]
     for each in leased:
         small.release(each)

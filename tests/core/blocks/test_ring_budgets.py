@@ -21,7 +21,7 @@ from tests.dataplane.bench_node import BenchEngine
 
 
 def left(engine: BenchEngine) -> int:
-    """Entries that nobody looked at yet."""
+    """Entries that were not read yet."""
     return int(engine.area.header[A_RING_HEAD] - engine.area.header[A_RING_TAIL])
 
 

@@ -75,7 +75,7 @@ def test_states_are_returned_for_misses_too() -> None:
     assert [each.state for each in listed(bench)] == ["invalidated", "invalidated", "reserved"]
     bench.pass_time(0.1)
     assert [(each.state, each.leases) for each in listed(bench)] == [("invalidated", 1), ("reserved", 0)]
-    assert [each.tenant for each in listed(bench, tenant="b")] == ["b"], "a reserved block is somebody's too"
+    assert [each.tenant for each in listed(bench, tenant="b")] == ["b"], "a reserved block has a tenant, too"
 
 
 def test_filters_narrow_each_other() -> None:

@@ -47,7 +47,7 @@ def test_each_space_of_the_model_has_its_leading_and_resident_blocks() -> None:
     ]
     assert figures(found) == [(6, 6), (2, 6)]
     assert figures(ask(bench, chain, model="other")) == [(8, 8)]
-    assert ask(bench, chain, model="nobody has it") == []
+    assert ask(bench, chain, model="unknown") == []
 
 
 def test_blocks_of_another_tenant_are_misses_when_a_tenant_is_named() -> None:
@@ -58,7 +58,7 @@ def test_blocks_of_another_tenant_are_misses_when_a_tenant_is_named() -> None:
     assert figures(ask(bench, chain, "b")) == [(0, 0)]
     assert figures(ask(bench, chain, "")) == [(0, 0)]
     assert figures(ask(bench, chain)) == [(4, 4)]
-    assert "b" not in bench.node.pool.tenants.by_salt, "asking makes nobody known"
+    assert "b" not in bench.node.pool.tenants.by_salt, "a lookup creates no account"
 
 
 def test_invalidated_and_reserved_blocks_are_misses() -> None:

@@ -91,7 +91,7 @@ def test_a_scope_is_all_that_is_read() -> None:
     assert figures(verify(bench, Scope(tenant="a"))) == (4, 4, 1, 0)
     assert figures(verify(bench, Scope(keys=make.packed(make.keys(2, "b"))))) == (2, 2, 0, 0), "not behind it"
     assert figures(verify(bench, Scope(tenant="b", keys=make.packed(make.keys(4, "b")[2:])))) == (2, 2, 1, 0)
-    assert figures(verify(bench, Scope(model="nobody has it"))) == (0, 0, 0, 0)
+    assert figures(verify(bench, Scope(model="unknown"))) == (0, 0, 0, 0)
 
 
 def test_one_step_reads_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

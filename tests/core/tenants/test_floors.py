@@ -1,4 +1,4 @@
-"""Floors: what a tenant holds within its floor nobody else takes, and it can always grow to it."""
+"""Floors: blocks within a tenant's floor are not evicted for others, and it can always grow to it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_one_search_for_many_slots_stops_at_every_floor_on_its_way() -> None:
         fill(engine, name, blocks)
     for tenant in floors:
         bench.node.demote(Scope(tenant=tenant), bench.now)
-    stored = engine.store(make.keys(40, "stranger"), PAGE, tenant="stranger")
+    stored = engine.store(make.keys(40, "foreign"), PAGE, tenant="foreign")
     assert stored.outcomes == {"WRITE": 27, "POOL_FULL": 13}
     assert {name: held(bench, name) for name in floors} == floors
 
@@ -98,7 +98,7 @@ def test_a_tenant_without_a_floor_finds_no_room_among_floors() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=64 * PAGE)))
     fill(engine, "a", 64)
-    stored = engine.store(make.keys(4, "stranger"), PAGE, tenant="stranger")
+    stored = engine.store(make.keys(4, "foreign"), PAGE, tenant="foreign")
     assert stored.refused == {Code.POOL_FULL}
     assert held(bench, "a") == 64
 

@@ -103,7 +103,7 @@ def test_a_rate_lets_one_seconds_worth_through_at_once_and_then_so_much_a_second
     bench.pass_time(60)
     assert engine.store(make.keys(16, 4), PAGE, tenant="a").written == 10
     assert bench.tenant("a").refused == {"rate_limited": 6 + 16 + 11 + 6}
-    assert fill(engine, "b", 64) == 64, "nobody else is paced"
+    assert fill(engine, "b", 64) == 64, "no other tenant is paced"
 
 
 def test_a_block_above_a_seconds_worth_passes_when_the_bucket_is_full_and_is_paid_for() -> None:

@@ -120,7 +120,7 @@ def test_a_pin_does_not_make_soft_pinned_blocks_of_another_tenant_newer() -> Non
     bench.apply(*make.pins(records))
     for chain in (old, new):
         engine.store(chain, PAGE, tenant="a")
-    foreign = make.pin("stranger", old, strength="soft", tenant="b")
+    foreign = make.pin("foreign", old, strength="soft", tenant="b")
     bench.apply(*make.pins([*records, foreign], 2))
     assert engine.store(make.keys(56, "large"), PAGE, tenant="a").written == 56
     assert (engine.lookup(old), engine.lookup(new)) == (0, 8)

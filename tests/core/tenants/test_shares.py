@@ -191,8 +191,8 @@ def test_ten_thousand_accounts_within_their_floors_cost_a_reservation_nothing() 
     bench.apply(make.shares(*specs))
     for number in range(count):
         engine.store([make.key(number)], PAGE, tenant=f"t{number}")
-    fill(engine, "stranger", count + 480)
+    fill(engine, "foreign", count + 480)
 
-    crowded = lines_run(lambda: fill(engine, "stranger", 800, "crowded"))
+    crowded = lines_run(lambda: fill(engine, "foreign", 800, "crowded"))
     bench.apply(make.shares(QuotaSpec("t1", floor_bytes=PAGE), generation=2))
-    assert crowded < 3 * lines_run(lambda: fill(engine, "stranger", 800, "alone"))
+    assert crowded < 3 * lines_run(lambda: fill(engine, "foreign", 800, "alone"))

@@ -437,7 +437,7 @@ class SharesMachine(RuleBasedStateMachine):
         return {name: int(floor * scale) for name, floor in expected.items()}
 
     def floors(self) -> dict[str, int]:
-        """Blocks that nobody else may take from a tenant: without one of them it would be below its floor."""
+        """Blocks that others may not evict from a tenant: without one of them it would be below its floor."""
         return {name: -(-floor // PAGE) for name, floor in self.floor_bytes().items()}
 
     def pin_budget(self, tenant: str) -> int | None:
@@ -478,7 +478,7 @@ class SharesMachine(RuleBasedStateMachine):
 
 
 TestShares = SharesMachine.TestCase
-# Without shrinking a failure is told within the time that a test has. To make one short, add `Phase.shrink`.
+# Without shrinking a failure is reported within the time that a test has. To make one short, add `Phase.shrink`.
 TestShares.settings = settings(
     max_examples=size(80, 25),
     stateful_step_count=30,

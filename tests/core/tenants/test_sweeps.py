@@ -174,7 +174,7 @@ def test_a_prefix_covers_all_blocks_behind_its_last_key_and_no_sibling() -> None
     system = make.keys(4, "system")
     long, branch = [*system, *make.keys(6, "long")], [*system, *make.keys(3, "branch")]
     sibling = [*system[:2], *make.keys(5, "sibling")]
-    foreign = make.keys(5, "stranger")
+    foreign = make.keys(5, "foreign")
     for chain in (long, branch, sibling, foreign):
         engine.store(chain, PAGE)
     bench.node.invalidate(Scope(keys=make.packed(system)), bench.now)

@@ -491,7 +491,7 @@ class TenancyMachine(RuleBasedStateMachine):
 
 
 TestTenancy = TenancyMachine.TestCase
-# Without shrinking a failure is told within the time that a test has. To make one short, add `Phase.shrink`.
+# Without shrinking a failure is reported within the time that a test has. To make one short, add `Phase.shrink`.
 TestTenancy.settings = settings(
     max_examples=size(40, 20),
     stateful_step_count=40,

@@ -322,7 +322,7 @@ def test_bytes_of_an_open_reservation_are_not_reused_when_its_client_is_closed(p
     view = reservation.view(0)
     client.close()
     stats = plane.wait_stats(lambda stats: not stats.pool.reserved_bytes, "the end is noticed")
-    assert stats.pool.quarantined_bytes == 2 * PAGE, "somebody may still write there"
+    assert stats.pool.quarantined_bytes == 2 * PAGE, "the engine may still write there"
     view[:1] = b"x"
     assert reservation.commit().blocks == 0
 

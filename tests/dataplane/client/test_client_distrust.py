@@ -51,7 +51,7 @@ def broken(socket_dir: Path) -> Iterator[Broken]:
 
 
 class Engine:
-    """A client, and what it was told."""
+    """A client, and its events."""
 
     def __init__(self, plane: BrokenPlane, timeout_s: float = 3.0, spaces: int = 1) -> None:
         self.events: list[ClientEvent] = []

@@ -272,7 +272,7 @@ if child == 0:
         assert open_reservation.commit().blocks == 0
         open_reservation.abort()
         client.close()
-        # Memory that the child takes now may lie where the parent's segments were: letting go must not unmap it.
+        # Memory that the child takes now may lie where the parent's segments were: closing must not unmap it.
         start = lease.array(0).ctypes.data
         mine = [np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8) for _ in range(60)]
         for each in mine:

@@ -166,7 +166,7 @@ class TestLocations:
 
 
 def racing(table: GpuCopyIndex, change: Callable[[], None]) -> GpuCopyIndex:
-    """The same table, that somebody changes while it is read."""
+    """The same table, that changes while it is read."""
     made = copy(table)
     words: Any = _Racing(table._words, change)
     made._words = words
@@ -174,7 +174,7 @@ def racing(table: GpuCopyIndex, change: Callable[[], None]) -> GpuCopyIndex:
 
 
 class _Racing:
-    """Words that somebody changes between the first load and the second."""
+    """Words that change between the first load and the second."""
 
     def __init__(self, words: U64, change: Callable[[], None]) -> None:
         self.words = words

@@ -1,4 +1,4 @@
-"""Owners that hang or die: their bytes wait until nobody can touch them any more, and not longer."""
+"""Owners that hang or die: their bytes wait until no process can touch them, and not longer."""
 
 from __future__ import annotations
 

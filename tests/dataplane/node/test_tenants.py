@@ -1,4 +1,4 @@
-"""Limits of tenants: they bind their own blocks and nobody else's."""
+"""Limits of tenants: they bind their own blocks and no others."""
 
 from __future__ import annotations
 

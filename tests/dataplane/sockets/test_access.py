@@ -1,4 +1,4 @@
-"""Memory outlives a crash with whoever holds it, and nobody but its owner gets it."""
+"""Memory outlives a crash with its holder, and only its owner gets it."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_a_token_of_another_management_plane_gets_no_answer(
     other = zmq.curve_keypair()[0].decode()
     plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder, fleet.token(key=other))
     plane.start()
-    wait_for(lambda: "join.unanswered" in plane.log(), "it says that nobody answers")
+    wait_for(lambda: "join.unanswered" in plane.log(), "it reports that there is no answer")
     assert not fleet.requested(0)
     assert plane.alive
 

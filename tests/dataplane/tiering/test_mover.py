@@ -183,7 +183,7 @@ def test_a_tier_that_hangs_delays_nothing_and_its_memory_is_safe(run: MoverBench
     assert reserved == 8 * NBYTES
     for number in range(POOL_BLOCKS // 8):
         assert run.store(make.keys(8, ("during", number))) == 8, "stores go on"
-    assert run.node.pool.reserved_bytes == reserved, "nobody else gets the memory that is loaded into"
+    assert run.node.pool.reserved_bytes == reserved, "no other block gets the memory that is loaded into"
     run.tier.fault = ""
     run.tier.go_on.set()
     run.until(lambda: run.ready(chain) == 8)

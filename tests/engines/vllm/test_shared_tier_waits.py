@@ -1,5 +1,5 @@
 """The scheduler's side on two real data planes that share a Redis server: requests wait for what another node stored,
-and not for what nobody has."""
+and not for missing blocks."""
 
 from __future__ import annotations
 

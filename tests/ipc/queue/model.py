@@ -256,7 +256,7 @@ class Explorer:
                 woken = self._wake(drained, "asleep", "awake")
                 yield "wakes readers", self._with(woken, number, woken.processes[number]._replace(at="room"))
             else:
-                yield "wakes nobody", self._with(state, number, process._replace(at="room"))
+                yield "wakes none", self._with(state, number, process._replace(at="room"))
 
     def _reader(self, state: State, number: int) -> Iterator[tuple[str, State | str]]:
         """Registers: a, the position; b, the first half of the message that is read, plus one."""
@@ -365,7 +365,7 @@ class Explorer:
                     self._with(woken, number, woken.processes[number]._replace(at="look")),
                 )
             else:
-                yield "wakes nobody", self._with(state, number, process._replace(at="look"))
+                yield "wakes none", self._with(state, number, process._replace(at="look"))
 
     def stuck(self, state: State) -> str | None:
         """Return what is wrong with a state that has no successor but kills."""
