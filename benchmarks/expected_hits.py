@@ -1,8 +1,8 @@
 """Hit ratios that a simulation gave for two public traces: what the data plane is held against.
 
 The simulation served requests one at a time, in file order: the hits of a request are its leading blocks that are
-there; they are touched tail first, what is missing is stored, blocks of the running request stay. Traces are told apart
-by their number of different blocks of 512 tokens. S3-FIFO has a small queue of 30 %; the gate of admission closes at
+there; they are touched tail first, what is missing is stored, blocks of the running request stay. Traces differ
+by their number of blocks of 512 tokens. S3-FIFO has a small queue of 30 %; the gate of admission closes at
 240 s.
 """
 

@@ -130,7 +130,7 @@ def documents(seed: int = 0) -> Iterator[Request]:
 
 
 def scans(seed: int = 1) -> Iterator[Request]:
-    """Prompts that nobody asks for again, during the burst."""
+    """Prompts that are requested once, during the burst."""
     random = Random(seed)
     fresh = count()
     at = BURST_S[0]
@@ -143,7 +143,7 @@ def scans(seed: int = 1) -> Iterator[Request]:
 
 
 def run(scheme: Scheme, requests: list[Request], blocks: int) -> dict[str, Score]:
-    """Serve all requests in order, through a client for each tenant. RuntimeError when bytes or books are wrong."""
+    """Serve all requests in order, through a client for each tenant. RuntimeError when bytes or accounts are wrong."""
     capacity = blocks * BLOCK_BYTES
     scores = {name: Score() for name in (CONVERSATION, SYNTHETIC, SCANNER)}
     with own(capacity, blocks) as plane, ExitStack() as clients:

@@ -33,7 +33,7 @@ from dataplane.core.node import Node, NodeOptions
 from dataplane.core.stats import node_stats
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.build import lmcache_gateway
-from dataplane.gateways.lmcache.zmtp.sockets import HeldSocket
+from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
 from dataplane.holding.connection import RETRY_S, HolderConnection
 from dataplane.io.loop import Loop
 from dataplane.io.peers import may_pin, started_at
@@ -67,8 +67,8 @@ from dataplane.protocol.stats.processes import ProcessStats
 from dataplane.recovery import named_segment
 from dataplane.recovery.adoption import WRITER_ENDS_S, Core, begin, segment_bytes
 from dataplane.recovery.ending import Ending
-from dataplane.recovery.kept_cache import KeptCache
 from dataplane.recovery.record import load
+from dataplane.recovery.retained_cache import RetainedCache
 from dataplane.recovery.service_manager import ServiceManager
 from dataplane.recovery.snapshot_store import SnapshotStore
 from dataplane.recovery.start import cache_start, status
@@ -165,8 +165,8 @@ class DataPlane:
         self._memory, self.node = core.memory, core.node
         if core.restored is None:
             self._holder.began_cold()
-        held_sockets = [(kind, number, HeldSocket(fd)) for kind, number, fd in sockets]
-        self._holder.list_all([*self._memory.files(), *held_sockets])
+        adopted_sockets = [(kind, number, AdoptedSocket(fd)) for kind, number, fd in sockets]
+        self._holder.list_all([*self._memory.files(), *adopted_sockets])
         self._figures = ProcessFigures()
         self.node.process_stats = self._process_stats
         self._ipc = IpcWatcher(settings.table.ipc_interval_s, self.clock)
@@ -174,7 +174,7 @@ class DataPlane:
         before = load(self._state.path)
         self.node.counts.dropped_events = self._bus.dropped
         self.node.cache_start = cache_start(core, before, self.clock(), holder_failure)
-        self._kept_cache = KeptCache(
+        self._retained_cache = RetainedCache(
             self._state, self.node, self._memory, self.clock, settings.table.keep_memory_s, self._holder
         )
         if self._memory.named is not None:
@@ -265,7 +265,7 @@ class DataPlane:
         self._loop.every(settings.table.tick_s, self._tick)
         self._loop.every(settings.table.stats_interval_s, self._publish_stats)
         self._loop.every(REMEMBER_INTERVAL_S, self._snapshot_store.refresh)
-        self._loop.every(REMEMBER_INTERVAL_S, self._kept_cache.record)
+        self._loop.every(REMEMBER_INTERVAL_S, self._retained_cache.record)
         self._loop.every(COLLECT_INTERVAL_S, _collect_young)
         self._loop.every(TRIM_INTERVAL_S, trim_memory)
         self._loop.every(RETRY_S, self._holder.step)
@@ -307,11 +307,11 @@ class DataPlane:
         }
 
         def make_memory(private: dict[str, int], inherited: InheritedMemory | None) -> NodeMemory:
-            wanted = bool(settings.lmcache_port)
+            requested = bool(settings.lmcache_port)
             named = None
             if inherited is not None and inherited.has(NAMED):
-                named = named_segment.adopted(inherited.pop(NAMED), writer, wanted=wanted)
-            if named is None and wanted:
+                named = named_segment.adopted(inherited.pop(NAMED), writer, requested=requested)
+            if named is None and requested:
                 named = named_segment.fresh(settings, writer, left)
             return NodeMemory(
                 settings.max_blocks,
@@ -325,14 +325,16 @@ class DataPlane:
                 named=named,
             )
 
-        def make_node(memory: NodeMemory, books: RecoveryTable, names: IdJournal, needed_bytes: int) -> Node:
+        def make_node(
+            memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, needed_bytes: int
+        ) -> Node:
             options = NodeOptions(
                 name=table.node or self._state.node_name(),
                 epoch=f"{writer.epoch:016x}",
                 # A grown pool stays as large: otherwise blocks stored before the pool is grown again would cause
                 # evictions.
                 capacity_bytes=max(
-                    settings.pool_bytes // 4096 * 4096, needed_bytes, books.highest(B_CAPACITY)
+                    settings.pool_bytes // 4096 * 4096, needed_bytes, recovery_table.highest(B_CAPACITY)
                 ),
                 segment_bytes=table.segment_bytes,
                 reservation_ttl_s=table.reservation_ttl_s,
@@ -342,7 +344,15 @@ class DataPlane:
                 page_bytes=HUGE_BYTES if table.huge_pages else PAGE_BYTES,
                 named_bytes=0 if memory.named is None else memory.named.nbytes,
             )
-            return Node(options, memory.index, memory, leases(fence), self.clock(), books=books, names=names)
+            return Node(
+                options,
+                memory.index,
+                memory,
+                leases(fence),
+                self.clock(),
+                recovery_table=recovery_table,
+                names=names,
+            )
 
         return begin(handed, writer, settings.max_blocks, make_memory, make_node, self.clock)
 
@@ -407,7 +417,7 @@ class DataPlane:
             self._server.close()
         if self._lmcache is not None:
             self._lmcache.close(hand_over=self._ending is Ending.HAND_OVER)
-        released = self._kept_cache.end(self._ending)
+        released = self._retained_cache.end(self._ending)
         self._holder.end()
         self._tiers.close(self.clock())
         self._gpu_copies.close()

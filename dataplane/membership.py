@@ -95,7 +95,7 @@ class Membership:
             raise SettingsError(str(error)) from None
         self.gate = Gate(context, self._pair)
         self._by_token = token is not None and (fleet is None or fleet.key != token.key)
-        self._kept = fleet
+        self._saved = fleet
         """Contents of the file."""
         if token is not None and self._fleet is not None and not self._by_token:
             # The node is already enrolled there, so it needs no token, but the token holds the current addresses.
@@ -108,9 +108,9 @@ class Membership:
         self._reported = ""
         self._answered = False
         """The management plane has answered since this process began."""
-        self._asked_at = 0.0
+        self._requested_at = 0.0
         self._departures: zmq.Socket[bytes] | None = None
-        self._asked_key = ""
+        self._requested_key = ""
         """Public key of the management plane whose answer is awaited."""
         self._node = self._control_url = self._events_url = ""
         self._on_joined: Callable[[Joined], None] = lambda joined: None
@@ -144,7 +144,7 @@ class Membership:
         except zmq.Again:
             return False
         if self._link is None and self._answered:
-            soon = max(time.monotonic() + ASK_SOON_S, self._asked_at + ASK_AGAIN_S)
+            soon = max(time.monotonic() + ASK_SOON_S, self._requested_at + ASK_AGAIN_S)
             self._next_at = min(self._next_at, soon)
         return True
 
@@ -159,7 +159,7 @@ class Membership:
         if answer is None and now < self._next_at:
             return
         url = self._link.url
-        self._hang_up()
+        self._close_link()
         if isinstance(answer, Joined):
             self._joined(answer, now)
         elif isinstance(answer, JoinRefused):
@@ -193,13 +193,13 @@ class Membership:
             token=ident,
             secret=secret,
         )
-        self._asked_key, url = endpoints[self._tries % len(endpoints)]
+        self._requested_key, url = endpoints[self._tries % len(endpoints)]
         try:
-            self._link = JoinLink(self._context, url, self._asked_key, self._pair, message)
+            self._link = JoinLink(self._context, url, self._requested_key, self._pair, message)
         except zmq.ZMQError as error:
             self._later(now, "join.failed", f"{url}: {error}")
             return
-        self._asked_at, self._next_at = now, now + ANSWER_S
+        self._requested_at, self._next_at = now, now + ANSWER_S
 
     def _later(self, now: float, event: str, reason: str) -> None:
         self._tries += 1
@@ -221,7 +221,7 @@ class Membership:
         else:
             assert self._fleet is not None
             addresses = self._fleet.addresses
-        key = self._asked_key
+        key = self._requested_key
         fleet = JoinedFleet(
             node=self._node,
             key=key,
@@ -231,7 +231,7 @@ class Membership:
         )
         if self._fleet is not None and self._fleet.key != key:
             log.info("fleet.key_changed", key=key, before=self._fleet.key)
-        if fleet != self._kept:
+        if fleet != self._saved:
             self._keep(fleet)
         if self._by_token or self._reported:
             log.info(
@@ -253,7 +253,7 @@ class Membership:
                 file.flush()
                 os.fsync(fd)
             making.replace(self._path)
-            self._kept = fleet
+            self._saved = fleet
         except OSError as error:
             log.warning("fleet.not_saved", reason=error.strerror, effect="the next start needs a join token")
 
@@ -297,13 +297,13 @@ class Membership:
     def _admit(self) -> None:
         self.gate.admit(self.managers, undecided=self._by_token)
 
-    def _hang_up(self) -> None:
+    def _close_link(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
 
     def close(self) -> None:
-        self._hang_up()
+        self._close_link()
         if self._departures is not None:
             self._departures.close()
         self.gate.close()

@@ -182,7 +182,7 @@ class DataPlaneSettings(msgspec.Struct, frozen=True):
         return shared.DEFAULT_LMCACHE_PORT if port is None else port
 
     @property
-    def lmcache_wanted(self) -> bool:
+    def lmcache_requested(self) -> bool:
         """Whether a setting requests the gateway. If so, a start without it fails; otherwise it is optional."""
         table = self.table
         configured = (
@@ -209,8 +209,8 @@ class DataPlaneSettings(msgspec.Struct, frozen=True):
     def lmcache_shm_name(self) -> str:
         """Name of that memory, after the prefix that clients expect."""
         # Containers may share /dev/shm while each has its state directory at the same path.
-        place = f"{socket.gethostname()}:{os.path.realpath(self.common.state_dir)}"
-        return self.table.lmcache_shm_name or f"larder-{sha256(place.encode()).hexdigest()[:12]}"
+        location = f"{socket.gethostname()}:{os.path.realpath(self.common.state_dir)}"
+        return self.table.lmcache_shm_name or f"larder-{sha256(location.encode()).hexdigest()[:12]}"
 
     @property
     def max_blocks(self) -> int:
@@ -235,9 +235,9 @@ def load(config: str | None = None, environ: Mapping[str, str] | None = None) ->
     return settings
 
 
-def check_machine(settings: DataPlaneSettings, held_bytes: int = 0, *, supervised: bool = False) -> None:
+def check_machine(settings: DataPlaneSettings, adopted_bytes: int = 0, *, supervised: bool = False) -> None:
     """Check that this machine has the required huge pages and may lock enough memory, and that a data plane that a
-    supervisor starts joins no fleet. `held_bytes` of the pool are already in memory taken over from a predecessor.
+    supervisor starts joins no fleet. `adopted_bytes` of the pool are already in memory taken over from a predecessor.
 
     Raises SettingsError: a start that asks for huge or locked pages must not silently run without them.
     """
@@ -246,7 +246,7 @@ def check_machine(settings: DataPlaneSettings, held_bytes: int = 0, *, supervise
             "dataplane.join_token_file: the data plane that `larder up` starts belongs to it; "
             "start one that joins with `larder dataplane`"
         )
-    needed = max(0, settings.pool_bytes - held_bytes)
+    needed = max(0, settings.pool_bytes - adopted_bytes)
     if settings.table.huge_pages and (has := huge_bytes_available()) < needed:
         pages, free = needed // HUGE_BYTES, max(0, has) // HUGE_BYTES
         reserved = huge_pages_reserved()

@@ -236,8 +236,8 @@ class StateDirectory:
 
 def _put_aside(path: Path, aside: Path, reason: str) -> None:
     """Rename a file and log that; if renaming fails, the file stays."""
-    kept_as = path
+    set_aside_as = path
     with suppress(OSError):
         path.replace(aside)
-        kept_as = aside
-    log.warning("snapshot.set_aside", file=str(path), kept_as=str(kept_as), reason=reason)
+        set_aside_as = aside
+    log.warning("snapshot.set_aside", file=str(path), kept_as=str(set_aside_as), reason=reason)

@@ -1,4 +1,4 @@
-"""Check the names of the code against `docs/glossary.md`: no word that the glossary replaces, in file names and
+"""Check the names of the code against `docs/glossary.md`: no word or term that the glossary replaces, in file names and
 identifiers of Python and of the dashboard, and no top-level class name that two modules of Larder share. Prints each
 finding, and exits with 1 if there is any."""
 
@@ -14,35 +14,54 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("app", "dataplane")
 WEB = "web/src"
+UNCHECKED_TESTS = frozenset({"app", "deploy", "e2e", "replay", "web"})
+"""Folders of `tests` whose names are not checked yet."""
+DATA_PLANE_WORDS = frozenset(
+    {"anew", "asked", "nobody", "said", "spare", "stamp", "stranger", "told", "twin", "world"}
+)
+"""Words that are checked outside of `app` and the dashboard only."""
 _HEADING = "## Names that are not used"
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_OF_OTHERS = re.compile("world_?size|hf_hub", re.IGNORECASE)
+"""Names of other projects, which keep their words."""
 _NO_NAMES = re.compile(r"/\*.*?\*/|<!--.*?-->|(?<!:)//[^\n]*|'[^'\n]*'|\"[^\"\n]*\"", re.DOTALL)
 """Comments and strings of TypeScript, CSS and Svelte, well enough to find identifiers."""
 
+Terms = dict[tuple[str, ...], str]
 
-def forbidden(glossary: str) -> dict[str, str]:
-    """Return the words of the glossary's second table, lower case, each with what to write instead."""
-    words: dict[str, str] = {}
+
+def forbidden(glossary: str) -> Terms:
+    """Return the terms of the glossary's second table, lower case and split into words, each with its replacement."""
+    terms: Terms = {}
     for line in glossary.partition(_HEADING)[2].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == 2 and cells[0] not in ("not", "---"):
             before = re.sub(r"\(.*?\)", "", cells[0])
-            words |= {word.strip(): cells[1] for word in before.split(",") if " " not in word.strip()}
-    return words
+            terms |= {tuple(term.split()): cells[1] for term in before.lower().split(",")}
+    return terms
 
 
-def wrong_names(names: Iterable[tuple[int, str]], words: dict[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the name and the replacement for each name with a forbidden word, the first time each."""
-    seen: set[str] = set()
-    for line, name in names:
-        if name in seen:
-            continue
-        seen.add(name)
-        for part in _PARTS.findall(name):
-            word = part.lower()
-            singular = word.removesuffix("s")
-            if word in words or singular in words:
-                yield line, name, words.get(word) or words[singular]
+def forms(word: str) -> set[str]:
+    """Return a word with its plural, participle and gerund, and some that do not exist."""
+    stems = {word, word.removesuffix("e"), word + word[-1], re.sub("y$", "i", word)}
+    return {word} | {stem + ending for stem in stems for ending in ("s", "es", "ed", "ing")}
+
+
+def wrong_names(names: Iterable[tuple[int, str]], terms: Terms) -> Iterator[tuple[int, str, str]]:
+    """Yield the line, the name and the replacement for each name with a forbidden term, the first time each."""
+    starts: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for term in terms:
+        for form in forms(term[0]):
+            starts[form].append(term)
+    for name, line in {name: line for line, name in reversed(list(names))}.items():
+        parts = [part.lower() for part in _PARTS.findall(_OF_OTHERS.sub("", name))]
+        for at, part in enumerate(parts):
+            for term in starts.get(part, ()):
+                run = parts[at : at + len(term)]
+                if len(run) == len(term) and all(
+                    each in forms(word) for each, word in zip(run, term, strict=True)
+                ):
+                    yield line, name, terms[term]
 
 
 def python_names(source: str) -> Iterator[tuple[int, str]]:
@@ -60,29 +79,45 @@ def web_names(source: str) -> Iterator[tuple[int, str]]:
             yield number, word
 
 
-def main() -> int:
-    words = forbidden((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
-    assert words, "the glossary has no table of names that are not used"
-    found: list[str] = []
+def findings(paths: Iterable[Path], terms: Terms) -> Iterator[str]:
+    """Yield a line for each wrong name in the files."""
+    for path in sorted(paths):
+        source = path.read_text(encoding="utf-8")
+        names = python_names(source) if path.suffix == ".py" else web_names(source)
+        for line, bad, better in wrong_names([(0, path.stem), *names], terms):
+            yield f"{path.relative_to(ROOT)}:{line}: {bad}: write {better}"
+
+
+def same_classes() -> Iterator[str]:
+    """Yield a line for each top-level class name of Larder that exists in two modules."""
     classes: dict[str, list[str]] = defaultdict(list)
     for path in sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        source, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-        names = [(0, path.stem), *python_names(source)]
-        found += [f"{name}:{line}: {bad}: write {better}" for line, bad, better in wrong_names(names, words)]
-        for node in ast.parse(source).body:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes[node.name].append(f"{name}:{node.lineno}")
-    for path in sorted(path for kind in ("ts", "svelte", "css") for path in (ROOT / WEB).rglob(f"*.{kind}")):
-        names = [(0, path.stem), *web_names(path.read_text(encoding="utf-8"))]
-        name = str(path.relative_to(ROOT))
-        found += [f"{name}:{line}: {bad}: write {better}" for line, bad, better in wrong_names(names, words)]
-    found += [
-        f"{places[1]}: class {name} exists in {places[0]}, too"
-        for name, places in classes.items()
-        if places[1:]
+                classes[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for name, found in classes.items():
+        if found[1:]:
+            yield f"{found[1]}: class {name} exists in {found[0]}, too"
+
+
+def main() -> int:
+    terms = forbidden((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    assert terms, "the glossary has no table of names that are not used"
+    everywhere = {term: better for term, better in terms.items() if not DATA_PLANE_WORDS.intersection(term)}
+    web = [path for kind in ("ts", "svelte", "css") for path in (ROOT / WEB).rglob(f"*.{kind}")]
+    rest = [path for folder in ("benchmarks", "dataplane") for path in (ROOT / folder).rglob("*.py")]
+    tests = [
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.relative_to(ROOT / "tests").parts[0] not in UNCHECKED_TESTS
+    ]
+    found = [
+        *findings([*(ROOT / "app").rglob("*.py"), *web], everywhere),
+        *findings([*rest, *tests], terms),
+        *same_classes(),
     ]
     sys.stdout.write(
-        "\n".join(found or ["names: no word that the glossary replaces, no class name twice"]) + "\n"
+        "\n".join(found or ["names: no term that the glossary replaces, no class name twice"]) + "\n"
     )
     return int(bool(found))
 

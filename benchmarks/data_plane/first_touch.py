@@ -18,7 +18,7 @@ BATCH_BYTES = 32 * MiB
 
 
 def run(setting: Setting) -> list[Result]:
-    """Baselines: copies to a mapping that nobody touched, and to the same mapping again. Reported, no target."""
+    """Baselines: copies to a mapping without any pages, and to the same mapping again. Reported, no target."""
     pool_bytes = setting.effort.pool_bytes
     batches = pool_bytes // BATCH_BYTES
     source = Mapping(BATCH_BYTES)

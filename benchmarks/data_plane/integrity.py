@@ -36,13 +36,13 @@ def _measure(
     fill_pool(setting, plain, block_bytes, effort.pool_bytes, count)
     fill_pool(setting, summed, block_bytes, effort.pool_bytes, count)  # its own mapping is touched as well
     storing = []
-    kept: list[U64] = []
+    batches: list[U64] = []
     for _ in range(effort.rounds):
         bare, keys = setting.new_keys(count), setting.new_keys(count)
         without = once_ns(partial(store, plain, memcpy, bare, block_bytes))
         storing.append(_percent(once_ns(partial(store, summed, memcpy, keys, block_bytes)), without))
-        kept.append(keys)
-    resident = [keys for keys in kept if verified.lookup(keys) == count]
+        batches.append(keys)
+    resident = [keys for keys in batches if verified.lookup(keys) == count]
     if not resident:
         raise RuntimeError("expected the last batches to be present")
     for client in (plain, verified):  # both map every segment before they are compared

@@ -69,6 +69,6 @@ def retrieve(client: Client, memcpy: Memcpy, keys: U64) -> None:
     engine = memcpy.engine.view
     with client.acquire(keys) as lease:
         lease.copy_to(engine)
-        held = len(lease)
-    if held != len(keys):
-        raise RuntimeError(f"retrieved {held} of {len(keys)} blocks")
+        hits = len(lease)
+    if hits != len(keys):
+        raise RuntimeError(f"retrieved {hits} of {len(keys)} blocks")

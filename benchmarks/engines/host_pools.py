@@ -62,12 +62,12 @@ class _HostPool:
 
     def get_page_buffer_meta(self, indices: Any) -> tuple[list[int], list[int]]:
         """Return the addresses and sizes of the pieces of pages."""
-        places = [
+        positions = [
             start + first // PAGE_TOKENS * self._piece_bytes
             for first in indices.tolist()[::PAGE_TOKENS]
             for start in self._starts
         ]
-        return places, [self._piece_bytes] * len(places)
+        return positions, [self._piece_bytes] * len(positions)
 
     def close(self) -> None:
         os.close(self.allocator.fds[0])

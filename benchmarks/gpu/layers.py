@@ -64,8 +64,8 @@ def _hidden(
             at_least(f"{label}_{name}_hidden", hidden, "of it", None if setting.emulated else MIN_HIDDEN),
             at_least(f"{label}_{name}", chunks * form.chunk_bytes / 1e9 / copy_s, "GB/s", None),
         ]
-    asked_us = 1e6 * median(passes.asked_s) / form.layers
-    return [*results, at_most(f"{label}_load_cpu_per_layer", asked_us, "us", None)]
+    requested_us = 1e6 * median(passes.request_s) / form.layers
+    return [*results, at_most(f"{label}_load_cpu_per_layer", requested_us, "us", None)]
 
 
 class _Passes:
@@ -76,7 +76,7 @@ class _Passes:
         self._cache = cache
         self._numbers = numbers
         self._products = products
-        self.asked_s: list[float] = []
+        self.request_s: list[float] = []
         """Seconds of this thread to ask for the copies of each load."""
 
     def time_s(self, work: Callable[[], None]) -> float:
@@ -104,7 +104,7 @@ class _Passes:
         """The products of each layer behind its copies."""
         began = perf_counter()
         load = self._cache.load(self._client.acquire(keys), self._numbers)
-        self.asked_s.append(perf_counter() - began)
+        self.request_s.append(perf_counter() - began)
         for number in range(self._cache.layers if count else 0):
             self._products.wait_for(load, number, self._cache)
             self._products.run(count)

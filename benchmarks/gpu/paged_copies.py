@@ -118,8 +118,8 @@ def _runs(form: Form, batch: int, memory: int) -> Runs:
     """All chunks of a batch."""
     blocks = form.blocks_in(batch)
     at = np.arange(blocks, dtype=np.int64)
-    places = at % form.blocks_per_chunk, at // form.blocks_per_chunk * form.chunk_bytes
-    return form.group(blocks).runs(shuffled(blocks), base=memory, in_chunks=places)
+    positions = at % form.blocks_per_chunk, at // form.blocks_per_chunk * form.chunk_bytes
+    return form.group(blocks).runs(shuffled(blocks), base=memory, in_chunks=positions)
 
 
 def _slowed(

@@ -1,5 +1,5 @@
 """A data plane that copies on the device that is measured, CUDA's or the emulated device's, and what it is
-told."""
+asked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import zmq
@@ -81,9 +80,7 @@ class Plane:
     def __enter__(self) -> Plane:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
         self._context.term()
 

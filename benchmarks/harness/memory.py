@@ -26,7 +26,7 @@ class Mapping:
                 self.view[at] = 1
 
     def close(self) -> None:
-        """Unmap; views that somebody still has keep the memory alive."""
+        """Unmap; remaining views keep the memory alive."""
         self.view.release()
         with suppress(BufferError):
             self._map.close()
@@ -45,18 +45,18 @@ class Memcpy:
         """Stands for engine memory."""
         self.batch_bytes = batch_bytes
         self._arena = Mapping(arena_bytes)
-        self._places = arena_bytes // batch_bytes
+        self._slots = arena_bytes // batch_bytes
         self._turn = 0
 
     def into_arena(self) -> None:
         """One batch, engine to arena."""
-        arena, engine = self._next_place(), self.engine.address
+        arena, engine = self._next_offset(), self.engine.address
         for at in self._pieces:
             ctypes.memmove(arena + at, engine + at, self._piece_bytes)
 
     def out_of_arena(self) -> None:
         """One batch, arena to engine."""
-        arena, engine = self._next_place(), self.engine.address
+        arena, engine = self._next_offset(), self.engine.address
         for at in self._pieces:
             ctypes.memmove(engine + at, arena + at, self._piece_bytes)
 
@@ -65,6 +65,6 @@ class Memcpy:
         self.engine.close()
         self._arena.close()
 
-    def _next_place(self) -> int:
-        self._turn = (self._turn + 1) % self._places
+    def _next_offset(self) -> int:
+        self._turn = (self._turn + 1) % self._slots
         return self._arena.address + self._turn * self.batch_bytes

@@ -20,14 +20,14 @@ def table(report: Report) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("met")
     for result in report.results:
-        met = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[result.met]
+        mark = {True: "[green]yes[/]", False: "[red]no[/]", None: ""}[result.met]
         bound = "≥" if result.direction == "min" else "≤"
         table.add_row(
             result.name,
             f"{_number(result.value)} {result.unit}",
             "" if result.baseline is None else _number(result.baseline),
             "" if result.target is None else f"{bound} {_number(result.target)}",
-            met,
+            mark,
         )
     return table
 

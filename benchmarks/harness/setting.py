@@ -104,7 +104,7 @@ class Setting:
             baseline.close()
 
     def new_keys(self, count: int) -> U64:
-        """Keys that nobody has seen, packed."""
+        """Keys that are new, packed."""
         self._chains += 1
         seed = sha256(b"bench" + self._chains.to_bytes(8, "little")).digest()
         return pack_keys([sha256(seed + number.to_bytes(8, "little")).digest() for number in range(count)])

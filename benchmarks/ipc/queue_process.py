@@ -61,7 +61,7 @@ def _child(work: Callable[[Connection], None]) -> tuple[int, Connection]:
 
 
 def _read(kind: str, index: int, pipe: Connection) -> None:
-    """Read until told to stop. At the end of each phase, send the latencies (µs) and the CPU seconds of the phase."""
+    """Read until asked to stop. At the end of each phase, send the latencies (µs) and the CPU seconds of the phase."""
     handle = pipe.recv()
     if kind != "vllm":
         reader = QueueReader(handle, slot=index, trusted=kind == "larder")

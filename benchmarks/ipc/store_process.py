@@ -144,11 +144,11 @@ def measure(kind: str, value: Any, rounds: int, name: str) -> dict[str, float]:
             assert pipe.poll(START_S), "a reader did not start"
             pipe.recv()
         puts, copies, firsts, passes, hits = [], [], [], [], []
-        places = STORE_BYTES // OBJECT_BYTES
+        objects = STORE_BYTES // OBJECT_BYTES
         gc.disable()
-        for number in range(rounds + places + 2):  # each page is touched once before it counts
+        for number in range(rounds + objects + 2):  # each page is touched once before it counts
             key = f"{name}{number}"
-            at = target.address + number % places * OBJECT_BYTES
+            at = target.address + number % objects * OBJECT_BYTES
             turns = [partial(store.put, key, value), partial(ctypes.memmove, at, source, OBJECT_BYTES)]
             order = (0, 1) if number % 2 else (1, 0)  # the second one finds the source in the caches
             times = {turn: timed(turns[turn]) for turn in order}
@@ -160,11 +160,11 @@ def measure(kind: str, value: Any, rounds: int, name: str) -> dict[str, float]:
             for pipe in pipes:
                 assert pipe.poll(START_S), "a reader does not answer"
                 first, passed, more = pipe.recv()
-                if number >= places + 2:
+                if number >= objects + 2:
                     firsts.append(first)
                     passes.append(passed)
                     hits += more
-            if number >= places + 2:
+            if number >= objects + 2:
                 puts.append(taken)
                 copies.append(copied)
     finally:

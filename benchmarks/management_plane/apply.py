@@ -1,6 +1,6 @@
 """Ten thousand quotas and as many pins from one YAML file: from the command line to the database, and to the node.
 
-Real processes: `larder up` with its data plane, and the `larder` command. Meanwhile somebody else asks for something
+Real processes: `larder up` with its data plane, and the `larder` command. Meanwhile another client asks for something
 else again and again: how long the slowest of these answers takes is the price that others pay.
 """
 
@@ -128,11 +128,11 @@ class Up:
     def until_in_sync(self) -> float:
         """Seconds until the node has applied the newest generation of everything."""
         started = time.perf_counter()
-        wanted = self.get("/api/v1/export?type=policies").json()["generations"]
+        expected = self.get("/api/v1/export?type=policies").json()["generations"]
         while time.perf_counter() < started + READY_S:
             for node in self.get("/api/v1/nodes").json()["items"]:
-                observed = {kind: told["generation"] for kind, told in node["observed"].items()}
-                if all(observed.get(kind, 0) >= number for kind, number in wanted.items()):
+                observed = {kind: report["generation"] for kind, report in node["observed"].items()}
+                if all(observed.get(kind, 0) >= number for kind, number in expected.items()):
                     return time.perf_counter() - started
             time.sleep(LOOK_S)
         raise RuntimeError("the node did not apply what was wanted")

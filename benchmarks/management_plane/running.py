@@ -24,7 +24,7 @@ _SETTINGS_TOKEN = "the-token-that-the-settings-of-a-benchmark-give"
 
 
 class Running:
-    """A server that answers nobody without a token."""
+    """A server that answers only with a token."""
 
     token = ""
     """An operator's, as `larder tokens create` makes it."""

@@ -99,9 +99,9 @@ async def _tick(waits: list[float]) -> None:
     longest = 0.0
     try:
         while True:
-            asked = time.perf_counter()
+            started = time.perf_counter()
             await asyncio.sleep(TICK_S)
-            longest = max(longest, time.perf_counter() - asked - TICK_S)
+            longest = max(longest, time.perf_counter() - started - TICK_S)
     finally:
         waits.append(longest)
 

@@ -90,7 +90,7 @@ def _guarded(use: Use, server: Running, ended: threading.Event, failures: list[B
 
 
 def engines_that_leave(folder: Path) -> Use:
-    """Return a use of engines that attach, store prompts that nobody sent before, and leave."""
+    """Return a use of engines that attach, store prompts that were not sent before, and leave."""
 
     def engines(server: Running, ended: threading.Event) -> None:
         for number in count():

@@ -22,7 +22,7 @@ STREAMS = 100
 CHANGES = 40
 CONNECTIONS = 8
 SETTLE_S = 2.0
-SPARE = 8
+FREE = 8
 """Connections of a pool, with a thread and three files each, come and go."""
 
 
@@ -31,23 +31,23 @@ def run(setting: Setting) -> list[Result]:
     rounds, scale = (4, 10) if quick else (ROUNDS, 1)
     warm = rounds // 2
     taken: list[int] = []
-    held: list[tuple[int, int]] = []
+    samples: list[tuple[int, int]] = []
     with running() as server:
         for number in range(rounds):
             asyncio.run(_round(server, number, scale))
             taken.append(server.memory_bytes())
-            held.append(_held(server))
+            samples.append(_memory_of(server))
     half = (rounds - warm) // 2
     # Medians: a collection of garbage that came early or late does not say everything.
     before, after = median(taken[warm : warm + half]), median(taken[-half:])
-    (files, threads), (files_after, threads_after) = held[warm - 1], held[-1]
+    (files, threads), (files_after, threads_after) = samples[warm - 1], samples[-1]
     thousands = (rounds * REQUESTS // scale) / 1000
     return [
         at_most("uptime_requests", thousands, "thousand", None),
         at_most("uptime_memory", after / 1e6, "MB", None, before / 1e6),
         at_most("uptime_memory_grown", 100 * (after / before - 1), "%", 1.0),
-        at_most("uptime_open_files", files_after, "files", files + SPARE, files),
-        at_most("uptime_threads", threads_after, "threads", threads + SPARE, threads),
+        at_most("uptime_open_files", files_after, "files", files + FREE, files),
+        at_most("uptime_threads", threads_after, "threads", threads + FREE, threads),
     ]
 
 
@@ -111,7 +111,7 @@ def _change(server: Running, number: int, count: int) -> None:
         put(server, "acme", (1 << 30) + number * count + each)
 
 
-def _held(server: Running) -> tuple[int, int]:
+def _memory_of(server: Running) -> tuple[int, int]:
     """Open files and threads."""
     process = Path(f"/proc/{server.process.pid}")
     return len(os.listdir(process / "fd")), len(os.listdir(process / "task"))

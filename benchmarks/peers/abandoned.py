@@ -1,4 +1,4 @@
-"""Look-ups whose result nobody fetches, as of schedulers that died: what they leave in the server's memory."""
+"""Look-ups whose result is never fetched, as of schedulers that died: what they leave in the server's memory."""
 
 from benchmarks.harness.result import Result, at_most
 from benchmarks.peers.effort import Effort

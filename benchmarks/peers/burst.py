@@ -1,4 +1,4 @@
-"""One and a half times the pool in one go: what is dropped while the client is told that it was stored."""
+"""One and a half times the pool in one go: what is dropped although the client gets the answer that it was stored."""
 
 from time import perf_counter
 

@@ -17,7 +17,7 @@ class Effort(msgspec.Struct, frozen=True):
     batch_chunks: int
     """That a store or retrieval moves."""
     abandoned: int
-    """Look-ups that nobody comes for, at Larder."""
+    """Look-ups whose results are never fetched, at Larder."""
     abandoned_at_lmcache: int
 
 

@@ -108,8 +108,8 @@ def python(peer: Peer) -> Path | None:
     if peer.sees and python(PEERS[peer.sees]) is None:
         return None
     home = folder() / peer.name
-    stamp = home / BUILT
-    if not stamp.is_file() or stamp.read_text() != _digest(peer):
+    built_file = home / BUILT
+    if not built_file.is_file() or built_file.read_text() != _digest(peer):
         return None
     return home / "bin" / "python"
 
@@ -178,7 +178,7 @@ def _environ() -> dict[str, str]:
 
 
 def _run(*command: str) -> None:
-    """uv's progress is shown as it comes; its complaint is told when it fails."""
+    """uv's progress is shown as it comes; its message is shown when it fails."""
     done = subprocess.run(command, env=_environ(), stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
         return

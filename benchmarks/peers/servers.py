@@ -46,7 +46,7 @@ class Server(msgspec.Struct):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens at now."""
+    """A TCP port of the loopback address that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -92,8 +92,8 @@ def larder(pool_bytes: int, settings: Mapping[str, str] | None = None) -> Iterat
 def _started(
     name: str, command: list[str], environ: Mapping[str, str], rpc: int, http: int, ready: str
 ) -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="larder-peer-", dir="/tmp") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="larder-peer-", dir="/tmp") as name_of_folder:
+        folder = Path(name_of_folder)
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command,

@@ -60,7 +60,7 @@ class _Batch:
         self._nbytes = chunks * chunk_bytes
         self._memcpy = Memcpy(self._nbytes, effort.pool_bytes, chunk_bytes)
         self._prompts = 0
-        self._kept = 0
+        self._retained = 0
         """Bytes that LMCache's server has."""
 
     def close(self) -> None:
@@ -109,14 +109,14 @@ class _Batch:
                 break
         if peer.name == "lmcache":
             peer.clear()
-            self._kept = 0
+            self._retained = 0
 
     def _make_room(self, peer: Peer) -> None:
         """Larder's server makes room when it is asked for some. LMCache's drops what comes when it is full and evicts
         once a second beyond four fifths: it is emptied before, and goes through its memory as Larder's does."""
-        if peer.name == "lmcache" and self._kept + 2 * self._nbytes > self._effort.pool_bytes * 0.8:
+        if peer.name == "lmcache" and self._retained + 2 * self._nbytes > self._effort.pool_bytes * 0.8:
             peer.clear()
-            self._kept = 0
+            self._retained = 0
 
     def _next_prompt(self) -> list[int]:
         self._prompts += 1
@@ -133,7 +133,7 @@ class _Batch:
         self._copy(peer, slots, out=False)
         if not peer.wire.ask(COMMIT_STORE, key.of(number), peer.instance, NO_BYTES):
             raise RuntimeError(f"{peer.name} refused a store")
-        self._kept += self._nbytes * (peer.name == "lmcache")
+        self._retained += self._nbytes * (peer.name == "lmcache")
         peer.wire.ask(END_SESSION, named(number))
 
     def _retrieve(self, peer: Peer, key: Key, asking: Key) -> None:

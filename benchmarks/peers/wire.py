@@ -9,7 +9,7 @@ import zmq
 CHUNK_TOKENS = 256
 TIMEOUT_MS = 60_000
 ID_CHARACTERS = 12
-_PLACE = "@" * ID_CHARACTERS
+_PLACEHOLDER = "@" * ID_CHARACTERS
 
 LOOKUP, STATUS, FREE_LOCKS, END_SESSION = 8, 9, 12, 13
 REGISTER, UNREGISTER = 14, 15
@@ -44,13 +44,13 @@ class Key:
                 "token_ids": list(tokens),
                 "start": start,
                 "end": len(tokens) // CHUNK_TOKENS * CHUNK_TOKENS,
-                "request_id": _PLACE,
+                "request_id": _PLACEHOLDER,
                 "cache_salt": "",
                 "request_configs": None,
                 "num_kv_readers": 1,
             }
         )
-        self._before, _, self._after = whole.partition(_PLACE.encode())
+        self._before, _, self._after = whole.partition(_PLACEHOLDER.encode())
 
     def of(self, number: int) -> bytes:
         return b"".join((self._before, request_id(number), self._after))

@@ -47,11 +47,11 @@ def described(message: str, kind: Any = None) -> tuple[str, str]:
     path, what = split_path(message)
     named = _NAMED.search(what)
     if named is not None:
-        place = f"{path}.{named['name']}" if path else named["name"]
+        path_of_field = f"{path}.{named['name']}" if path else named["name"]
         if named["what"] == "unknown":
             known = ", ".join(_fields(_at(kind, path)))
-            return place, f"unknown; expected one of {known}" if known else "unknown"
-        return place, f"expected {_expected(_at(kind, place), place)}, got nothing"
+            return path_of_field, f"unknown; expected one of {known}" if known else "unknown"
+        return path_of_field, f"expected {_expected(_at(kind, path_of_field), path_of_field)}, got nothing"
     return path, sentence(what, path, _at(kind, path))
 
 

@@ -30,7 +30,7 @@ MAX_REPEATS = 50
 REPEAT_WINDOW_S = 10.0
 """Lines with the same event from the same place in the code, about the same node, that are written in a window. Further
 ones are counted, and one line at the end of the window has their number as `repeated`."""
-MAX_PLACES = 1024
+MAX_SOURCES = 1024
 MAX_ITEMS = 16
 MAX_CHARACTERS = 4096
 MAX_TRACEBACK_CHARACTERS = 32_768
@@ -95,7 +95,7 @@ def configure(level: Level = "info", style: Style = "auto") -> LogWriter:
 
 
 @dataclass
-class _Place:
+class _Source:
     """One event of one place in the code, in the current window."""
 
     since: float
@@ -110,7 +110,7 @@ class Repeats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._places: OrderedDict[Hashable, _Place] = OrderedDict()
+        self._by_source: OrderedDict[Hashable, _Source] = OrderedDict()
         self._over: list[dict[str, Any]] = []
         """Lines about repeats that are due."""
 
@@ -133,23 +133,23 @@ class Repeats:
     def _admits(self, where: Hashable, line: Line) -> bool:
         now = self._clock()
         with self._lock:
-            place = self._places.get(where)
-            if place is not None and now - place.since >= REPEAT_WINDOW_S:
+            source = self._by_source.get(where)
+            if source is not None and now - source.since >= REPEAT_WINDOW_S:
                 self._end(where)
-                place = None
-            if place is None:
-                if len(self._places) >= MAX_PLACES:
-                    self._end(next(iter(self._places)))
-                place = self._places[where] = _Place(now)
-            if place.written < MAX_REPEATS:
-                place.written += 1
+                source = None
+            if source is None:
+                if len(self._by_source) >= MAX_SOURCES:
+                    self._end(next(iter(self._by_source)))
+                source = self._by_source[where] = _Source(now)
+            if source.written < MAX_REPEATS:
+                source.written += 1
                 return True
-            place.repeated += 1
-            place.last = {**line, "repeated": place.repeated}
+            source.repeated += 1
+            source.last = {**line, "repeated": source.repeated}
             return False
 
     def _end(self, where: Hashable) -> None:
-        ended = self._places.pop(where)
+        ended = self._by_source.pop(where)
         if ended.repeated:
             self._over.append(ended.last)
 
@@ -157,8 +157,8 @@ class Repeats:
         """Return one line for each repeated event whose window has ended; with `ends`, for every repeated event."""
         now = self._clock()
         with self._lock:
-            for where, place in list(self._places.items()):
-                if not ends and now - place.since < REPEAT_WINDOW_S:
+            for where, source in list(self._by_source.items()):
+                if not ends and now - source.since < REPEAT_WINDOW_S:
                     break  # the other windows began later
                 self._end(where)
             over, self._over = self._over, []

@@ -167,14 +167,14 @@ def without_password(url: str) -> str:
     scheme, slashes, rest = base.partition("://")
     if not slashes:  # not a URL, so any part of it may be secret
         return "***" if url else ""
-    user, at, place = rest.rpartition("@")
+    user, at, host = rest.rpartition("@")
     name, colon, _ = user.partition(":")
     pairs = [
         f"{key}{equals}***" if _SECRET_PARAMETER.search(key) else f"{key}{equals}{value}"
         for key, equals, value in (pair.partition("=") for pair in query.split("&"))
     ]
     hidden = f"{name}{colon}{'***' if colon else ''}"
-    return f"{scheme}://{hidden}{at}{place}{mark}{'&'.join(pairs)}"
+    return f"{scheme}://{hidden}{at}{host}{mark}{'&'.join(pairs)}"
 
 
 def without_secrets(common: Common) -> Common:

@@ -88,12 +88,12 @@ class Attachment:
         """Whether a lease was requested by message. Then only the data plane may write the counters."""
         self._lock = threading.Lock()
         self._drops: deque[I64] = deque()
-        self._held = 0
+        self._lease_count = 0
         self._dropped = 0
         self._operations = [([0] * OPERATION_WORDS, words.data) for words in self.area.operations]
         """For each operation, what this process has written into the words of the area, and these words."""
         self._beyond = np.uint64(self.index.max_blocks)
-        _worlds.add(self)
+        _attachments.add(self)
 
     @property
     def closed(self) -> bool:
@@ -104,7 +104,7 @@ class Attachment:
     def idle(self) -> bool:
         """Whether no lease or view of this attachment is left."""
         self._settle()
-        return self._held == 0
+        return self._lease_count == 0
 
     def resume(self, epoch: int, *, membarrier: bool) -> None:
         """Continue with a data plane that has adopted this memory."""
@@ -131,10 +131,10 @@ class Attachment:
 
     def unmapped(self, rows: U64) -> list[int]:
         """Return the segments of held blocks that are not mapped yet."""
-        wanted = set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
-        return sorted(wanted - self.segments.keys())
+        mapped_numbers = set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
+        return sorted(mapped_numbers - self.segments.keys())
 
-    def places(self, rows: U64) -> dict[int, SharedMapping] | None:
+    def segments_of(self, rows: U64) -> dict[int, SharedMapping] | None:
         """Return the segments of held blocks, or None unless all blocks clearly lie in mapped segments."""
         if not len(rows):
             return {}
@@ -150,11 +150,11 @@ class Attachment:
         ends = np.add(rows[:, HOT_OFFSET], rows[:, HOT_NBYTES], dtype=np.float64)
         return found if _largest(ends) <= room else None
 
-    def placed(self, rows: U64) -> tuple[int, dict[int, SharedMapping]]:
+    def mapped_prefix(self, rows: U64) -> tuple[int, dict[int, SharedMapping]]:
         """Return the number of leading held blocks that lie within mapped segments, and those segments."""
         found: dict[int, SharedMapping] = {}
-        for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
-            number = place >> 32
+        for at, (space_and_segment, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
+            number = space_and_segment >> 32
             segment = self.segments.get(number)
             if segment is None:
                 return at, found
@@ -171,10 +171,10 @@ class Attachment:
         hits = leading((numbers.view(np.uint64) < self._beyond) & is_ready(control))
         raised = numbers[:hits]
         self._raise(raised)
-        kept, rows = self._confirm(raised, words[:hits], space)
-        if kept < hits:
-            self.drop(raised[kept:])
-        return raised[:kept], rows[:kept]
+        valid, rows = self._confirm(raised, words[:hits], space)
+        if valid < hits:
+            self.drop(raised[valid:])
+        return raised[:valid], rows[:valid]
 
     def begin_asking(self) -> None:
         """Prepare to request a lease by message: counters are not lowered until `end_asking`."""
@@ -189,31 +189,31 @@ class Attachment:
     def release(self, descriptors: I64) -> None:
         """Release blocks that the data plane leased in an answer that arrived too late."""
         with self._lock:
-            self._held += len(descriptors)
+            self._lease_count += len(descriptors)
         self.drop(descriptors)
 
     def take_over(self, descriptors: I64, words: U64, space: int) -> tuple[I64, U64]:
         """Hold blocks as `hold` does, but for blocks whose counters the data plane has already raised."""
         with self._lock:
-            self._held += len(descriptors)
-        kept, rows = self._confirm(descriptors, words[: len(descriptors)], space)
-        if kept < len(descriptors):
-            self.drop(descriptors[kept:])
-        return descriptors[:kept], rows[:kept]
+            self._lease_count += len(descriptors)
+        valid, rows = self._confirm(descriptors, words[: len(descriptors)], space)
+        if valid < len(descriptors):
+            self.drop(descriptors[valid:])
+        return descriptors[:valid], rows[:valid]
 
     def _confirm(self, descriptors: I64, words: U64, space: int) -> tuple[int, U64]:
         """Return how many leading held blocks are still those that were looked up, and all rows."""
         control, rows, same = self.index.confirm(descriptors, words, space)
-        kept = leading(self.index.ready(descriptors, control, rows, same))
+        valid = leading(self.index.ready(descriptors, control, rows, same))
         if self._header_cells[A_EXPELLED]:  # after raising: an expelled client's do not count
-            kept = 0
-        return kept, rows
+            valid = 0
+        return valid, rows
 
     def _raise(self, descriptors: I64) -> None:
         self._settle()
         with self._lock:
             np.add.at(self.area.counters, descriptors, _ONE)
-            self._held += len(descriptors)
+            self._lease_count += len(descriptors)
 
     def drop(self, descriptors: I64) -> None:
         """Lower counters. Never waits: the garbage collector may call this in any thread, even inside `_raise`."""
@@ -228,7 +228,7 @@ class Attachment:
                 with suppress(IndexError):
                     descriptors = self._drops.popleft()
                     np.subtract.at(self.area.counters, descriptors, _ONE)
-                    self._held -= len(descriptors)
+                    self._lease_count -= len(descriptors)
             finally:
                 self._lock.release()
 
@@ -289,12 +289,12 @@ class Attachment:
         self.area.header[A_RING_DROPPED] = self._dropped
 
 
-_worlds: weakref.WeakSet[Attachment] = weakref.WeakSet()
+_attachments: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    for world in list(_worlds):
-        world.alive = False
+    for attachment in list(_attachments):
+        attachment.alive = False
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

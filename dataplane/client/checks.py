@@ -66,13 +66,13 @@ def reserved(keys: int) -> Check:
     return check
 
 
-def places(
+def ranges(
     segments: Mapping[int, SharedMapping],
-    wanted: Mapping[int, Sequence[int]],
+    offsets_by_segment: Mapping[int, Sequence[int]],
     nbytes: int,
 ) -> None:
     """Check that blocks to write, given as offsets by segment, lie within mapped, writable segments."""
-    for number, offsets in wanted.items():
+    for number, offsets in offsets_by_segment.items():
         segment = segments[number]
         if not segment.writable:
             raise fault(f"reserved: segment {number} is to be written and was granted read-only")

@@ -155,13 +155,13 @@ class Client:
     @property
     def mapped(self) -> list[SharedMapping]:
         """Segments that are currently mapped. Excludes segments that the data plane has retired."""
-        world = self._link.world
-        return [] if world is None else list(world.segments.values())
+        attachment = self._link.attachment
+        return [] if attachment is None else list(attachment.segments.values())
 
     @property
     def epoch(self) -> int:
         """Epoch (start number) of the data plane that wrote the readable memory; 0 if there is none."""
-        return self._link.world.epoch if self._link.world is not None else 0
+        return self._link.attachment.epoch if self._link.attachment is not None else 0
 
     def request(self, traceparent: str = "", name: str = "larder.request") -> AbstractContextManager[Span]:
         """Run the calls of one request in a span, which continues the trace of `traceparent` (W3C), or else of the
@@ -179,15 +179,15 @@ class Client:
         started = perf_counter_ns()
         words = pack_keys(keys)
         with self._lock:
-            world = self._world()
-            if world is None:
+            attachment = self._attached()
+            if attachment is None:
                 return 0
             hits = len(words)
-            for number in world.spaces:
-                hits = world.hits(words[:hits], number) if hits else 0
+            for number in attachment.spaces:
+                hits = attachment.hits(words[:hits], number) if hits else 0
             if counted:
-                world.note_lookup(_fingerprint(tenant), len(words), hits)
-            world.count(LOOKUP, started)
+                attachment.note_lookup(_fingerprint(tenant), len(words), hits)
+            attachment.count(LOOKUP, started)
             return hits
 
     def lookup_tiers(self, keys: Keys, *, tenant: str = "", counted: bool = True) -> TierHits:
@@ -199,16 +199,16 @@ class Client:
         started = perf_counter_ns()
         words = pack_keys(keys)
         with self._lock:
-            world = self._world()
-            if world is None:
+            attachment = self._attached()
+            if attachment is None:
                 return TierHits(0, 0, 0.0)
-            ready = [world.hits(words, number) for number in world.spaces]
+            ready = [attachment.hits(words, number) for number in attachment.spaces]
             hits = min(ready)
             if counted:
-                world.note_lookup(_fingerprint(tenant), len(words), hits)
+                attachment.note_lookup(_fingerprint(tenant), len(words), hits)
             missing = hits < len(words)
             coming, estimate_s, unknown = self._tiers.look(words, ready) if missing else (0, 0.0, 0)
-            world.count(LOOKUP, started)
+            attachment.count(LOOKUP, started)
         return TierHits(hits, coming, estimate_s, unknown)
 
     def prefetch(self, keys: Keys, *, wait_s: float = 5.0) -> bool:
@@ -235,8 +235,8 @@ class Client:
         if not 1 <= len(words) <= wire.MAX_KEYS_PER_REQUEST:
             raise ValueError(f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys, got {len(words)}")
         with self._lock:
-            world = self._world()
-            return world is not None and self._tiers.prefetch(words, world.spaces, wait_s)
+            attachment = self._attached()
+            return attachment is not None and self._tiers.prefetch(words, attachment.spaces, wait_s)
 
     def hold(self, keys: Keys) -> Lease:
         """Lease the leading blocks of a chain that are cached in every space of this client, without reading them.
@@ -248,14 +248,16 @@ class Client:
         words = pack_keys(keys)
         lease = self._new_lease()
         with self._lock:
-            world = self._world()
-            if world is None:
+            attachment = self._attached()
+            if attachment is None:
                 return lease
-            for number in world.spaces:
+            for number in attachment.spaces:
                 descriptors, rows = (
-                    world.hold(words, number) if world.membarrier else self._ask_hold(world, words, number)
+                    attachment.hold(words, number)
+                    if attachment.membarrier
+                    else self._ask_hold(attachment, words, number)
                 )
-                lease.add(world, descriptors, rows, {})
+                lease.add(attachment, descriptors, rows, {})
                 words = words[: len(descriptors)]
         return lease
 
@@ -271,16 +273,16 @@ class Client:
             self._check_position(space)
         lease = self._new_lease()
         with self._lock:
-            world = self._world()
-            if world is None:
+            attachment = self._attached()
+            if attachment is None:
                 return lease
-            for number in world.spaces if space is None else [world.spaces[space]]:
-                if not self._hold(world, lease, words, number):
+            for number in attachment.spaces if space is None else [attachment.spaces[space]]:
+                if not self._hold(attachment, lease, words, number):
                     break
-        if self._integrity.wanted(world):
+        if self._integrity.active(attachment):
             self._examine(lease)
         with self._lock:
-            world.count(ACQUIRE, started)
+            attachment.count(ACQUIRE, started)
         return lease
 
     def _new_lease(self) -> Lease:
@@ -299,47 +301,49 @@ class Client:
                 )
             )
             with self._lock:
-                if self._link.world is found.world:
+                if self._link.attachment is found.attachment:
                     self._link.ask(partial(_report_request, found), checks.reported)
 
-    def _hold(self, world: Attachment, lease: Lease, words: U64, space: int) -> int:
+    def _hold(self, attachment: Attachment, lease: Lease, words: U64, space: int) -> int:
         descriptors, rows = (
-            world.hold(words, space) if world.membarrier else self._ask_hold(world, words, space)
+            attachment.hold(words, space)
+            if attachment.membarrier
+            else self._ask_hold(attachment, words, space)
         )
-        segments = world.places(rows)
+        segments = attachment.segments_of(rows)
         if segments is None:
-            self._map(world, world.unmapped(rows))
-            trusted = not world.distrusted
-            kept, segments = world.placed(rows)
-            if kept < len(rows):
-                world.drop(descriptors[kept:])
-                descriptors, rows = descriptors[:kept], rows[:kept]
-            if trusted and world.distrusted:
+            self._map(attachment, attachment.unmapped(rows))
+            trusted = not attachment.distrusted
+            readable, segments = attachment.mapped_prefix(rows)
+            if readable < len(rows):
+                attachment.drop(descriptors[readable:])
+                descriptors, rows = descriptors[:readable], rows[:readable]
+            if trusted and attachment.distrusted:
                 self._link.tell(ClientEvent("fault", "a block of the index lies outside of its segment"))
-        lease.add(world, descriptors, rows, segments)
-        world.note_touches(descriptors, rows)
+        lease.add(attachment, descriptors, rows, segments)
+        attachment.note_touches(descriptors, rows)
         return len(descriptors)
 
-    def _ask_hold(self, world: Attachment, words: U64, space: int) -> tuple[I64, U64]:
+    def _ask_hold(self, attachment: Attachment, words: U64, space: int) -> tuple[I64, U64]:
         """Lease blocks by message, for kernels without membarrier."""
         words = words[: wire.MAX_KEYS_PER_REQUEST]
-        world.begin_asking()
+        attachment.begin_asking()
         answer = self._link.ask(
             lambda number: wire.LeaseRequest(number, space, words.tobytes()),
-            checks.leased(len(words), world.index.max_blocks),
+            checks.leased(len(words), attachment.index.max_blocks),
         )
         if not self._link.waiting:  # otherwise asking ends with the late answer
-            world.end_asking()
-        if isinstance(answer, wire.Leased) and self._link.world is world:
-            return world.take_over(checks.descriptors_of(answer), words, space)
+            attachment.end_asking()
+        if isinstance(answer, wire.Leased) and self._link.attachment is attachment:
+            return attachment.take_over(checks.descriptors_of(answer), words, space)
         return np.empty(0, np.int64), np.empty((0, HOT_WORDS), np.uint64)
 
-    def _map(self, world: Attachment, wanted: list[int]) -> None:
+    def _map(self, attachment: Attachment, wanted: list[int]) -> None:
         """Map segments that are not mapped yet. Segments that cannot be obtained stay unmapped."""
-        while wanted and self._link.attached and self._link.world is world:
+        while wanted and self._link.attached and self._link.attachment is attachment:
             part, wanted = wanted[: wire.MAX_FDS_PER_DATAGRAM], wanted[wire.MAX_FDS_PER_DATAGRAM :]
             self._link.ask(partial(_map_request, part), checks.answers(wire.SegmentsMapped))
-            if not world.segments.keys() >= set(part):
+            if not attachment.segments.keys() >= set(part):
                 return
 
     # ---- writing
@@ -385,48 +389,48 @@ class Client:
         reservation = self._new_reservation(len(words), nbytes)
         self._reservations.add(reservation)
         with self._lock:
-            world = self._world()
-            if world is None:
+            attachment = self._attached()
+            if attachment is None:
                 return reservation
             hinted = (ttl_s or pin_s) and self._link.terms.hint_max_s
 
             def request(number: int) -> wire.Reserve:
-                common = (number, world.spaces[space], tenant, words.tobytes(), nbytes)
+                common = (number, attachment.spaces[space], tenant, words.tobytes(), nbytes)
                 if hinted:
                     return wire.HintedReserve(*common, ttl_s=float(ttl_s), pin_s=float(pin_s))
                 return wire.Reserve(*common)
 
             answer = self._link.ask(request, checks.reserved(len(words)))
             if isinstance(answer, wire.Reserved):
-                self._grant(reservation, world, answer)
+                self._grant(reservation, attachment, answer)
             elif isinstance(answer, wire.Refused):
                 reservation.refuse(code_of(answer.code))
                 self._tell_refused("reserve", answer)
             elif isinstance(answer, Code):
                 reservation.refuse(answer)
-            world.count(RESERVE, started)
+            attachment.count(RESERVE, started)
         return reservation
 
     def _new_reservation(self, keys: int, nbytes: int) -> Reservation:
         return Reservation(keys, nbytes, self._commit, self._abort, checksums=self._checksums)
 
-    def _grant(self, reservation: Reservation, world: Attachment, answer: wire.Reserved) -> None:
+    def _grant(self, reservation: Reservation, attachment: Attachment, answer: wire.Reserved) -> None:
         numbers = memoryview(answer.segments).cast("I")
         segments = {number for code, number in zip(answer.outcomes, numbers, strict=True) if code == _WRITE}
-        if not segments <= world.segments.keys():
-            self._map(world, sorted(segments - world.segments.keys()))
-            if not segments <= world.segments.keys():
+        if not segments <= attachment.segments.keys():
+            self._map(attachment, sorted(segments - attachment.segments.keys()))
+            if not segments <= attachment.segments.keys():
                 self._link.send_abort(answer.reservation)
                 reservation.refuse(Code.UNAVAILABLE)
                 return
         try:
-            reservation.grant(world, answer)
+            reservation.grant(attachment, answer)
         except ProtocolError as error:
             self._link.protocol_failed(error.message)
 
     def _commit(
         self,
-        world: Attachment,
+        attachment: Attachment,
         reservation: int,
         slots: bytes,
         checksums: bytes,
@@ -434,12 +438,14 @@ class Client:
         started: int,
     ) -> CommitResult:
         with self._lock:
-            if self._link.world is not world:  # data plane is gone; the next one numbers differently
+            if (
+                self._link.attachment is not attachment
+            ):  # data plane is gone; the next one numbers differently
                 return CommitResult(0, Code.UNAVAILABLE, outcomes)
             answer = self._link.ask(
                 lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed
             )
-            world.count(COMMIT, started)
+            attachment.count(COMMIT, started)
             if isinstance(answer, wire.BlocksCommitted):
                 return CommitResult(answer.blocks, None, outcomes)
             if isinstance(answer, wire.Refused):
@@ -450,9 +456,9 @@ class Client:
             code = answer if isinstance(answer, Code) else Code.MALFORMED
             return CommitResult(0, code, outcomes)
 
-    def _abort(self, world: Attachment, reservation: int) -> None:
+    def _abort(self, attachment: Attachment, reservation: int) -> None:
         with self._lock:
-            if self._link.world is world:
+            if self._link.attachment is attachment:
                 answer = self._link.ask(
                     lambda number: wire.Abort(number, reservation), checks.answers(wire.Aborted)
                 )
@@ -577,7 +583,7 @@ class Client:
         long and must be attached when it is needed.
         """
         with self._lock:
-            if self._world() is not None:
+            if self._attached() is not None:
                 self._tiers.refresh()
 
     # ---- closing
@@ -586,13 +592,13 @@ class Client:
         if not 0 <= space < self._spaces:
             raise ValueError(f"expected the position of one of {self._spaces} spaces, got {space}")
 
-    def _world(self) -> Attachment | None:
+    def _attached(self) -> Attachment | None:
         if self._closed:
             return None
         self._link.maintain()
         if not self._link.attached:
             self._tiers.release()
-        return self._link.world
+        return self._link.attachment
 
     def close(self) -> None:
         """Release everything. Leases and views that are still in use stay valid until they are collected."""
@@ -603,10 +609,16 @@ class Client:
             if self._closed:
                 return
             self._closed = True
-            world = self._link.world
+            attachment = self._link.attachment
             writing = any(each.number for each in self._reservations)
             reading = any(each.reading for each in gpu_copies)
-            if self._link.attached and world is not None and world.idle and not writing and not reading:
+            if (
+                self._link.attached
+                and attachment is not None
+                and attachment.idle
+                and not writing
+                and not reading
+            ):
                 answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
                 if isinstance(answer, wire.Detached):
                     self._driven.left()

@@ -100,6 +100,6 @@ def _copy_summed(target: int, address: int, source: memoryview) -> bytes:
     return state.digest()
 
 
-def _follows(places: list[int], first: int, at: int, nbytes: int) -> bool:
+def _follows(addresses: list[int], first: int, at: int, nbytes: int) -> bool:
     """Return whether the piece at position `at` continues a run of neighbours that starts at `first`."""
-    return places[at] == places[first] + (at - first) * nbytes
+    return addresses[at] == addresses[first] + (at - first) * nbytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ _AHEAD = 4
 hold up the engine's own work."""
 
 
-class _Places:
+class _RunBuilder:
     """Blocks of many chunks, grouped by mapping or extent: each group is one batch of copies."""
 
     def __init__(self) -> None:
@@ -86,9 +85,7 @@ class _Copy(ABC):
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abort()
 
 
@@ -101,11 +98,11 @@ class DeviceStore(_Copy):
         per_chunk = cache.group.blocks_per_chunk
         self._arrays = [reservation.array(at) for at in reservation.writable]
         """Arrays that keep the memory alive, even if another thread ends the reservation."""
-        places = _Places()
+        builder = _RunBuilder()
         for at, array in zip(reservation.writable, self._arrays, strict=True):
             own = blocks[at * per_chunk : (at + 1) * per_chunk]
-            places.add(reservation.memory(at), int(array.ctypes.data), own, 0)
-        self._places = places.made()
+            builder.add(reservation.memory(at), int(array.ctypes.data), own, 0)
+        self._runs = builder.made()
         self._copied: set[int] = set()
 
     def layer(self, number: int, after: DeviceEvent | None = None) -> None:
@@ -125,7 +122,7 @@ class DeviceStore(_Copy):
         if self._failed is not None:
             return
         try:
-            self._cache.enqueue(self._places, tensors, to_device=False, after=after)
+            self._cache.enqueue(self._runs, tensors, to_device=False, after=after)
             self._copied |= set(range(*tensors.indices(self._cache.layers)))
         except DeviceError as error:
             self._fail(error)
@@ -175,16 +172,16 @@ class DeviceLoad(_Copy):
         self._extents = {gpu_copy.extent for gpu_copy in found if gpu_copy is not None}
         self._gpu_copies = sum(gpu_copy is not None for gpu_copy in found)
         try:
-            places = _Places()
+            builder = _RunBuilder()
             for chunk, array, memory, gpu_copy in zip(chunks, self._arrays, memories, found, strict=True):
                 begin = chunk * per_chunk - first
                 own = blocks[max(0, begin) : begin + per_chunk]
                 within = max(0, -begin)
                 if gpu_copy is None:
-                    places.add(memory, int(array.ctypes.data), own, within)
+                    builder.add(memory, int(array.ctypes.data), own, within)
                 else:
-                    places.add(gpu_copy.extent, gpu_copy.address, own, within)
-            self._places = places.made()
+                    builder.add(gpu_copy.extent, gpu_copy.address, own, within)
+            self._runs = builder.made()
             self._after = after
             self._until(_AHEAD)
         except BaseException:
@@ -201,7 +198,7 @@ class DeviceLoad(_Copy):
 
     def _enqueue(self, layers: slice) -> None:
         try:
-            self._cache.enqueue(self._places, layers, to_device=True, after=self._after)
+            self._cache.enqueue(self._runs, layers, to_device=True, after=self._after)
             self._after = None
             self._arrived.append(self._cache.record())
         except DeviceError as error:

@@ -296,20 +296,20 @@ class DrivenCopies:
         """
         known = self._caches[space]
         self._link.maintain()
-        world = self._link.world
-        if world is None or not self._link.attached:
+        attachment = self._link.attachment
+        if attachment is None or not self._link.attached:
             return Code.UNAVAILABLE
         if known.number and known.attachment == self._link.attachments:
             return known
-        attachment, number, message = self._link.attachments, world.spaces[space], known.message
+        attachments, number, message = self._link.attachments, attachment.spaces[space], known.message
         if known.fds and not self._link.terms.host_pools:
             return Code.UNSUPPORTED
 
         def make(at: int) -> wire.RegisterCache | wire.RegisterHostPool:
             self._registering = {
-                each: sent for each, sent in self._registering.items() if sent[1] == attachment
+                each: sent for each, sent in self._registering.items() if sent[1] == attachments
             }
-            self._registering[at] = known, attachment
+            self._registering[at] = known, attachments
             return msgspec.structs.replace(message, id=at, space=number)
 
         answer = self._link.ask(make, checks.answers(wire.CacheRegistered), timeout_s, known.fds)
@@ -397,9 +397,9 @@ class DrivenCopies:
         known = self._caches.get(space)
         if known is None:
             raise ValueError(f"no cache is registered for the space at position {space}")
-        wanted = len(keys) * known.blocks_per_chunk
-        least = wanted if whole else wanted - known.blocks_per_chunk + 1
-        if not 1 <= len(keys) <= wire.MAX_KEYS_PER_REQUEST or not least <= len(blocks) <= wanted:
+        expected = len(keys) * known.blocks_per_chunk
+        least = expected if whole else expected - known.blocks_per_chunk + 1
+        if not 1 <= len(keys) <= wire.MAX_KEYS_PER_REQUEST or not least <= len(blocks) <= expected:
             raise ValueError(
                 f"expected 1 to {wire.MAX_KEYS_PER_REQUEST} keys with {known.blocks_per_chunk} blocks each, "
                 f"got {len(keys)} keys and {len(blocks)} blocks"

@@ -93,7 +93,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    said: wire.GpuCopiesMapped | wire.Refused
+    reply: wire.GpuCopiesMapped | wire.Refused
     number: int
     side: _Side | None
     """Side with the mapped table, if the question asked for the table."""
@@ -117,9 +117,9 @@ class GpuCopies:
         self._plane = 0
         """Data plane, as counted by the link, that numbered these extents."""
         self._side: _Side | None = None
-        self._asked = 0
+        self._request = 0
         """Number of the outstanding question, of which there is at most one."""
-        self._asked_until = 0.0
+        self._request_until = 0.0
         self._unheard: dict[int, _Question] = {}
         """Unanswered questions by number: the outstanding one and those that were given up."""
         self._answers: deque[_Answer] = deque()
@@ -178,24 +178,24 @@ class GpuCopies:
                 self._tidy(self._side)
             self._tell_closed()
 
-    def find(self, held: LeasedBlocks, nbytes: int) -> list[GpuCopy | None]:
+    def find(self, leased: LeasedBlocks, nbytes: int) -> list[GpuCopy | None]:
         """Return the GPU copy, or None, of each leased block of size `nbytes`. The lease must last until `done`."""
-        nowhere: list[GpuCopy | None] = [None] * len(held.descriptors)
+        nowhere: list[GpuCopy | None] = [None] * len(leased.descriptors)
         with self._lock:
             self.look()
             side = self._side
-            if self._ended or side is None or side.memory != int(held.world.index.header[H_MEMORY]):
+            if self._ended or side is None or side.memory != int(leased.attachment.index.header[H_MEMORY]):
                 return nowhere
             if not self._link.attached or self._link.attachments != self._attachment:
                 # The memory may belong to a process that is gone. Drivers keep it for processes that have it open, but
                 # no documentation guarantees this, and a failed copy there makes CUDA unusable for the whole engine.
                 return nowhere
-            extents, offsets = side.table.places(held.descriptors, held.controls)
-            extents[held.nbytes != np.uint64(nbytes)] = 0
-            wanted = np.unique(extents[extents != 0]).tolist()
-            if not wanted:
+            extents, offsets = side.table.locations(leased.descriptors, leased.controls)
+            extents[leased.nbytes != np.uint64(nbytes)] = 0
+            extents_needed = np.unique(extents[extents != 0]).tolist()
+            if not extents_needed:
                 return nowhere
-            self._ready(side, wanted)
+            self._ready(side, extents_needed)
             found = list(nowhere)
             for at, (number, offset) in enumerate(zip(extents.tolist(), offsets.tolist(), strict=True)):
                 extent = side.open.get(number) if number else None
@@ -251,15 +251,15 @@ class GpuCopies:
             now = time.monotonic()
             if self._link.attachments != self._attachment:
                 # If a question ended the last connection, ask none for a while, so that the rest of the cache works.
-                self._not_before = now + RETRY_S if self._asked or self._failed else 0.0
-                self._attachment, self._asked, self._failed = self._link.attachments, 0, False
+                self._not_before = now + RETRY_S if self._request or self._failed else 0.0
+                self._attachment, self._request, self._failed = self._link.attachments, 0, False
                 for question in self._unheard.values():  # the data plane may not have received it
                     self._queue_closing(question.closed + question.extents)
                 self._unheard.clear()
-            if self._asked and now >= self._asked_until:
-                self._queue_closing(self._unheard[self._asked].closed)
-                self._asked = 0
-            due = self._side is None and not self._asked and self._caches and not self._ended
+            if self._request and now >= self._request_until:
+                self._queue_closing(self._unheard[self._request].closed)
+                self._request = 0
+            due = self._side is None and not self._request and self._caches and not self._ended
             if due and self._link.attached and now >= self._not_before:
                 self._ask([], table=True)
 
@@ -273,17 +273,17 @@ class GpuCopies:
 
     def _ask(self, extents: list[int], *, table: bool, at_once: bool = False) -> None:
         """Post a question that also reports closed extents, if none is outstanding or `at_once` is set."""
-        if self._asked and not at_once:
+        if self._request and not at_once:
             return
         with self._client() as mine:
             if not mine:
                 return
-            world = self._link.world
-            if world is None or self._link.attachments != self._attachment:
+            attachment = self._link.attachment
+            if attachment is None or self._link.attachments != self._attachment:
                 return
             # Extents that are asked for come first: their closing must be reported before they are granted again.
             closed = sorted(self._closed, key=lambda each: each not in extents)[:MAX_EXTENTS]
-            identity = int(world.index.header[H_MEMORY]), world.index.max_blocks
+            identity = int(attachment.index.header[H_MEMORY]), attachment.index.max_blocks
             uuid = self._device.uuid
             number = self._link.post(
                 lambda number: wire.MapGpuCopies(number, uuid, extents, closed, table),
@@ -291,8 +291,8 @@ class GpuCopies:
             )
             if not number:
                 return
-            self._asked_until = time.monotonic() + ANSWER_S * 2 ** len(self._unheard)
-            self._asked, self._unheard[number] = number, _Question(extents, closed)
+            self._request_until = time.monotonic() + ANSWER_S * 2 ** len(self._unheard)
+            self._request, self._unheard[number] = number, _Question(extents, closed)
             self._closed = [each for each in self._closed if each not in closed]
 
     def _on_answer(
@@ -320,21 +320,21 @@ class GpuCopies:
         question = self._unheard.pop(number, None)
         if question is None:
             return
-        current = number == self._asked
+        current = number == self._request
         if current:
-            self._asked = 0
-        if isinstance(answer.said, wire.Refused):
-            code = code_of(answer.said.code)
+            self._request = 0
+        if isinstance(answer.reply, wire.Refused):
+            code = code_of(answer.reply.code)
             lasting = code in _LASTING
             self._not_before = float("inf") if lasting else time.monotonic() + RETRY_S
             if current:  # otherwise they were put back when the question was given up
                 self._queue_closing(question.closed)
             if not lasting:
-                self._report(f"GPU copies are refused, the pool is read instead: {answer.said.message}")
+                self._report(f"GPU copies are refused, the pool is read instead: {answer.reply.message}")
             return
         if self._side is None and self._caches and not self._ended:
             self._side = answer.side
-        granted = {grant.extent: grant for grant in answer.said.grants if grant.extent in question.extents}
+        granted = {grant.extent: grant for grant in answer.reply.grants if grant.extent in question.extents}
         side = self._side
         if side is None:
             self._queue_closing(granted)
@@ -352,29 +352,31 @@ class GpuCopies:
 
     # ---- extents
 
-    def _ready(self, side: _Side, wanted: list[int]) -> None:
+    def _ready(self, side: _Side, extents_needed: list[int]) -> None:
         """Open these extents if possible. Ask for all that are not granted yet in one question."""
         now = time.monotonic()
         until = now + EXTENT_TIMEOUT_S
-        wanted = [each for each in wanted if each not in side.open and side.waiting.get(each, 0.0) <= now]
-        if not wanted:
+        extents_needed = [
+            each for each in extents_needed if each not in side.open and side.waiting.get(each, 0.0) <= now
+        ]
+        if not extents_needed:
             return
         listed = set(side.table.extents())
-        unknown = [each for each in wanted if each in listed and each not in side.grants]
+        unknown = [each for each in extents_needed if each in listed and each not in side.grants]
         if unknown and now >= self._not_before:
             self._ask(unknown[:MAX_EXTENTS], table=False)
             with self._client() as mine:
-                if mine and self._asked:
-                    self._link.wait_for(self._asked, EXTENT_TIMEOUT_S)
+                if mine and self._request:
+                    self._link.wait_for(self._request, EXTENT_TIMEOUT_S)
             self._follow()
         if self._side is not side:
             return
-        for number in wanted:
+        for number in extents_needed:
             if number in side.grants and number not in side.opening:
                 side.opening.add(number)
                 self._aside.submit(partial(self._open, side, side.grants[number], self._plane))
         self._opened.wait_for(
-            lambda: self._side is not side or side.opening.isdisjoint(wanted),
+            lambda: self._side is not side or side.opening.isdisjoint(extents_needed),
             max(0.0, until - time.monotonic()),
         )
 
@@ -395,8 +397,8 @@ class GpuCopies:
         extent = OpenExtent(number, plane, opened, grant.offset, grant.nbytes)
         end = grant.offset + grant.nbytes
         with self._lock:
-            wanted = self._side is side and number in side.grants
-            if wanted and end <= opened.nbytes:
+            extents_needed = self._side is side and number in side.grants
+            if extents_needed and end <= opened.nbytes:
                 side.open[number] = extent
                 side.waiting.pop(number, None)
             side.opening.discard(number)
@@ -404,7 +406,7 @@ class GpuCopies:
             if number in side.open:
                 return
         self._close(extent)
-        if wanted:
+        if extents_needed:
             with self._lock:
                 self._protocol_failed(f"an extent ends at {end} of an allocation of {opened.nbytes} bytes")
 

@@ -52,22 +52,22 @@ class IntegrityChecks:
         self._corrupt: dict[tuple[int, int], float] = {}
         """Time from which each block may be reported again, by (descriptor, control word)."""
 
-    def wanted(self, world: Attachment) -> bool:
+    def active(self, attachment: Attachment) -> bool:
         """Return whether any block may need verification. This check is the only cost for readers when none does."""
-        return self._verify != "off" or world.index.cells[H_ADOPTED_NS] != 0 or bool(self._corrupt)
+        return self._verify != "off" or attachment.index.cells[H_ADOPTED_NS] != 0 or bool(self._corrupt)
 
     def whole(
-        self, world: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
+        self, attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
     ) -> int:
         """Return the number of leading held blocks before the first corrupt one. Unchosen blocks count as intact."""
         known = self._known_corrupt(descriptors, rows)
-        adopted = self._adopted(world, descriptors, rows)
+        adopted = self._adopted(attachment, descriptors, rows)
         chosen = adopted | self._chosen(len(rows))
         chosen[known:] = False
         at = np.flatnonzero(chosen)
         if not len(at):
             return known
-        good = self._first_wrong(world, descriptors[at], rows[at], segments)
+        good = self._first_wrong(attachment, descriptors[at], rows[at], segments)
         if self._whole is not None:
             self._whole[descriptors[at[:good]]] = rows[at[:good], HOT_CONTROL]
         if good == len(at):
@@ -78,14 +78,16 @@ class IntegrityChecks:
 
     @staticmethod
     def _first_wrong(
-        world: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
+        attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
     ) -> int:
         """Return the position of the first block that does not match its checksum, or their number if all match."""
-        stored = world.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
+        stored = attachment.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
         views = {number: segment.view() for number, segment in segments.items()}
-        for at, (place, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
+        for at, (space_and_segment, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
             expected = stored[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + 1)]
-            if expected != NONE and expected != checksum(views[place >> 32][offset : offset + nbytes]):
+            if expected != NONE and expected != checksum(
+                views[space_and_segment >> 32][offset : offset + nbytes]
+            ):
                 return at
         return len(rows)
 
@@ -121,16 +123,16 @@ class IntegrityChecks:
             self._until_sample = at - count
         return chosen
 
-    def _adopted(self, world: Attachment, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_]:
+    def _adopted(self, attachment: Attachment, descriptors: I64, rows: U64) -> npt.NDArray[np.bool_]:
         """Return which blocks survived a crash and have not been verified since."""
-        adopted_ns = world.index.cells[H_ADOPTED_NS]
+        adopted_ns = attachment.index.cells[H_ADOPTED_NS]
         if not adopted_ns:
             return np.zeros(len(rows), np.bool_)
         whole = self._whole
-        if whole is None or self._whole_of is None or self._whole_of != (weakref.ref(world), adopted_ns):
-            whole = self._whole = np.zeros(world.index.max_blocks, np.uint64)
-            self._whole_of = weakref.ref(world), adopted_ns
-        stored = world.index.cold[descriptors, COLD_STORED_AT] < np.uint64(adopted_ns)
+        if whole is None or self._whole_of is None or self._whole_of != (weakref.ref(attachment), adopted_ns):
+            whole = self._whole = np.zeros(attachment.index.max_blocks, np.uint64)
+            self._whole_of = weakref.ref(attachment), adopted_ns
+        stored = attachment.index.cold[descriptors, COLD_STORED_AT] < np.uint64(adopted_ns)
         return np.asarray(stored & (whole[descriptors] != rows[:, HOT_CONTROL]))
 
 

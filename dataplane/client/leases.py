@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,25 +21,25 @@ if TYPE_CHECKING:
 class _Hold:
     """Raised counters. They are lowered when neither the lease nor any view refers to this object any more."""
 
-    __slots__ = ("descriptors", "world")
+    __slots__ = ("attachment", "descriptors")
 
-    def __init__(self, world: Attachment, descriptors: I64) -> None:
-        self.world = world
+    def __init__(self, attachment: Attachment, descriptors: I64) -> None:
+        self.attachment = attachment
         self.descriptors = descriptors
 
     def keep(self, count: int) -> None:
         """Lower the counters of all but the leading `count` blocks."""
         self.descriptors, rest = self.descriptors[:count], self.descriptors[count:]
-        self.world.drop(rest)
+        self.attachment.drop(rest)
 
     def __del__(self) -> None:
-        self.world.drop(self.descriptors)
+        self.attachment.drop(self.descriptors)
 
 
 class Corrupt(NamedTuple):
     """A leased block that does not match its checksum."""
 
-    world: Attachment
+    attachment: Attachment
     descriptor: int
     control: int
     nbytes: int
@@ -49,7 +48,7 @@ class Corrupt(NamedTuple):
 class LeasedBlocks(NamedTuple):
     """Leased blocks [n] as the index identifies them."""
 
-    world: Attachment
+    attachment: Attachment
     descriptors: I64
     controls: U64
     """Their control words, which do not change while the lease lasts."""
@@ -70,9 +69,11 @@ class Lease:
         self._segments: list[dict[int, SharedMapping]] = []
         self._length = 0
 
-    def add(self, world: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]) -> None:
+    def add(
+        self, attachment: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]
+    ) -> None:
         """Take over the raised counters of one space. Every row lies within one of the segments."""
-        self._hold.append(_Hold(world, descriptors))
+        self._hold.append(_Hold(attachment, descriptors))
         self._rows.append(rows)
         self._segments.append(segments)
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
@@ -83,18 +84,18 @@ class Lease:
         """Truncate the lease in each space to its leading intact blocks. Yield each space's first corrupt block."""
         for space, hold in enumerate(self._hold):
             rows = self._rows[space]
-            kept = whole(hold.world, hold.descriptors, rows, self._segments[space])
-            if kept == len(rows):
+            valid = whole(hold.attachment, hold.descriptors, rows, self._segments[space])
+            if valid == len(rows):
                 continue
             found = Corrupt(
-                hold.world,
-                int(hold.descriptors[kept]),
-                int(rows[kept, HOT_CONTROL]),
-                int(rows[kept, HOT_NBYTES]),
+                hold.attachment,
+                int(hold.descriptors[valid]),
+                int(rows[valid, HOT_CONTROL]),
+                int(rows[valid, HOT_NBYTES]),
             )
-            hold.keep(kept)
-            self._rows[space] = rows[:kept]
-            self._length = min(self._length, kept)
+            hold.keep(valid)
+            self._rows[space] = rows[:valid]
+            self._length = min(self._length, valid)
             yield found
 
     def __len__(self) -> int:
@@ -121,13 +122,13 @@ class Lease:
             raise ValueError("the lease was released")
         return self._segments[space][int(self._rows[space][i][HOT_SPACE_SEGMENT]) >> 32]
 
-    def held(self, first: int, end: int, space: int = 0) -> LeasedBlocks:
+    def blocks_between(self, first: int, end: int, space: int = 0) -> LeasedBlocks:
         """Return the index's identification of blocks `first` to `end`, for looking up other copies of them."""
         if not self._hold:
             raise ValueError("the lease was released")
         hold, rows = self._hold[space], self._rows[space][first:end]
         return LeasedBlocks(
-            hold.world, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES]
+            hold.attachment, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES]
         )
 
     def view(self, i: int, space: int = 0) -> memoryview:
@@ -165,7 +166,7 @@ class Lease:
         total = _sum(sizes)
         target, keep = address_of(buffer, total, writable=True)
         hold, segments = self._hold[space], self._segments[space]
-        if not hold.world.alive:
+        if not hold.attachment.alive:
             raise ValueError("the lease is the parent's: a forked child maps nothing of it")
         sources = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         copy(target + np.cumsum(sizes) - sizes, sources, sizes)
@@ -188,7 +189,7 @@ class Lease:
         other = np.flatnonzero(rows[:, HOT_NBYTES] != sizes.sum())
         rows = rows[: other[0]] if len(other) else rows
         hold, segments = self._hold[space], self._segments[space]
-        if not hold.world.alive:
+        if not hold.attachment.alive:
             raise ValueError("the lease is the parent's: a forked child maps nothing of it")
         starts = addresses(segments, rows[:, HOT_SPACE_SEGMENT] >> 32, rows[:, HOT_OFFSET])
         sources = starts[:, None] + np.cumsum(sizes) - sizes
@@ -204,9 +205,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

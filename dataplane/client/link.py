@@ -91,7 +91,7 @@ class EngineLink:
         tell: Callable[[ClientEvent], None],
         spin_s: float = 0.0,
     ) -> None:
-        self.world: Attachment | None = None
+        self.attachment: Attachment | None = None
         """Readable memory: that of the current attachment, or of an attachment whose data plane crashed."""
         self._state = LinkState.DETACHED
         self._retries = RetrySchedule()
@@ -118,9 +118,9 @@ class EngineLink:
         self._posted: dict[int, Hear] = {}
         """Handlers of the answers to posted requests, by request number."""
         self._memory = 0
-        """Identity of the index memory of `world`."""
+        """Identity of the index memory of `attachment`."""
         self._writing: set[int] = set()
-        """Open reservations of `world`: this process may be writing there."""
+        """Open reservations of `attachment`: this process may be writing there."""
         self._refusal = ""
         """Why the last attempts failed, which is reported once."""
         self._check_at = 0.0
@@ -169,8 +169,8 @@ class EngineLink:
             request = Attach(
                 self._take_id(), VERSION, self._group, self.spaces, self._engine, self._membarrier
             )
-            if self.world is not None and self._memory:
-                request.resume, request.resume_memory = self.world.client, self._memory
+            if self.attachment is not None and self._memory:
+                request.resume, request.resume_memory = self.attachment.client, self._memory
                 request.writing = sorted(self._writing)
             with suppress(BrokenPipeError):  # refused already: the socket holds the reason
                 connection.send(encode(request))
@@ -217,7 +217,7 @@ class EngineLink:
             return
         self._drop("attach refused")
         if answer.code == Code.EXPELLED:
-            self.world = None  # its leases no longer count, so its memory must not be read
+            self.attachment = None  # its leases no longer count, so its memory must not be read
         if answer.message != self._refusal:
             self._refusal = answer.message
             self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
@@ -234,7 +234,7 @@ class EngineLink:
                 raise checks.fault(f"attached: expected 2 file descriptors, got {len(fds)}")
             index = SharedMapping.map(fds[0], writable=False)
             area = SharedMapping.map(fds[1], writable=True)
-            world = Attachment(
+            attachment = Attachment(
                 index, area, answer.spaces, answer.client, answer.epoch, membarrier=answer.membarrier
             )
         except (LayoutError, ProtocolError, OSError, ValueError) as error:
@@ -242,23 +242,23 @@ class EngineLink:
             return
         finally:
             _close(fds)
-        self.world = world
+        self.attachment = attachment
         self._memory = answer.memory
         self._writing.clear()
         self.planes += 1
         self._attached(answer)
 
     def _resume(self, answer: Attached, fds: list[int]) -> None:
-        """Continue with the existing memory: world, counters and views stay unchanged. Raise ProtocolError."""
-        world = self.world
-        if world is None or fds or answer.memory != self._memory:
+        """Continue with the existing memory: counters and views stay unchanged. Raise ProtocolError."""
+        attachment = self.attachment
+        if attachment is None or fds or answer.memory != self._memory:
             raise checks.fault("attached: resumed what was not asked for")
-        if answer.client != world.client or answer.spaces != world.spaces:
+        if answer.client != attachment.client or answer.spaces != attachment.spaces:
             raise checks.fault(
                 f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}"
             )
-        self.planes += answer.epoch != world.epoch
-        world.resume(answer.epoch, membarrier=answer.membarrier)
+        self.planes += answer.epoch != attachment.epoch
+        attachment.resume(answer.epoch, membarrier=answer.membarrier)
         self._attached(answer)
 
     def _attached(self, answer: Attached) -> None:
@@ -280,10 +280,10 @@ class EngineLink:
         before = self._step(LinkStep.DROP)
         self._unanswered.clear()
         self._posted.clear()
-        if self.world is not None:
-            self.world.end_asking()
-        if self.world is not None and self.world.closed:
-            self.world = None  # it stopped cleanly: release its memory
+        if self.attachment is not None:
+            self.attachment.end_asking()
+        if self.attachment is not None and self.attachment.closed:
+            self.attachment = None  # it stopped cleanly: release its memory
         if before is LinkState.ATTACHED:
             self._retries.lost(time.monotonic())
             self.tell(ClientEvent("lost", reason))
@@ -293,9 +293,9 @@ class EngineLink:
     def protocol_failed(self, fault: str) -> None:
         """Handle a protocol violation: report it, drop the connection and its memory, and retry later."""
         self._retries.violated()
-        if self.attached and self.world is not None:
-            self.world.end_asking()
-            self.world = None
+        if self.attached and self.attachment is not None:
+            self.attachment.end_asking()
+            self.attachment = None
         self.tell(ClientEvent("fault", fault))
         self._drop(fault)
 
@@ -460,10 +460,10 @@ class EngineLink:
     def _keep(self, answer: EngineReply, fds: list[int]) -> None:
         """Map memory that came with an answer, and drop segments that it lists as retired. Raise ProtocolError."""
         try:
-            if isinstance(answer, (Reserved, SegmentsMapped)) and self.world is not None:
+            if isinstance(answer, (Reserved, SegmentsMapped)) and self.attachment is not None:
                 checks.grants(answer.grants, len(fds))
-                self.world.add_segments(answer.grants, fds)
-                self.world.retire_segments(answer.retired)
+                self.attachment.add_segments(answer.grants, fds)
+                self.attachment.retire_segments(answer.retired)
         finally:
             _close(fds)
 
@@ -477,13 +477,13 @@ class EngineLink:
             return
         if isinstance(answer, Reserved) and answer.reservation:
             self.send_abort(answer.reservation)
-        if self.world is None:
+        if self.attachment is None:
             return
         if isinstance(answer, Leased):
-            checks.leased(MAX_KEYS_PER_REQUEST, self.world.index.max_blocks)(answer)
-            self.world.release(checks.descriptors_of(answer))
+            checks.leased(MAX_KEYS_PER_REQUEST, self.attachment.index.max_blocks)(answer)
+            self.attachment.release(checks.descriptors_of(answer))
         if not self.waiting:
-            self.world.end_asking()
+            self.attachment.end_asking()
 
     def _take_late_answers(self) -> None:
         """Read what is in the socket, without waiting. Detects a closed connection. The next call reads the rest."""
@@ -539,9 +539,9 @@ class EngineLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-        if self.world is not None:
-            self.world.end_asking()
-            self.world = None
+        if self.attachment is not None:
+            self.attachment.end_asking()
+            self.attachment = None
 
 
 def _close(fds: list[int]) -> None:

@@ -181,7 +181,7 @@ class PagedMemory:
         """Return the GPU copies of leased chunks on this device. Give them back with `ended`."""
         if self._gpu_copies is None or first == end:
             return [None] * (end - first)
-        return self._gpu_copies.find(lease.held(first, end, space), self.chunk_bytes)
+        return self._gpu_copies.find(lease.blocks_between(first, end, space), self.chunk_bytes)
 
     def ended(self, extents: Collection[OpenExtent] = ()) -> None:
         """Record that a copy is no longer under way. It read from `extents`."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -99,7 +98,7 @@ class Reservation:
         self.number = 0
         self._ended = False
         self._codes = _UNAVAILABLE * keys
-        self._world: Attachment | None = None
+        self._attachment: Attachment | None = None
         self._mapped: dict[int, SharedMapping] = {}
         self._segments: list[int] = []
         self._offsets: list[int] = []
@@ -111,7 +110,7 @@ class Reservation:
         self._viewed: set[int] = set()
         """Positions whose memory the caller may write directly. Their checksums are computed at commit."""
 
-    def grant(self, world: Attachment, answer: Reserved) -> None:
+    def grant(self, attachment: Attachment, answer: Reserved) -> None:
         """Apply the data plane's answer, whose segments are mapped. Raise ProtocolError if a place is invalid."""
         segments = memoryview(answer.segments).cast("I").tolist()
         offsets = memoryview(answer.offsets).cast("Q").tolist()
@@ -119,11 +118,11 @@ class Reservation:
         for code, number, offset in zip(answer.outcomes, segments, offsets, strict=True):
             if code == _WRITE:
                 offsets_by_segment.setdefault(number, []).append(offset)
-        checks.places(world.segments, offsets_by_segment, self.nbytes)
-        self._mapped = {number: world.segments[number] for number in offsets_by_segment}
+        checks.ranges(attachment.segments, offsets_by_segment, self.nbytes)
+        self._mapped = {number: attachment.segments[number] for number in offsets_by_segment}
         for number, memory in self._mapped.items():
             memory.prepare(offsets_by_segment[number], self.nbytes)
-        self._world = world
+        self._attachment = attachment
         self._codes = answer.outcomes
         self._segments = segments
         self._offsets = offsets
@@ -141,7 +140,7 @@ class Reservation:
     @property
     def _open(self) -> bool:
         """Whether memory may be touched. Always False in a forked child, where nothing is mapped."""
-        return self.number != 0 and self._world is not None and self._world.alive
+        return self.number != 0 and self._attachment is not None and self._attachment.alive
 
     @property
     def writable(self) -> list[int]:
@@ -266,16 +265,14 @@ class Reservation:
 
     def _end(self) -> tuple[Attachment, int] | None:
         """End the reservation. Return its attachment and number the first time, None afterwards."""
-        if not self.number or self._world is None:
+        if not self.number or self._attachment is None:
             return None
-        ended = self._world, self.number
-        self._world, self.number, self._mapped, self._ended = None, 0, {}, True
+        ended = self._attachment, self.number
+        self._attachment, self.number, self._mapped, self._ended = None, 0, {}, True
         return ended
 
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abort()

@@ -43,7 +43,7 @@ class ClientTiers:
         self._directory: TierDirectory | None = None
         self._attachment = 0
         """The attachment that the directory was asked for in."""
-        self._asked = 0
+        self._request = 0
         """Number of the request for the directory; 0 if it was not sent."""
 
     def look(self, words: U64, ready: Sequence[int]) -> tuple[int, float, int]:
@@ -83,8 +83,8 @@ class ClientTiers:
         """Ask for the directory of a new attachment, and wait for it for at most `timeout_s` seconds, so that the first
         request of an engine finds the blocks in tiers."""
         self._current()
-        if self._asked:
-            self._link.wait_for(self._asked, timeout_s)
+        if self._request:
+            self._link.wait_for(self._request, timeout_s)
 
     def release(self) -> None:
         """Release the directory of an attachment that has ended."""
@@ -100,8 +100,8 @@ class ClientTiers:
             return None
         if self._attachment != link.attachments:
             self._directory = None
-            self._asked = link.post(lambda number: wire.MapTiers(number), self._mapped)
-            if self._asked:
+            self._request = link.post(lambda number: wire.MapTiers(number), self._mapped)
+            if self._request:
                 self._attachment = link.attachments
         link.hear()
         return self._directory

@@ -160,12 +160,12 @@ class GpuCopyService:
             with suppress(ProtocolError):  # too busy: retried at its next copy
                 self._ready(client, uuid, ready)
 
-    def places(self, uuid: str, descriptors: Sequence[int]) -> I64:
+    def addresses(self, uuid: str, descriptors: Sequence[int]) -> I64:
         """Return addresses [n], in this process, of the GPU copies of leased blocks; 0 if a block has none."""
         gpu = self._gpus.get(plain_uuid(uuid))
         if gpu is None:
             return np.zeros(len(descriptors), np.int64)
-        found = self._core.places(gpu.device.uuid, descriptors)
+        found = self._core.slots_of(gpu.device.uuid, descriptors)
         return np.array([0 if each is None else _address(gpu, each) for each in found], np.int64)
 
     # ---- devices

@@ -48,15 +48,15 @@ class DrivenCore:
         memory = self.node.pool.table.memory
         numbers, rows = memory.leading_ready(words, space)
         hits = leading(rows[:, HOT_NBYTES].astype("int64") == nbytes)
-        held = LeasedChain(
+        chain = LeasedChain(
             numbers[:hits].tolist(),
             (rows[:hits, HOT_SPACE_SEGMENT].astype("int64") >> 32).tolist(),
             rows[:hits, HOT_OFFSET].tolist(),
         )
         if hits:
-            self.node.pool.leases.hold(held.descriptors, self.node.pool.table.max_blocks)
-            self.node.uses.read(self.node.engines[client], held.descriptors, now)
-        return held
+            self.node.pool.leases.hold(chain.descriptors, self.node.pool.table.max_blocks)
+            self.node.uses.read(self.node.engines[client], chain.descriptors, now)
+        return chain
 
     def release(self, descriptors: Sequence[int]) -> None:
         """Release leases that `hold` took."""

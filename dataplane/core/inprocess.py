@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _TOUCH = RING_TOUCH << RING_KIND_SHIFT
 _COUNTER = 0xFFFFFFFF
-_ONE = np.uint32(1)
 _SHIFT32 = np.uint64(32)
 _fingerprint = lru_cache(maxsize=4096)(tenant_fingerprint)
 
@@ -121,7 +120,7 @@ class InProcess:
             )
         words = check_keys(keys)
         found = self._leading(words if most is None else words[: max(0, most)], space)
-        _raise(engine, found.numbers)
+        _count(engine, found.numbers, 1)
         if is_lookup:
             self.looked_up(tenant, space, len(words), len(found.numbers), now)
         if used and found.numbers:
@@ -147,7 +146,7 @@ class InProcess:
         """Lower counters that `hold` raised. Do nothing when the engine is gone, because its counters are gone too."""
         engine = self.node.engines.get(client)
         if engine is not None:
-            _lower(engine, descriptors)
+            _count(engine, descriptors, -1)
 
     def held(self, client: int) -> list[int]:
         """Return the descriptors that an engine leases, each repeated by the value of its counter."""
@@ -225,21 +224,12 @@ class InProcess:
         return engine
 
 
-def _raise(engine: Engine, numbers: Sequence[int]) -> None:
+def _count(engine: Engine, numbers: Sequence[int], step: int) -> None:
+    """Add 1 or -1 to lease counters, modulo their size."""
     counters = engine.ring.area.counters
     if len(numbers) > MAX_KEYS:
-        np.add.at(counters, np.array(numbers, np.int64), _ONE)
+        np.add.at(counters, np.array(numbers, np.int64), np.uint32(step & _COUNTER))
         return
     cells = counters.data
     for number in numbers:
-        cells[number] = cells[number] + 1 & _COUNTER
-
-
-def _lower(engine: Engine, numbers: Sequence[int]) -> None:
-    counters = engine.ring.area.counters
-    if len(numbers) > MAX_KEYS:
-        np.subtract.at(counters, np.array(numbers, np.int64), _ONE)
-        return
-    cells = counters.data
-    for number in numbers:
-        cells[number] = cells[number] - 1 & _COUNTER
+        cells[number] = cells[number] + step & _COUNTER

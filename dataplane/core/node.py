@@ -127,7 +127,7 @@ class Node:
         leases: LeaseTable,
         now: float,
         policy: MakePolicy = Lru,
-        books: RecoveryTable | None = None,
+        recovery_table: RecoveryTable | None = None,
         names: IdJournal | None = None,
     ) -> None:
         self.options = options
@@ -137,7 +137,7 @@ class Node:
         self._memory = memory
         self._leases = leases
         self.pool = Pool(
-            BlockTable(index, books, names),
+            BlockTable(index, recovery_table, names),
             Slabs(options.capacity_bytes, options.segment_bytes, options.page_bytes, options.named_bytes),
             leases,
             memory,
@@ -171,10 +171,10 @@ class Node:
         self._id_journal_fills = False
         table = self.pool.table
         table.names.live = partial(live_names, self.pool, self.engines)
-        self._next_client = table.books.highest(B_CLIENT) + 1
-        self.pool.slabs.never_below(table.books.highest(B_SEGMENT))
-        self.pool.spaces.never_below(table.books.highest(B_SPACE))
-        self.pool.tenants.never_below(table.books.highest(B_TENANT))
+        self._next_client = table.recovery_table.highest(B_CLIENT) + 1
+        self.pool.slabs.never_below(table.recovery_table.highest(B_SEGMENT))
+        self.pool.spaces.never_below(table.recovery_table.highest(B_SPACE))
+        self.pool.tenants.never_below(table.recovery_table.highest(B_TENANT))
         self._settle_at = now
         self.gateway_stats: Callable[[float], GatewayStats | None] = lambda now: None
         """Callback that returns the statistics of this node's gateway, or None without a gateway."""
@@ -244,7 +244,7 @@ class Node:
                 Code.OUT_OF_MEMORY, "the machine refused memory for the engine's area"
             ) from None
         self._next_client += 1
-        self.pool.table.books.gave(B_CLIENT, client)
+        self.pool.table.recovery_table.gave(B_CLIENT, client)
         numbers = [self.pool.spaces.number(request.space) for request in message.spaces]
         engine = Engine(
             client=client,
@@ -287,7 +287,7 @@ class Node:
         table, spaces = self.pool.table, self.pool.spaces.by_number
         for number in numbers:
             if (SpaceName, number) not in table.names.known:
-                table.books.gave(B_SPACE, number)
+                table.recovery_table.gave(B_SPACE, number)
                 table.names.append(SpaceName(number, spaces[number]))
 
     def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
@@ -359,9 +359,9 @@ class Node:
         if not engine.connected and not engine.alive and engine.client in self.engines:
             engine.waits_for.discard(engine.client)
             if not engine.waits_for:
-                held = self._leases.held_by([engine.client], self.pool.table.space_of)
-                if held:
-                    self.emit(LeaseBroken(now, engine.client, "process_gone", held))
+                leased = self._leases.held_by([engine.client], self.pool.table.space_of)
+                if leased:
+                    self.emit(LeaseBroken(now, engine.client, "process_gone", leased))
                 self._forget(engine, now)
 
     def _forget(self, engine: Engine, now: float) -> None:
@@ -427,11 +427,11 @@ class Node:
         self.pool.usage.pass_to(now)
         return self.integrity.report(client, self.engines[client].spaces, message, now)
 
-    def segments_for(self, client: int, wanted: list[int]) -> list[tuple[int, int, bool]]:
+    def segments_for(self, client: int, segments: list[int]) -> list[tuple[int, int, bool]]:
         """Return (segment, bytes, writable) for the wanted segments that an engine may map; skip the others."""
         engine = self.engines[client]
         grants = []
-        for number in wanted:
+        for number in segments:
             segment = self.pool.slabs.segments.get(number)
             if segment is not None and segment.space in engine.spaces:
                 grants.append((number, segment.nbytes, engine.spaces[segment.space]))
@@ -530,26 +530,26 @@ class Node:
         return scopes.sweep(self.pool, "demote", scope, self._open_reservations(), now)
 
     def clear(self, now: float, *, permanent: bool) -> SweepStart:
-        """Make every block unreadable from now on. Spare blocks under permanent pins unless `permanent` is set.
+        """Make every block unreadable from now on. Skip blocks under permanent pins unless `permanent` is set.
         Acknowledge it after `when_recorded`."""
         begun = scopes.clear(self.pool, self._open_reservations(), now, permanent=permanent)
         if self.tiering is not None:
-            spared = () if permanent else self.pool.pins.permanent
-            self.tiering.invalidate(tombstone_of(self.pool, Scope(), begun.before, spared))
+            excluded = () if permanent else self.pool.pins.permanent
+            self.tiering.invalidate(tombstone_of(self.pool, Scope(), begun.before, excluded))
         return begun
 
     def clear_gateway(self, gateway: str, now: float, *, force: bool) -> SweepStart:
         """Make every block of a gateway's spaces unreadable from now on. Without `force`, keep blocks that are leased
         or being written. Acknowledge it after `when_recorded`."""
         reservations = self._open_reservations() if force else ()
-        spared: list[Block] = []
+        excluded: list[Block] = []
         if not force:
-            held = self._leases.held_by_any(self.pool.table.space_of)
-            spared = [block for number, block in self.pool.table.blocks.items() if held[number]]
-        begun = scopes.clear_gateway(self.pool, gateway, spared, reservations, now)
+            leased = self._leases.held_by_any(self.pool.table.space_of)
+            excluded = [block for number, block in self.pool.table.blocks.items() if leased[number]]
+        begun = scopes.clear_gateway(self.pool, gateway, excluded, reservations, now)
         if self.tiering is not None:
-            kept = [*spared, *self.pool.pins.permanent]
-            tombstone = tombstone_of(self.pool, Scope(), begun.before, kept)
+            excepted = [*excluded, *self.pool.pins.permanent]
+            tombstone = tombstone_of(self.pool, Scope(), begun.before, excepted)
             self.tiering.invalidate(tombstone.within(self.pool, gateway))
         return begun
 
@@ -598,7 +598,7 @@ class Node:
         self.pool.resize(capacity_bytes, now)
         self.intent.share_out()
         self.options = replace(self.options, capacity_bytes=self.pool.slabs.capacity_bytes)
-        self.pool.table.books.gave(B_CAPACITY, self.options.capacity_bytes)
+        self.pool.table.recovery_table.gave(B_CAPACITY, self.options.capacity_bytes)
 
     # ---- state
 

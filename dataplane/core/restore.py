@@ -69,7 +69,7 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 _SHIFT32 = np.uint64(32)
 _STATE = np.uint64(STATE_MASK)
 _LAST_TAIL = 1 << 62
-_LAST_STAMP = np.uint64(1 << 62)
+_LAST_TIMESTAMP = np.uint64(1 << 62)
 
 
 class Contradiction(Exception):
@@ -125,29 +125,30 @@ def segments_here(
     return here
 
 
-def restore(node: Node, kept: SurvivingMemory, now: float) -> Restored:
+def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
     """Fill a new node from the memory that a previous data plane wrote. Raise Contradiction."""
     pool = node.pool
     restored = Restored()
-    used = {segment.space for segment in kept.known.segments.values()}
-    used.update(number for engine in kept.known.engines.values() for number, _ in engine.spaces)
-    for number, space in sorted(kept.known.spaces.items()):
+    used = {segment.space for segment in surviving.known.segments.values()}
+    used.update(number for engine in surviving.known.engines.values() for number, _ in engine.spaces)
+    for number, space in sorted(surviving.known.spaces.items()):
         if number in used:
             pool.spaces.restore(number, space)
-    _restore_engines(node, kept, restored)
-    stamp = pool.table.memory.cold[:, COLD_STORED_AT].max()
-    if stamp > _LAST_STAMP:
-        raise Contradiction(f"a block was stored at {int(stamp)} ns")
-    pool.sweeps.continue_after(int(stamp))
-    rows = _Rows(pool.table, kept)
+    _restore_engines(node, surviving, restored)
+    timestamp = pool.table.memory.cold[:, COLD_STORED_AT].max()
+    if timestamp > _LAST_TIMESTAMP:
+        raise Contradiction(f"a block was stored at {int(timestamp)} ns")
+    pool.sweeps.continue_after(int(timestamp))
+    rows = _Rows(pool.table, surviving)
     restored.lost_blocks = rows.drop_unsound()
     # A tenant number without blocks may belong to a salt that has since got another number.
     tenants = {
-        number: pool.tenants.restore(number, kept.known.tenants[number]) for number in _distinct(rows.tenant)
+        number: pool.tenants.restore(number, surviving.known.tenants[number])
+        for number in _distinct(rows.tenant)
     }
-    pool.tenants.never_below(pool.table.books.highest(B_TENANT))
+    pool.tenants.never_below(pool.table.recovery_table.highest(B_TENANT))
     pool.table.names.only_tenants(tenants)
-    slots = _restore_slabs(pool, rows, kept)
+    slots = _restore_slabs(pool, rows, surviving)
     entries = rows.entries()
     blocks = _make_blocks(pool, rows, slots, entries, tenants)
     pool.table.restore(blocks)
@@ -160,10 +161,10 @@ def restore(node: Node, kept: SurvivingMemory, now: float) -> Restored:
 # ---- engines
 
 
-def _restore_engines(node: Node, kept: SurvivingMemory, restored: Restored) -> None:
-    for client, name in sorted(kept.known.engines.items()):
-        alive = kept.alive(name)
-        area = kept.area(client)
+def _restore_engines(node: Node, surviving: SurvivingMemory, restored: Restored) -> None:
+    for client, name in sorted(surviving.known.engines.items()):
+        alive = surviving.alive(name)
+        area = surviving.area(client)
         if area is None:
             if alive:
                 raise Contradiction(
@@ -179,7 +180,9 @@ def _restore_engines(node: Node, kept: SurvivingMemory, restored: Restored) -> N
             attached_at=name.attached_at,
             spaces=dict(name.spaces),
             space_list=[
-                kept.known.spaces[number] for number, _ in name.spaces if number in kept.known.spaces
+                surviving.known.spaces[number]
+                for number, _ in name.spaces
+                if number in surviving.known.spaces
             ],
             ring=RingReader(area, tail=tail if tail <= _LAST_TAIL else 0),
             connected=False,
@@ -210,19 +213,19 @@ def _expulsion(name: EngineName) -> Expulsion:
 class _Rows:
     """Rows of all descriptors that are not FREE, least recently used first. Each array has one item per block."""
 
-    def __init__(self, table: BlockTable, kept: SurvivingMemory) -> None:
-        memory, books = table.memory, table.books
+    def __init__(self, table: BlockTable, surviving: SurvivingMemory) -> None:
+        memory, recovery_table = table.memory, table.recovery_table
         self._memory = memory
-        self._kept = kept
+        self._surviving = surviving
         numbers: I64 = np.flatnonzero((memory.control & _STATE) != 0)
-        used = books.rows[numbers, ROW_USED]
-        self._take(numbers[np.argsort(used, kind="stable")], books.rows)
+        used = recovery_table.rows[numbers, ROW_USED]
+        self._take(numbers[np.argsort(used, kind="stable")], recovery_table.rows)
         if len(self.state) and int(self.state.max()) > max(State):
             raise Contradiction(f"a block is in state {int(self.state.max())}")
 
-    def _take(self, numbers: I64, book: U64) -> None:
+    def _take(self, numbers: I64, recovery_rows: U64) -> None:
         hot = self._memory.hot[numbers]
-        self._book = book
+        self._recovery_rows = recovery_rows
         self.numbers = numbers
         self.control = hot[:, 0]
         self.state = self.control & _STATE
@@ -231,7 +234,7 @@ class _Rows:
         self.segment = (hot[:, HOT_SPACE_SEGMENT] >> _SHIFT32).astype(np.int64)
         self.offset = hot[:, HOT_OFFSET].astype(np.int64)
         self.nbytes = hot[:, HOT_NBYTES].astype(np.int64)
-        rows = book[numbers]
+        rows = recovery_rows[numbers]
         self.used = rows[:, ROW_USED]
         self.hits = rows[:, ROW_HITS]
         self.tenant = (rows[:, ROW_TENANT_OWNER] & _LOW32).astype(np.int64)
@@ -244,11 +247,11 @@ class _Rows:
 
         Raise Contradiction when a block contradicts its segment or tenant.
         """
-        known = self._kept.known
-        here = np.array([number for number in known.segments if number in self._kept.segments], np.int64)
+        known = self._surviving.known
+        here = np.array([number for number in known.segments if number in self._surviving.segments], np.int64)
         sound = np.isin(self.segment, here)
         for number in _distinct(self.segment[sound]):
-            record, nbytes = known.segments[number], self._kept.segments[number]
+            record, nbytes = known.segments[number], self._surviving.segments[number]
             inside = self.segment == number
             if record.nbytes != nbytes:
                 raise Contradiction(
@@ -272,7 +275,7 @@ class _Rows:
                 control = advance(control, step)
             self._memory.hot[number, 0] = control
         if not sound.all():
-            self._take(self.numbers[sound], self._book)
+            self._take(self.numbers[sound], self._recovery_rows)
         return lost
 
     def entries(self) -> I64:
@@ -289,7 +292,7 @@ class _Rows:
             np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)
         ]
         good = mine >= 0
-        buckets, tags = self._places()
+        buckets, tags = self._index_slots()
         chosen = mine[good]
         bucket = (at[good] // memory.entries.shape[1]).astype(np.uint64)
         right = (buckets[chosen] == bucket[:, None]).any(axis=1) & (
@@ -297,19 +300,19 @@ class _Rows:
         )
         first = np.full(len(self.numbers), -1, np.int64)
         first[chosen[::-1]] = np.arange(len(chosen) - 1, -1, -1)
-        kept = right & (first[chosen] == np.arange(len(chosen)))
+        surviving = right & (first[chosen] == np.arange(len(chosen)))
         found = np.full(len(self.numbers), -1, np.int64)
-        found[chosen[kept]] = at[good][kept]
-        stray = np.concatenate((at[~good], at[good][~kept]))
+        found[chosen[surviving]] = at[good][surviving]
+        stray = np.concatenate((at[~good], at[good][~surviving]))
         flat[stray] = 0
         return found
 
-    def _places(self) -> tuple[U64, U64]:
+    def _index_slots(self) -> tuple[U64, U64]:
         buckets = np.zeros((len(self.numbers), 2), np.uint64)
         tags = np.zeros(len(self.numbers), np.uint64)
         for space in _distinct(self.space):
             chosen = self.space == space
-            buckets[chosen], tags[chosen] = self._memory.places(self.keys[chosen], space)
+            buckets[chosen], tags[chosen] = self._memory.slots_of(self.keys[chosen], space)
         return buckets, tags
 
     def invalid(self) -> npt.NDArray[np.bool_]:
@@ -330,14 +333,14 @@ _WAY_OUT: dict[int, tuple[BlockStep, ...]] = {
 # ---- slabs
 
 
-def _restore_slabs(pool: Pool, rows: _Rows, kept: SurvivingMemory) -> list[Slot]:
+def _restore_slabs(pool: Pool, rows: _Rows, surviving: SurvivingMemory) -> list[Slot]:
     """Rebuild segments and slabs from the blocks and return the slot of each block. Raise Contradiction."""
     size = _slot_sizes(pool, rows)
     numbers = _distinct(rows.segment)
     segments = {}
     small = np.zeros(len(rows.numbers), np.bool_)
     for number in numbers:
-        record = kept.known.segments[number]
+        record = surviving.known.segments[number]
         try:
             segments[number] = pool.slabs.restore_segment(
                 number, record.space, record.nbytes, small=record.small, base=record.base
@@ -411,7 +414,7 @@ def _make_blocks(
     keys, parents = rows.keys.tobytes(), rows.parents.tobytes()
     width = pool.table.memory.entries.shape[1]
     rooted: list[bool] = (rows.parents != 0).any(axis=1).tolist()
-    stamps = pool.table.memory.cold[rows.numbers, COLD_STORED_AT].tolist()
+    timestamps = pool.table.memory.cold[rows.numbers, COLD_STORED_AT].tolist()
     blocks = []
     for at, (number, control, space, tenant, slot, nbytes, entry, hits, used) in enumerate(
         zip(
@@ -439,7 +442,7 @@ def _make_blocks(
             nbytes,
             divmod(entry, width) if entry >= 0 else None,
         )
-        block.hits, block.used_at, block.stamp = hits, used / 1e9, stamps[at]
+        block.hits, block.used_at, block.timestamp = hits, used / 1e9, timestamps[at]
         if rooted[at]:
             block.parent = parents[32 * at : 32 * at + 32]
         slot.slab.blocks.add(number)
@@ -458,7 +461,7 @@ def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, no
     invalid = rows.invalid().tolist()
     owners = zip(rows.owner.tolist(), rows.reservation.tolist(), strict=True)
     ready: list[Block] = []
-    doomed: list[Block] = []
+    dead: list[Block] = []
     for block, state, (owner, reservation), swept in zip(
         blocks, rows.state.tolist(), owners, invalid, strict=True
     ):
@@ -469,7 +472,7 @@ def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, no
             pool.table.step((block,), BlockStep.PUT_BACK)
         ready.append(block)
         if block.entry is None or swept:
-            doomed.append(block)
+            dead.append(block)
     insert = pool.order.insert
     # As in a commit, but pins are added later and the recovery table is already up to date.
     for block in ready:
@@ -477,9 +480,9 @@ def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, no
     pool.reserved_bytes -= sum([block.charge for block in ready])
     restored.blocks, restored.bytes = len(ready), sum([block.nbytes for block in ready])
     restored.quarantined_blocks = len(blocks) - restored.blocks
-    if doomed:
+    if dead:
         before = len(pool.table.blocks)
-        pool.mark_dead(doomed)
+        pool.mark_dead(dead)
         pool.reap(now)
         restored.blocks -= before - len(pool.table.blocks)
 
@@ -496,9 +499,9 @@ def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
     if engine is None:
         pool.release(block, BlockStep.RELEASE)
         return
-    held = engine.expired.get(reservation)
-    if held is None:
-        held = engine.expired[reservation] = OpenReservation(
+    reservation_of_block = engine.expired.get(reservation)
+    if reservation_of_block is None:
+        reservation_of_block = engine.expired[reservation] = OpenReservation(
             number=reservation,
             tenant=block.tenant,
             space=block.space,
@@ -507,4 +510,4 @@ def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
             positions=[],
             deadline=0.0,
         )
-    held.writing[len(held.writing)] = block
+    reservation_of_block.writing[len(reservation_of_block.writing)] = block

@@ -34,11 +34,11 @@ class Spaces:
             return
         known = self.by_number[number]
         for name, unit in (("block_bytes", "bytes"), ("block_tokens", "tokens")):
-            wanted, got = getattr(known, name), getattr(space, name)
-            if got != wanted:
+            expected, got = getattr(known, name), getattr(space, name)
+            if got != expected:
                 raise ProtocolError(
                     Code.SPACE_CONFLICT,
-                    f"this space is attached with blocks of {wanted} {unit}, got {got}",
+                    f"this space is attached with blocks of {expected} {unit}, got {got}",
                     f"{field_name}.{name}",
                 )
 

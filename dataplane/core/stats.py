@@ -42,12 +42,12 @@ def node_stats(node: Node, now: float) -> NodeStats:
             engine.stats(leased.get(engine.client, 0), node.engines) for engine in node.engines.values()
         ],
         observed={
-            kind: ObservedDigest(held.generation, held.digest, held.store)
-            for kind, held in node.intent.observed.items()
+            kind: ObservedDigest(snapshot.generation, snapshot.digest, snapshot.store)
+            for kind, snapshot in node.intent.observed.items()
         },
         policy=_policy_stats(node, now),
         spaces=pool.space_stats(),
-        sweeps=pool.sweeps.stats(len(pool.doomed)),
+        sweeps=pool.sweeps.stats(len(pool.dead)),
         gateway=node.gateway_stats(now),
         tiers=node.tier_stats(),
         tier_load_seconds=node.tier_load_seconds(),

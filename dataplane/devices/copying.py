@@ -62,7 +62,7 @@ def pinned_part(runs: Runs, memory: PinnedMemory, offset: int) -> Part | None:
     return Part(runs, memory.address + offset, offset)
 
 
-def _placed(parts: Sequence[Part]) -> Runs:
+def _located(parts: Sequence[Part]) -> Runs:
     """Return the copies of all parts. `chunk` of the result has addresses."""
     return Runs(
         np.concatenate([part.runs.device for part in parts]),
@@ -102,12 +102,12 @@ class CopyLane:
         Batches are split at the borders of registrations, which the driver refuses to cross; kernels need not be.
         """
         direction = Direction.WITHIN if within else Direction.of(to_device=to_device)
-        runs = _placed(parts)
+        runs = _located(parts)
         piece = self._methods.piece_for_kernel(runs, direction)
         if piece:
             runs = cut(runs, piece)
         else:
-            runs = _placed([part.split() for part in parts])
+            runs = _located([part.split() for part in parts])
         ends = runs.device, runs.chunk
         targets, sources = ends if to_device else ends[::-1]
         if piece:

@@ -187,29 +187,6 @@ class _Allocation:
         self.users = 0
 
 
-class _Opened:
-    """One user of an opened allocation."""
-
-    def __init__(self, cuda: Cuda, key: tuple[int, bytes], allocation: _Allocation) -> None:
-        self._cuda = cuda
-        self._key = key
-        self._allocation = allocation
-        self._closed = False
-
-    @property
-    def address(self) -> int:
-        return self._allocation.address
-
-    @property
-    def nbytes(self) -> int:
-        return self._allocation.nbytes
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._cuda._release(self._key)
-
-
 class Cuda:
     """All visible GPUs of this machine."""
 
@@ -298,7 +275,7 @@ class Cuda:
             if known is None:
                 known = self._opened[key] = self._open(device, handle.body)
             known.users += 1
-        return _Opened(self, key, known)
+        return OpenedMemory(known.address, known.nbytes, lambda: self._release(key))
 
     def _open(self, device: Device, body: bytes) -> _Allocation:
         runtime = self._calls.runtime

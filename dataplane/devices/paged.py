@@ -114,12 +114,15 @@ class TensorGroup:
         if bases is not None:
             counts = [len(each.starts) for each in self.tensors[low:high]]
             starts = starts + np.repeat(np.array(bases[low:high], np.int64), counts)
-        wanted = np.asarray(numbers, np.int64)
+        requested = np.asarray(numbers, np.int64)
         if in_chunks is None:
-            positions, begins = np.arange(first, first + len(wanted), dtype=np.int64), np.zeros(1, np.int64)
+            positions, begins = (
+                np.arange(first, first + len(requested), dtype=np.int64),
+                np.zeros(1, np.int64),
+            )
         else:
             positions, begins = in_chunks
-        device = base + starts[:, None] + steps[:, None] * wanted[None, :]
+        device = base + starts[:, None] + steps[:, None] * requested[None, :]
         chunk = offsets[:, None] + sizes[:, None] * positions[None, :] + begins[None, :]
         spread = np.broadcast_to(sizes[:, None], device.shape)
         return joined(device.ravel(), chunk.ravel(), spread.ravel())

@@ -6,7 +6,7 @@ between streams. Every failure is a DeviceError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,22 +56,23 @@ class Handle:
     device_uuid: str
 
 
-class OpenedMemory(Protocol):
+class OpenedMemory:
     """Allocation of another process, mapped into this process's address space.
 
     The device keeps the memory until every opener has closed it, even after its owner has ended.
     """
 
-    @property
-    def address(self) -> int:
-        """Address of the allocation's start."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the allocation according to the runtime, not according to its owner."""
+    def __init__(self, address: int, nbytes: int, release: Callable[[], None]) -> None:
+        """`nbytes` is the size according to the runtime, not according to the owner."""
+        self.address = address
+        self.nbytes = nbytes
+        self._release: Callable[[], None] | None = release
 
     def close(self) -> None:
         """Close the memory. A second call does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 class DeviceEvent(Protocol):
@@ -172,14 +173,14 @@ class DeviceRuntime(Protocol):
 
 def device_of(runtime: DeviceRuntime, uuid: str) -> Device:
     """Return the visible device with this UUID. Raise DeviceError that lists the visible devices."""
-    wanted = plain_uuid(uuid)
+    plain = plain_uuid(uuid)
     seen = runtime.devices()
     for device in seen:
-        if device.uuid == wanted:
+        if device.uuid == plain:
             return device
     visible = ", ".join(device.uuid for device in seen) or "none"
     raise DeviceError(
-        f"device {wanted[:64]!r}",
+        f"device {plain[:64]!r}",
         "not visible to this process",
         f"it sees {visible}: start it with that GPU in CUDA_VISIBLE_DEVICES, or in the engine's container",
     )

@@ -145,14 +145,15 @@ def pages_of(tensors: Iterable[TorchTensor], *, tokens_per_block: int, chunk_tok
 
     Raise LayoutRefused for tensors whose blocks cannot be separated, or ValueError.
     """
-    kept = list(tensors)
-    for at, tensor in enumerate(kept):
+    owned = list(tensors)
+    for at, tensor in enumerate(owned):
         if not tensor.is_cpu:
             raise ValueError(f"tensors[{at}]: expected a tensor in CPU memory")
     layouts = [
-        Layout(each.data_ptr(), tuple(each.shape), tuple(each.stride()), each.element_size()) for each in kept
+        Layout(each.data_ptr(), tuple(each.shape), tuple(each.stride()), each.element_size())
+        for each in owned
     ]
-    return Pages(layouts, tokens_per_block=tokens_per_block, chunk_tokens=chunk_tokens, owner=kept)
+    return Pages(layouts, tokens_per_block=tokens_per_block, chunk_tokens=chunk_tokens, owner=owned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,27 +215,27 @@ class _Region:
                 block = self._memory[start : start + self._page_bytes * len(part)]
                 target[self._order, at] = block.reshape(len(part), -1)
             return
-        places = self._starts + self._steps * blocks
+        plane_starts = self._starts + self._steps * blocks
         if in_rows and target.flags.c_contiguous:
-            self._take(places, target)
-        elif self._is_run(places):
-            sources = self._memory.ctypes.data + places[:, 0] * self._unit
-            targets = target.ctypes.data + np.arange(len(places)) * target.strides[0]
-            copy(targets, sources, np.full(len(places), plane_bytes))
+            self._take(plane_starts, target)
+        elif self._is_run(plane_starts):
+            sources = self._memory.ctypes.data + plane_starts[:, 0] * self._unit
+            targets = target.ctypes.data + np.arange(len(plane_starts)) * target.strides[0]
+            copy(targets, sources, np.full(len(plane_starts), plane_bytes))
         elif in_rows and plane_bytes >= MIN_PLANE_BYTES:
-            for at in range(len(places)):
-                self._take(places[at], target[at])
+            for at in range(len(plane_starts)):
+                self._take(plane_starts[at], target[at])
         else:
             planes = max(1, TEMPORARY_BYTES // plane_bytes)
-            for at in range(0, len(places), planes):
-                target[at : at + planes] = self._windows[places[at : at + planes]]
+            for at in range(0, len(plane_starts), planes):
+                target[at : at + planes] = self._windows[plane_starts[at : at + planes]]
 
-    def _is_run(self, places: I64) -> bool:
+    def _is_run(self, plane_starts: I64) -> bool:
         """Return whether the blocks are adjacent in every plane."""
-        return bool((np.diff(places) == len(self._within)).all())
+        return bool((np.diff(plane_starts) == len(self._within)).all())
 
-    def _take(self, places: I64, target: U8) -> None:
-        rows = (places[..., None] + self._within).reshape(-1)
+    def _take(self, plane_starts: I64, target: U8) -> None:
+        rows = (plane_starts[..., None] + self._within).reshape(-1)
         # "clip" copies straight into the target; all rows are in range.
         np.take(self._rows, rows, axis=0, out=target.reshape(-1, self._unit), mode="clip")
 

@@ -40,8 +40,8 @@ def read(
         what, _, path = str(error).partition(" - at `$.")
         name = path.rstrip("`")
         choice = choices.get(name)
-        said = f"expected {choice}, got {own[name]!r}" if choice else what[:1].lower() + what[1:]
-        raise ValueError(f"{container}.{PREFIX}{name}: {said}") from None
+        expected = f"expected {choice}, got {own[name]!r}" if choice else what[:1].lower() + what[1:]
+        raise ValueError(f"{container}.{PREFIX}{name}: {expected}") from None
 
 
 def default_socket(environ: Mapping[str, str] = os.environ) -> str:

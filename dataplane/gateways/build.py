@@ -31,13 +31,13 @@ REGISTRATIONS = "lmcache"
 log = structlog.stdlib.get_logger()
 
 
-def check_listener(settings: DataPlaneSettings, held: Sequence[int]) -> None:
-    """Check that the gateway can listen where it was explicitly requested to. `held` are listeners of the previous data
-    plane. Raises SettingsError."""
+def check_listener(settings: DataPlaneSettings, inherited: Sequence[int]) -> None:
+    """Check that the gateway can listen where it was explicitly requested to. `inherited` are listeners of the previous
+    data plane. Raises SettingsError."""
     if not settings.lmcache_port or settings.common.lmcache_port is None:
         return
     ports = set()
-    for fd in held:
+    for fd in inherited:
         with socket.socket(fileno=os.dup(fd)) as listener:
             if url_of(listener) == settings.lmcache_url:
                 return

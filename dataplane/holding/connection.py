@@ -296,10 +296,10 @@ class HolderConnection:
 
     def list_all(self, files: Iterable[tuple[str, int, Holdable]]) -> None:
         """Make the holder hold exactly these files, with kind and number, instead of what it held before."""
-        wanted = {(kind, number): file for kind, number, file in files}
-        for key in list(self._files.keys() - wanted.keys()):
+        expected = {(kind, number): file for kind, number, file in files}
+        for key in list(self._files.keys() - expected.keys()):
             self.dropped(*key)
-        for key, file in wanted.items():
+        for key, file in expected.items():
             if self._sent.get(key, _NO_FILE) != _inode(file.fd):
                 self.made(*key, file)
         self._listed = True
@@ -308,7 +308,7 @@ class HolderConnection:
     # ---- the end
 
     def stop(self, blocks: int, nbytes: int) -> int:
-        """Leave the memory to the holder for `keep_s`, and return its process id; 0 if nobody holds the memory."""
+        """Leave the memory to the holder for `keep_s`, and return its process id; 0 if no holder has the memory."""
         message: Message = {"do": "stop", "keep_s": self._keep_s, "blocks": blocks, "bytes": nbytes}
         self._drop_sockets()
         end = time.monotonic() + STOP_S

@@ -3,7 +3,7 @@ every other process of Larder. It runs from the first byte of memory on.
 
 `python -m dataplane.holding.holder FOLDER` is a holder that a service manager or a container runs, for the data planes
 of one state directory, one after the other. A data plane that finds none starts one of its own (`--given`),
-which ends when it holds nothing and nobody is connected.
+which ends when it holds nothing and no peer is connected.
 
 The holder listens on `holder.sock` in the state directory. One connection at a time is the *writer*: a data plane that
 sent `take` gets the memory that is held, sends all memory that it has, and then what it adds and frees. When the
@@ -314,7 +314,7 @@ class Holder:
         self._selector.register(folder.listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Serve until nothing is held and nobody is connected, or for ever with `stay`."""
+        """Serve until nothing is held and no peer is connected, or for ever with `stay`."""
         while not self._is_over():
             for key, events in self._selector.select(self._pause_s()):
                 assert isinstance(key.fileobj, socket.socket)
@@ -385,7 +385,7 @@ class Holder:
             fd = os.open(self._folder.path(DATA_PLANE_LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
-        except OSError:  # nobody knows
+        except OSError:  # the process is gone
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -520,7 +520,7 @@ class Holder:
             self._send_memory(connection)
             return None
         if do == "release":
-            return self._asked_to_release(connection, message)
+            return self._release_request(connection, message)
         if connection is not self._writer:
             raise BadMessage(f"do: expected take, describe, peek or release, got {do!r:.40}")
         return self._serve_writer(do, message)
@@ -608,10 +608,10 @@ class Holder:
             self._memory, self._coming = self._coming, {}
 
     def _keep(self, message: Message) -> None:
-        """List memory that is held already, by its device and inode, so that nobody needs two descriptors of it."""
+        """List memory that is held already, by its device and inode, to avoid a second descriptor of it."""
         for kind, number, device, inode in _keys(message, 4):
-            held = self._memory.get((kind, number))
-            status = None if held is None or self._listed else os.fstat(held[0])
+            known = self._memory.get((kind, number))
+            status = None if known is None or self._listed else os.fstat(known[0])
             if status is None or (status.st_dev, status.st_ino) != (device, inode):
                 raise BadMessage(f"memory: {kind} {number} is not held")
             self._drop((kind, number), self._coming)
@@ -632,15 +632,15 @@ class Holder:
 
     def _replaced(self) -> None:
         """Close what was held, because the writer's memory replaces it. If it is not the same memory, engines that read
-        it are told."""
+        it are notified."""
         index = self._memory.get(_INDEX)
         if index is not None and not self._same_memory():
             _mark_closed(index[0])
         self._clear()
 
     def _same_memory(self) -> bool:
-        held, coming = self._memory.get(_INDEX), self._coming.get(_INDEX)
-        return held is None or coming is None or os.path.samestat(os.fstat(held[0]), os.fstat(coming[0]))
+        known, coming = self._memory.get(_INDEX), self._coming.get(_INDEX)
+        return known is None or coming is None or os.path.samestat(os.fstat(known[0]), os.fstat(coming[0]))
 
     def _drop(self, key: Key, files: Files) -> None:
         found = files.pop(key, None)
@@ -673,7 +673,7 @@ class Holder:
             "seconds_left": left if self._memory else None,
         }
 
-    def _asked_to_release(self, connection: socket.socket, message: Message) -> Message:
+    def _release_request(self, connection: socket.socket, message: Message) -> Message:
         reason = message.get("reason")
         if not isinstance(reason, str):
             raise BadMessage(f"reason: expected text, got {reason!r:.40}")

@@ -156,7 +156,7 @@ def signal_holders(folder: Path, number: int) -> list[int]:
     """Send a signal to the holders of a state directory, and wait for their ends if it is SIGKILL. Return the ids of
     their processes. Those of another pid namespace are not found."""
     found = []
-    wanted = str(folder.absolute())
+    expected = str(folder.absolute())
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -164,7 +164,7 @@ def signal_holders(folder: Path, number: int) -> list[int]:
             pidfd = os.pidfd_open(int(entry.name))
             try:
                 arguments = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if wanted in arguments and (PROGRAM in arguments or MODULE in arguments):
+                if expected in arguments and (PROGRAM in arguments or MODULE in arguments):
                     signal.pidfd_send_signal(pidfd, number)
                     if number == signal.SIGKILL:
                         select.select([pidfd], [], [], KILLED_S)

@@ -36,7 +36,7 @@ class Loop:
         self._readers: dict[int, Callable[[], None]] = {}
         self._timers: list[_Timer] = []
         self._sockets: list[tuple[zmq.Socket[bytes], Callable[[], bool]]] = []
-        self._asked_at = 0.0
+        self._requested_at = 0.0
         self._unfinished = False
         self._stopped = False
         self.lag = Histogram(list(LATENCY_BOUNDS_S), [0] * (len(LATENCY_BOUNDS_S) + 1), 0.0)
@@ -63,7 +63,7 @@ class Loop:
         self.register(fd, self._ask)
 
     def _ask(self) -> None:
-        self._asked_at = 0.0
+        self._requested_at = 0.0
 
     def every(self, interval_s: float, call: Callable[[], None]) -> None:
         self._timers.append(_Timer(interval_s, call, time.monotonic() + interval_s))
@@ -89,8 +89,8 @@ class Loop:
             if reader is not None:
                 reader()
         now = time.monotonic()
-        if self._unfinished or now - self._asked_at > _ASK_S:
-            self._asked_at = now
+        if self._unfinished or now - self._requested_at > _ASK_S:
+            self._requested_at = now
             self._unfinished = False
             for socket, on_readable in self._sockets:
                 events = socket.getsockopt(zmq.EVENTS)

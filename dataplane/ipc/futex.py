@@ -20,12 +20,12 @@ _EVERY_WAITER = 0x7FFFFFFF
 _EXPECTED = (errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR)
 
 _TIMESPEC = Struct("<qq")
-_PLACE = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int)
+_WAITER = (ctypes.c_long, ctypes.c_void_p, ctypes.c_int)
 _wait = ctypes.CDLL(None, use_errno=True).syscall
-_wait.argtypes = (*_PLACE, ctypes.c_uint32, ctypes.c_char_p)
+_wait.argtypes = (*_WAITER, ctypes.c_uint32, ctypes.c_char_p)
 _wake = ctypes.PyDLL(None).syscall
 """Does not release the GIL: the call never blocks, and another thread that took the GIL could keep it for 5 ms."""
-_wake.argtypes = (*_PLACE, ctypes.c_int)
+_wake.argtypes = (*_WAITER, ctypes.c_int)
 _wait.restype = _wake.restype = ctypes.c_long
 _fence = threading.Lock()
 

@@ -39,7 +39,7 @@ MAX_REQUESTS_AT_ONCE = 64
 END = pack(">q", -1)
 
 
-class _Kept(NamedTuple):
+class _Buffered(NamedTuple):
     number: int
     topic: bytes
     payload: bytes
@@ -72,7 +72,7 @@ class Stream:
         self._clock = clock
         self._tail = rank(number)
         self._steps = buffer_steps if replay_url else 0
-        self._buffer: deque[_Kept] = deque()
+        self._buffer: deque[_Buffered] = deque()
         self._buffer_bytes = 0
         self._replays: dict[bytes, _Replay] = {}
         self.seq = 0
@@ -121,7 +121,7 @@ class Stream:
         self.published += events
         if not self._steps:
             return
-        self._buffer.append(_Kept(number, topic, payload, events))
+        self._buffer.append(_Buffered(number, topic, payload, events))
         self._buffer_bytes += len(payload)
         while len(self._buffer) > self._steps or self._buffer_bytes > MAX_BUFFER_BYTES:
             self._buffer_bytes -= len(self._buffer.popleft().payload)
@@ -174,8 +174,12 @@ class Stream:
             return False
         first = self._buffer[0].number if self._buffer else self.seq
         at = self._position(replay.next, first)
-        kept = self._buffer[at] if at < len(self._buffer) else None
-        frames = [b"", END, b""] if kept is None else [kept.topic, pack(">Q", kept.number), kept.payload]
+        buffered = self._buffer[at] if at < len(self._buffer) else None
+        frames = (
+            [b"", END, b""]
+            if buffered is None
+            else [buffered.topic, pack(">Q", buffered.number), buffered.payload]
+        )
         assert self.replay is not None
         try:
             self.replay.send_multipart([*replay.envelope, *frames], zmq.NOBLOCK)
@@ -188,12 +192,12 @@ class Stream:
         except zmq.ZMQError:  # the client is gone
             del self._replays[client]
             return False
-        if kept is None:
+        if buffered is None:
             del self._replays[client]
             return False
         replay.moved_at = now
-        replay.next = kept.number + 1
-        self.replayed += kept.events
+        replay.next = buffered.number + 1
+        self.replayed += buffered.events
         return True
 
     def _abandon(self, client: bytes) -> None:

@@ -9,7 +9,7 @@ from dataplane.core.blocks.blocks import Block
 
 MAX_CHUNKS = 1 << 16
 MAX_BYTES = 64 << 20
-MAX_WANTED = 1 << 18
+MAX_REQUESTED = 1 << 18
 
 
 class TokenIds:
@@ -24,7 +24,7 @@ class TokenIds:
         self._max_chunks = max_chunks
         self._tokens: dict[bytes, bytes] = {}
         self._bytes = 0
-        self._wanted: dict[bytes, Block] = {}
+        self._requested: dict[bytes, Block] = {}
 
     def add(self, key: bytes, tokens: bytes) -> None:
         """Remember the tokens of a chunk."""
@@ -33,7 +33,7 @@ class TokenIds:
         self._bytes += len(tokens) - len(before)
         while len(self._tokens) > self._max_chunks or self._bytes > MAX_BYTES:
             self._bytes -= len(self._tokens.pop(next(iter(self._tokens))))
-        if self._wanted and (block := self._wanted.pop(key, None)) is not None:
+        if self._requested and (block := self._requested.pop(key, None)) is not None:
             self._found(block)
 
     def get(self, key: bytes) -> bytes:
@@ -41,9 +41,9 @@ class TokenIds:
         return self._tokens.get(key, b"")
 
     def want(self, key: bytes, block: Block) -> None:
-        if len(self._wanted) < MAX_WANTED:
-            self._wanted[key] = block
+        if len(self._requested) < MAX_REQUESTED:
+            self._requested[key] = block
 
     def forget(self, key: bytes) -> None:
         """Drop the request for the tokens of a removed block."""
-        self._wanted.pop(key, None)
+        self._requested.pop(key, None)

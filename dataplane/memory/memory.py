@@ -79,7 +79,7 @@ class NodeMemory:
         self._ahead_bytes = ahead_bytes
         self._capacity_bytes = 0
         if named is not None:
-            named.on_wanted = self._share_ahead
+            named.on_requested = self._share_ahead
 
     def _adopt(self, sizes: Mapping[str, int]) -> None:
         try:
@@ -155,7 +155,7 @@ class NodeMemory:
             return
         committed = sum(file.nbytes for file in self.segments.values())
         ahead = max(0, min(self._ahead_bytes, self._capacity_bytes - committed))
-        parts = self.named.wanted or any(file.part for file in self.segments.values())
+        parts = self.named.requested or any(file.part for file in self.segments.values())
         memfds = not all(file.part for file in self.segments.values())
         share = ahead // 2 if parts == memfds else ahead if parts else 0
         self._prefault.keep_ahead(ahead - self.named.pages.keep_ahead(share))
@@ -213,7 +213,7 @@ class NodeMemory:
         self._on_dropped("area", client)
 
     def available_bytes(self) -> int:
-        ready = self._prefault.spare_bytes if self._prefault is not None else 0
+        ready = self._prefault.prepared_bytes if self._prefault is not None else 0
         if self.named is not None:
             ready += self.named.pages.ahead_bytes
         return ready + (huge_bytes_available() if self._huge else available_bytes())

@@ -9,7 +9,7 @@ owner is dead and its name is removed; if not, its owner lives and the name is l
 byte identifies a file as Larder's; other files are never touched.
 
 Other programs can remove a name in `/dev/shm`: `rm`, a tmp cleaner, systemd (`RemoveIPC`). Linux gives no new name to a
-file that has lost its last one, so the file has a spare name from the start: `look` links the name again, to the same
+file that has lost its last one, so the file has a backup name from the start: `look` links the name again, to the same
 bytes. If both names are gone, or another file has the name, `problem` says so, and new clients cannot open the file.
 
 Clients write to granted ranges without a further request, so a range gets its pages before its first slot is granted:
@@ -37,8 +37,8 @@ from dataplane.memory.shared_file import SharedFile
 FOLDER = Path("/dev/shm")
 PREFIX = "lmcache_l1_pool_"
 """Prefix of the name. Clients get the whole name; operators recognize it by this."""
-SPARE_PREFIX = ".larder-"
-"""Prefix of the spare name. Patterns such as `*` or `lmcache*` do not match it."""
+BACKUP_PREFIX = ".larder-"
+"""Prefix of the backup name. Patterns such as `*` or `lmcache*` do not match it."""
 MAX_NAME_CHARACTERS = 64
 _MAGIC = b"LARDERSH"
 _HEADER = Struct("<8sIIQQQH")
@@ -118,15 +118,15 @@ class NamedFile:
         """Called when `problem` has changed."""
         self._removed = False
         self._path = folder / header.name
-        self._spare = _spare_of(self._path)
+        self._backup_name = _backup_name_of(self._path)
         self._inode = _inode(os.fstat(file.fd))
         self._parts: dict[int, tuple[int, int]] = {}
         """(base, bytes) of each segment."""
         self.pages = NamedPages(file.fd, header.nbytes)
-        self.wanted = False
+        self.requested = False
         """A worker that will store in this segment has registered."""
-        self.on_wanted: Callable[[], None] = lambda: None
-        """Called when `wanted` becomes true."""
+        self.on_requested: Callable[[], None] = lambda: None
+        """Called when `requested` becomes true."""
         self._view: memoryview | None = None
 
     @classmethod
@@ -177,7 +177,7 @@ class NamedFile:
             file.close()
             raise
         with suppress(CannotName, OSError):
-            _make_way(_spare_of(path), inherited)
+            _make_way(_backup_name_of(path), inherited)
         named = cls(file, header, folder)
         named.look()
         return named
@@ -191,7 +191,7 @@ class NamedFile:
         header = Header(pid, started, before.identity, before.nbytes, before.name)
         named = cls(file, header, folder)
         if named._is_lost():
-            raise CannotName(f"{named._path} and its spare name were removed: new clients could not open it")
+            raise CannotName(f"{named._path} and its backup name were removed: new clients could not open it")
         try:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.pwrite(file.fd, header.packed(), header.nbytes)
@@ -206,8 +206,8 @@ class NamedFile:
 
     @property
     def paths(self) -> list[Path]:
-        """Return the name that clients open, and the spare name from which it is restored."""
-        return [self._path, self._spare]
+        """Return the name that clients open, and the backup name from which it is restored."""
+        return [self._path, self._backup_name]
 
     @property
     def present(self) -> bool:
@@ -228,9 +228,9 @@ class NamedFile:
         """Restore a removed name. Return why new clients cannot open the file; empty if they can."""
         found = _inode_at(self._path)
         if found == self._inode:
-            with suppress(OSError):  # the file is usable without a spare name
-                if _inode_at(self._spare) is None:
-                    _link(self.file.fd, self._spare)
+            with suppress(OSError):  # the file is usable without a backup name
+                if _inode_at(self._backup_name) is None:
+                    _link(self.file.fd, self._backup_name)
             return ""
         nameless = os.fstat(self.file.fd).st_nlink == 0
         restart = (
@@ -244,7 +244,7 @@ class NamedFile:
                 f"then {then}"
             )
         if nameless:
-            return f"{self._path} and its spare name were removed; {restart}"
+            return f"{self._path} and its backup name were removed; {restart}"
         if not self.problem:
             self.problem = f"{self._path} was removed"
             self.on_problem(self.problem)
@@ -327,16 +327,16 @@ class NamedFile:
         """Prepare for a worker that registers: keep memory ready for it, and give back no pages, which it may address
         directly from now on."""
         self.pages.keep()
-        if not self.wanted:
-            self.wanted = True
-            self.on_wanted()
+        if not self.requested:
+            self.requested = True
+            self.on_requested()
 
     # ---- the end
 
     def remove(self) -> None:
         """Remove both names, if they still refer to this file. Clients that map it keep their mapping."""
         self._removed = True
-        for path in (self._path, self._spare):
+        for path in (self._path, self._backup_name):
             if _inode_at(path) == self._inode:
                 with suppress(OSError):
                     os.unlink(path)
@@ -396,14 +396,14 @@ def discard(file: SharedFile, folder: Path = FOLDER) -> None:
 def _files(folder: Path) -> list[Path]:
     try:
         return [
-            folder / name for name in os.listdir(folder) if name.startswith((PREFIX, SPARE_PREFIX + PREFIX))
+            folder / name for name in os.listdir(folder) if name.startswith((PREFIX, BACKUP_PREFIX + PREFIX))
         ]
     except OSError as error:
         raise CannotName(f"{folder} cannot be read: {error.strerror}") from None
 
 
-def _spare_of(path: Path) -> Path:
-    return path.with_name(SPARE_PREFIX + path.name)
+def _backup_name_of(path: Path) -> Path:
+    return path.with_name(BACKUP_PREFIX + path.name)
 
 
 def _inode(status: os.stat_result) -> Inode:

@@ -116,9 +116,9 @@ class NamedPages:
     def shed(self, base: int, nbytes: int) -> None:
         """Give ready pages outside a range back to the machine, which has no pages left for this range."""
         with self._changed:
-            wanted = _pieces(base, nbytes)
+            pieces = _pieces(base, nbytes)
             for at in range(len(self._states)):
-                if self._states[at] == _TAKEN and not self._users[at] and at not in wanted:
+                if self._states[at] == _TAKEN and not self._users[at] and at not in pieces:
                     self._punch(at)
 
     def give_back(self) -> None:

@@ -1,8 +1,8 @@
 """Allocate the pages of segments ahead of their first use.
 
 The first touch of memory costs several times a copy, because the kernel finds and clears a page at each fault. A worker
-thread therefore allocates pages in advance. It keeps spares ready, which are segments without a space: up to
-`ahead_bytes`, and never more than the pool's size allows. A new segment is made from a spare. Pages that a segment
+thread therefore allocates pages in advance. It prepares segments without a space: up to
+`ahead_bytes`, and never more than the pool's size allows. A new segment is made from a prepared one. Pages that it
 still lacks when a space gets it are allocated afterwards.
 """
 
@@ -42,14 +42,14 @@ class PrefaultTask:
 
     file: SharedFile
     segment: int = 0
-    """0 for a spare."""
+    """0 for a prepared segment."""
     done: int = 0
     """Bytes from the start of the file that are allocated."""
     pages: PageTaker | None = None
     busy: bool = False
-    """The thread is allocating a piece without the lock, and uses `pages`, or the file of a spare."""
+    """The thread is allocating a piece without the lock, and uses `pages`, or the file of a prepared segment."""
     gone: bool = False
-    """Given up while it was busy: the thread closes `pages` and, for a spare, the file."""
+    """Given up while it was busy: the thread closes `pages` and, for a prepared segment, the file."""
 
 
 class Prefault:
@@ -77,9 +77,9 @@ class Prefault:
         self._waiting: dict[int, PrefaultTask] = {}
         self._given: dict[int, PrefaultTask] = {}
         """Every segment that was submitted, by number."""
-        self._spares: list[PrefaultTask] = []
+        self._prepared: list[PrefaultTask] = []
         self._cut: dict[int, PrefaultTask] = {}
-        """Spares that became segments and are not submitted yet, by fd."""
+        """Prepared files that became segments and are not submitted yet, by fd."""
         self._current: PrefaultTask | None = None
         self._stopping = False
         self._failing = False
@@ -92,15 +92,15 @@ class Prefault:
 
     @property
     def prefaulted_bytes(self) -> int:
-        """Bytes allocated ahead of use, of segments and spares."""
+        """Bytes allocated ahead of use, of segments and prepared files."""
         with self._changed:
-            return sum(task.done for task in (*self._given.values(), *self._spares))
+            return sum(task.done for task in (*self._given.values(), *self._prepared))
 
     @property
-    def spare_bytes(self) -> int:
-        """Bytes allocated for spares."""
+    def prepared_bytes(self) -> int:
+        """Bytes allocated for prepared segments."""
         with self._changed:
-            return sum(task.done for task in self._spares)
+            return sum(task.done for task in self._prepared)
 
     @property
     def locks(self) -> bool:
@@ -113,31 +113,31 @@ class Prefault:
         return self._lock and not self._failing
 
     def make(self, name: str, nbytes: int) -> SharedFile:
-        """Return a segment's file, made from a spare if there is one. Raises MemoryError if the machine refuses."""
+        """Return a segment's file, made from a prepared one if possible. Raises MemoryError if the machine refuses."""
         with self._changed:
-            spare = max(self._spares, key=lambda task: task.done, default=None)
-            if spare is not None and not self._leave(spare):
-                spare = None  # a write by the thread would change the segment's size
-            if spare is not None:
-                self._spares.remove(spare)
-                self._drop_spares(self._room() - nbytes)
-        if spare is None:
+            prepared = max(self._prepared, key=lambda task: task.done, default=None)
+            if prepared is not None and not self._leave(prepared):
+                prepared = None  # a write by the thread would change the segment's size
+            if prepared is not None:
+                self._prepared.remove(prepared)
+                self._drop_prepared(self._room() - nbytes)
+        if prepared is None:
             return SharedFile.create(name, nbytes, huge=self._huge)
-        if spare.pages is not None and nbytes != spare.file.nbytes:
-            spare.pages.close()
-            spare.pages = None
+        if prepared.pages is not None and nbytes != prepared.file.nbytes:
+            prepared.pages.close()
+            prepared.pages = None
             if self._lock:  # closing the mapping unlocks the pages
-                spare.done = 0
+                prepared.done = 0
         try:
-            spare.file = spare.file.sealed(nbytes)
+            prepared.file = prepared.file.sealed(nbytes)
         except MemoryError:
-            if spare.pages is not None:
-                spare.pages.close()
-            spare.file.close()
+            if prepared.pages is not None:
+                prepared.pages.close()
+            prepared.file.close()
             return SharedFile.create(name, nbytes, huge=self._huge)
-        spare.done = min(spare.done, nbytes)
-        self._cut[spare.file.fd] = spare
-        return spare.file
+        prepared.done = min(prepared.done, nbytes)
+        self._cut[prepared.file.fd] = prepared
+        return prepared.file
 
     def submit(self, segment: int, file: SharedFile) -> None:
         """Allocate the rest of a segment's pages soon. Call `cancel` before the file is closed."""
@@ -145,7 +145,7 @@ class Prefault:
             task = self._cut.pop(file.fd, None) or PrefaultTask(file)
             task.segment = segment
             self._given[segment] = task
-            self._drop_spares(self._room())
+            self._drop_prepared(self._room())
             if task.done < file.nbytes and len(self._waiting) < MAX_WAITING:
                 self._waiting[segment] = task
             self._changed.notify_all()
@@ -179,7 +179,7 @@ class Prefault:
             self._changed.notify_all()
         self._thread.join(timeout=2)
         with self._changed:
-            self._drop_spares(-1)
+            self._drop_prepared(-1)
 
     # ---- under the lock
 
@@ -208,36 +208,36 @@ class Prefault:
         if task.segment == 0:
             task.file.close()
 
-    def _drop_spares(self, most_bytes: int) -> None:
-        """Release spares until they have at most this many bytes."""
-        while self._spares and sum(task.file.nbytes for task in self._spares) > most_bytes:
-            spare = min(self._spares, key=lambda task: task.done)
-            self._leave(spare)
-            self._spares.remove(spare)
-            self._give_up(spare)
+    def _drop_prepared(self, most_bytes: int) -> None:
+        """Release prepared segments until they have at most this many bytes."""
+        while self._prepared and sum(task.file.nbytes for task in self._prepared) > most_bytes:
+            prepared = min(self._prepared, key=lambda task: task.done)
+            self._leave(prepared)
+            self._prepared.remove(prepared)
+            self._give_up(prepared)
 
     def _excess(self) -> PrefaultTask | None:
-        """Remove a spare that exceeds the memory to keep ready, and return it; None if there is none."""
-        if sum(task.file.nbytes for task in self._spares) <= self._ahead_bytes:
+        """Remove a prepared segment that exceeds the memory to keep ready, and return it; None if there is none."""
+        if sum(task.file.nbytes for task in self._prepared) <= self._ahead_bytes:
             return None
-        spare = min(self._spares, key=lambda task: task.done)
-        self._spares.remove(spare)
-        return spare
+        prepared = min(self._prepared, key=lambda task: task.done)
+        self._prepared.remove(prepared)
+        return prepared
 
     def _next(self) -> PrefaultTask | None:
         if self._waiting:
             return self._waiting.pop(next(iter(self._waiting)))
-        for spare in self._spares:
-            if spare.done < spare.file.nbytes:
-                return spare
+        for prepared in self._prepared:
+            if prepared.done < prepared.file.nbytes:
+                return prepared
         return None
 
     def _lacking(self) -> int:
-        """Return the size of the next spare to make; 0 if there are enough."""
-        ready = sum(task.file.nbytes for task in self._spares)
+        """Return the size of the next segment to prepare; 0 if there are enough."""
+        ready = sum(task.file.nbytes for task in self._prepared)
         page = HUGE_BYTES if self._huge else PAGE_BYTES
-        wanted = min(self._segment_bytes, self._ahead_bytes - ready, self._room() - ready) // page * page
-        return max(0, wanted)
+        lacking = min(self._segment_bytes, self._ahead_bytes - ready, self._room() - ready) // page * page
+        return max(0, lacking)
 
     # ---- the thread
 
@@ -255,19 +255,19 @@ class Prefault:
             with self._changed:
                 paused = self._paused_until - time.monotonic()
                 task = self._next() if paused <= 0 else None
-                wanted = self._lacking() if task is None and paused <= 0 else 0
+                lacking = self._lacking() if task is None and paused <= 0 else 0
                 if self._stopping:
                     return
-                if task is None and not wanted:
+                if task is None and not lacking:
                     self._changed.wait(timeout=paused if paused > 0 else None)
                     continue
                 self._current = task
             if task is None:
-                self._add_spare(wanted)
+                self._add_prepared(lacking)
             else:
                 self._take(task)
 
-    def _add_spare(self, nbytes: int) -> None:
+    def _add_prepared(self, nbytes: int) -> None:
         try:
             if not self._huge and available_bytes() < nbytes + MARGIN_BYTES:
                 raise OSError(0, f"less than {nbytes + MARGIN_BYTES} bytes are available on this machine")
@@ -278,7 +278,7 @@ class Prefault:
             self._failed("larder-segment", error)
         else:
             with self._changed:
-                self._spares.append(PrefaultTask(file))
+                self._prepared.append(PrefaultTask(file))
 
     def _take(self, task: PrefaultTask) -> None:
         while task.done < task.file.nbytes:
@@ -310,8 +310,8 @@ class Prefault:
                 return
 
     def _map(self, task: PrefaultTask) -> None:
-        """Map the file, unless its pages are allocated by writing, which is possible only for a spare, because no other
-        process has its file."""
+        """Map the file, unless its pages are allocated by writing, which is possible only for a prepared segment,
+        because no other process has its file."""
         if task.pages is None and (task.segment or self._huge or self._lock):
             task.pages = PageTaker(task.file.fd, task.file.nbytes, lock=self._lock, offset=task.file.base)
 
@@ -325,12 +325,12 @@ class Prefault:
             task.pages = None
 
     def _failed(self, name: str, error: OSError, task: PrefaultTask | None = None) -> None:
-        """Handle a refusal of the machine: release the spare, and pause allocation for a while."""
+        """Handle a refusal of the machine: release the segment, and pause allocation for a while."""
         with self._changed:
             was_failing, self._failing = self._failing, True
             self._paused_until = time.monotonic() + RETRY_S
-            if task is not None and task.segment == 0 and task in self._spares:
-                self._spares.remove(task)
+            if task is not None and task.segment == 0 and task in self._prepared:
+                self._prepared.remove(task)
                 if task.pages is not None:
                     task.pages.close()
                 task.file.close()

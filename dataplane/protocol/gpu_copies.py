@@ -40,7 +40,7 @@ R_EXTENTS = 16
 MAX_EXTENTS = 448
 """Limit for extents listed at one time; word `R_EXTENTS + i` is the number of a listed extent, or 0."""
 ROW_WORDS = 2
-PLACE, CONTROL = 0, 1
+LOCATION, CONTROL = 0, 1
 UNIT_BYTES = 4096
 """GPU copies start at multiples of this."""
 UNIT_BITS = 32
@@ -54,7 +54,7 @@ def table_bytes(max_blocks: int) -> int:
     return PAGE + -(-8 * ROW_WORDS * max_blocks // PAGE) * PAGE
 
 
-def place_of(extent: int, offset: int) -> int:
+def location_of(extent: int, offset: int) -> int:
     """Return the word for a GPU copy at an offset of an extent, whose number is 1 or more."""
     return extent << UNIT_BITS | offset // UNIT_BYTES
 
@@ -93,16 +93,16 @@ class GpuCopyIndex:
 
     # ---- the data plane's side
 
-    def show(self, number: int, control: int, place: int) -> None:
+    def show(self, number: int, control: int, location: int) -> None:
         """Publish the complete GPU copy of a descriptor's block."""
         at = PAGE // 8 + ROW_WORDS * number
-        self._cells[at + PLACE] = 0  # the place of an earlier block may still be there
+        self._cells[at + LOCATION] = 0  # the place of an earlier block may still be there
         self._cells[at + CONTROL] = control
-        self._cells[at + PLACE] = place
+        self._cells[at + LOCATION] = location
 
     def hide(self, numbers: I64) -> None:
         """Withdraw the GPU copies of descriptors. Their memory may be reused only as the theory above says."""
-        self._words[numbers * _ROW + PLACE] = 0
+        self._words[numbers * _ROW + LOCATION] = 0
 
     def list_extents(self, numbers: list[int]) -> None:
         """List exactly these extents, at most MAX_EXTENTS. An extent that stays listed keeps its word, because readers
@@ -133,12 +133,12 @@ class GpuCopyIndex:
         """Counter that changes when an extent is removed from the list."""
         return int(self.header[R_CHANGES])
 
-    def places(self, numbers: I64, controls: U64) -> tuple[I64, I64]:
+    def locations(self, numbers: I64, controls: U64) -> tuple[I64, I64]:
         """Return where leased blocks [n] with these control words have a GPU copy: extents [n] (0: no copy) and offsets
         [n] in bytes."""
         at = numbers * _ROW
-        before = self._words.take(at + PLACE, mode="clip")
+        before = self._words.take(at + LOCATION, mode="clip")
         control = self._words.take(at + CONTROL, mode="clip")
-        after = self._words.take(at + PLACE, mode="clip")
+        after = self._words.take(at + LOCATION, mode="clip")
         found = np.where((before == after) & (control == controls), after, np.uint64(0))
         return (found >> _UNIT_BITS).astype(np.int64), (found & _UNIT_MASK).astype(np.int64) * UNIT_BYTES

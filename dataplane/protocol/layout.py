@@ -237,7 +237,7 @@ class IndexMemory:
         self.header[H_PID] = pid
         self.header[H_MAGIC] = INDEX_MAGIC
 
-    def places(self, words: U64, space: int) -> tuple[U64, U64]:
+    def slots_of(self, words: U64, space: int) -> tuple[U64, U64]:
         """Return the candidate buckets [n, 2] and tags [n] of packed keys [n, 4] in a space."""
         low, high = mixed(space)
         buckets = (words[:, :2] ^ low) & self._mask
@@ -255,7 +255,7 @@ class IndexMemory:
 
     def buckets_of(self, words: U64, space: int) -> tuple[U64, U64, U64]:
         """Return the candidate buckets [n, 2], the tags [n], and the entries [n, 16] now in those buckets."""
-        buckets, tags = self.places(words, space)
+        buckets, tags = self.slots_of(words, space)
         entries = self.entries.take(buckets, axis=0, mode="clip").reshape(len(words), 2 * BUCKET_ENTRIES)
         return buckets, tags, entries
 

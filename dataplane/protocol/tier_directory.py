@@ -109,7 +109,7 @@ class TierDirectory:
 
     def find(self, words: U64, space: int) -> Found:
         """Return which tiers hold the blocks of packed keys [n, 4] in a space (`space_word`)."""
-        prints, first, second = self._places(words, space)
+        prints, first, second = self._slots_of(words, space)
         entries = np.concatenate((self._buckets[first], self._buckets[second]), axis=1)
         heads = entries[:, :, 0]
         same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
@@ -145,7 +145,7 @@ class TierDirectory:
 
     def is_missing(self, words: U64, space: int) -> bool:
         """Return whether the shared tiers were just found not to hold the first of these blocks."""
-        print_ = self._places(words[:1], space)[0][0]
+        print_ = self._slots_of(words[:1], space)[0][0]
         return bool(self._missing[_missing_at(print_)] == print_)
 
     def estimate_s(self, found: Found) -> float:
@@ -168,7 +168,7 @@ class TierDirectory:
     def _tier_rows(self) -> U64:
         return self.header[H_TIERS : H_TIERS + MAX_TIERS * TIER_WORDS].reshape(MAX_TIERS, TIER_WORDS)
 
-    def _places(self, words: U64, space: int) -> tuple[U64, U64, U64]:
+    def _slots_of(self, words: U64, space: int) -> tuple[U64, U64, U64]:
         with np.errstate(over="ignore"):
             salt = np.uint64(space) * _MIX
             prints = (words[:, 1] ^ salt) >> _SHIFT16
@@ -182,7 +182,7 @@ class TierDirectory:
 
     def add(self, words: U64, space: int, tier: int, sizes: U64) -> None:
         """List blocks of a space as held by a tier."""
-        prints, first, second = self._places(words, space)
+        prints, first, second = self._slots_of(words, space)
         bit = np.uint64(1 << tier)
         flat = self._buckets.reshape(-1, 2)
         slots = self._slots(first, second)
@@ -198,45 +198,45 @@ class TierDirectory:
                 free[:, :4].argmax(axis=1),
                 4 + free[:, 4:].argmax(axis=1),
             )
-            place = slots[left[rows], np.where(listed, same.argmax(axis=1), emptier)]
+            flat_slot = slots[left[rows], np.where(listed, same.argmax(axis=1), emptier)]
             fits = listed | free.any(axis=1)
             self.header[H_UNLISTED] += np.uint64(np.count_nonzero(~fits))
-            left, place, listed = left[fits], place[fits], listed[fits]
+            left, flat_slot, listed = left[fits], flat_slot[fits], listed[fits]
             # Two blocks may have chosen the same entry: the second one chooses again.
-            places, chosen = np.unique(place, return_index=True)
-            heads = np.where(listed[chosen], flat[places, 0], prints[left[chosen]] << _SHIFT16)
-            flat[places, 1] = sizes[left[chosen]]
-            flat[places, 0] = heads | bit
+            flat_slots, chosen = np.unique(flat_slot, return_index=True)
+            heads = np.where(listed[chosen], flat[flat_slots, 0], prints[left[chosen]] << _SHIFT16)
+            flat[flat_slots, 1] = sizes[left[chosen]]
+            flat[flat_slots, 0] = heads | bit
             self.header[H_ENTRIES] += np.uint64(np.count_nonzero(~listed[chosen]))
             left = np.delete(left, chosen)
 
     def remove(self, words: U64, space: int, tier: int) -> None:
         """Stop listing blocks of a space as held by a tier. Blocks that are not listed are skipped."""
-        prints, first, second = self._places(words, space)
+        prints, first, second = self._slots_of(words, space)
         entries = self._slots(first, second)
         flat = self._buckets.reshape(-1, 2)
         heads = flat[entries, 0]
         same = (heads >> _SHIFT16 == prints[:, None]) & (heads & _MASK != 0)
         listed = same.any(axis=1)
-        places = np.unique(entries[listed, same.argmax(axis=1)[listed]])
-        left = flat[places, 0] & ~np.uint64(1 << tier)
+        flat_slots = np.unique(entries[listed, same.argmax(axis=1)[listed]])
+        left = flat[flat_slots, 0] & ~np.uint64(1 << tier)
         gone = left & _MASK == 0
         self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(gone))
-        flat[places, 0] = np.where(gone, np.uint64(0), left)
+        flat[flat_slots, 0] = np.where(gone, np.uint64(0), left)
 
     def clear_part(self, tier: int, part: int) -> bool:
         """Stop listing the blocks of a tier in one part of the table. Return whether there is another part."""
         heads = self._buckets[part * CLEARED_BUCKETS : (part + 1) * CLEARED_BUCKETS, :, 0]
         bit = np.uint64(1 << tier)
-        held = heads & bit != 0
+        with_tier = heads & bit != 0
         left = heads & ~bit
-        heads[held] = np.where(left & _MASK != 0, left, 0)[held]
-        self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(held & (left & _MASK == 0)))
+        heads[with_tier] = np.where(left & _MASK != 0, left, 0)[with_tier]
+        self.header[H_ENTRIES] -= np.uint64(np.count_nonzero(with_tier & (left & _MASK == 0)))
         return (part + 1) * CLEARED_BUCKETS < len(self._buckets)
 
     def note_missing(self, key: bytes, space: int, *, missing: bool) -> None:
         """Remember a block as missing in all shared tiers, or stop to."""
-        print_ = self._places(np.frombuffer(key, np.uint64).reshape(1, 4), space)[0][0]
+        print_ = self._slots_of(np.frombuffer(key, np.uint64).reshape(1, 4), space)[0][0]
         at = _missing_at(print_)
         if missing:
             self._missing[at] = print_
@@ -255,8 +255,8 @@ class TierDirectory:
     ) -> None:
         """Publish the state of a tier, for `estimate_s`."""
         bits = (serves << tier) | ((serves and shared) << tier + 8)
-        kept = int(self.header[H_SERVING]) & ~(0x101 << tier)
-        self.header[H_SERVING] = np.uint64(kept | bits)
+        others = int(self.header[H_SERVING]) & ~(0x101 << tier)
+        self.header[H_SERVING] = np.uint64(others | bits)
         row = self._tier_rows()[tier]
         row[T_WAITING_BYTES], row[T_BYTES_PER_S] = waiting_bytes, bytes_per_s
         row[T_LATENCY_US], row[T_SERVES] = latency_us, serves

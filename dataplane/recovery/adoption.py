@@ -21,7 +21,7 @@ from dataplane.core.journal.id_journal import (
     migrated,
     names_bytes,
 )
-from dataplane.core.journal.recovery_table import B_MEMORY, RecoveryTable, TableWriter, books_bytes
+from dataplane.core.journal.recovery_table import B_MEMORY, RecoveryTable, TableWriter, recovery_table_bytes
 from dataplane.core.node import Node
 from dataplane.core.restore import Contradiction, Restored, SurvivingMemory, restore, segments_here
 from dataplane.io.peers import has_exited, open_process
@@ -60,7 +60,7 @@ class Core:
 
     memory: NodeMemory
     node: Node
-    books: RecoveryTable
+    recovery_table: RecoveryTable
     restored: Restored | None = None
     """None after a cold start."""
     not_adopted: str = ""
@@ -99,17 +99,17 @@ def begin(
             not_adopted = f"{type(error).__name__}: {error}"
             log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
     memory = make_memory(sizes, None)
-    books = RecoveryTable(memory.view("books"), max_blocks)
+    recovery_table = RecoveryTable(memory.view("books"), max_blocks)
     names = IdJournal(memory.view("names"))
     names.format()
-    books.format(memory.index.cells[H_MEMORY])
-    books.sign(writer)
+    recovery_table.format(memory.index.cells[H_MEMORY])
+    recovery_table.sign(writer)
     memory.index.format(writer.epoch, writer.pid)
-    return Core(memory, make_node(memory, books, names, 0), books, not_adopted=not_adopted)
+    return Core(memory, make_node(memory, recovery_table, names, 0), recovery_table, not_adopted=not_adopted)
 
 
 def _private_sizes(max_blocks: int) -> dict[str, int]:
-    return {"books": books_bytes(max_blocks), "names": names_bytes(half_bytes_for(max_blocks))}
+    return {"books": recovery_table_bytes(max_blocks), "names": names_bytes(half_bytes_for(max_blocks))}
 
 
 def segment_bytes(handed: list[tuple[str, int, int]]) -> int:
@@ -143,14 +143,14 @@ def why_not(settings: DataPlaneSettings, handed: list[tuple[str, int, int]]) -> 
 
 def _attach(memory: NodeMemory) -> tuple[RecoveryTable, IdJournal, JournalContents]:
     """Attach the private memory of the previous data plane. Raises CannotAdopt, LayoutError."""
-    books = RecoveryTable.attach(memory.view("books"))
+    recovery_table = RecoveryTable.attach(memory.view("books"))
     names, known = IdJournal.attach(memory.view("names"))
     identity = memory.index.cells[H_MEMORY]
-    if not identity or int(books.header[B_MEMORY]) != identity:
+    if not identity or int(recovery_table.header[B_MEMORY]) != identity:
         raise LayoutError("the index and the recovery table belong to different memory")
     if memory.index.cells[H_CLOSED]:
         raise CannotAdopt("the previous data plane released it when it stopped")
-    return books, names, known
+    return recovery_table, names, known
 
 
 def _adopt_memory(
@@ -168,15 +168,17 @@ def _adopt_memory(
     finally:
         inherited.close()
     try:
-        books, names, known = _attach(memory)
+        recovery_table, names, known = _attach(memory)
         if names.nbytes < sizes["names"]:  # from a release with smaller journals
             log.info("names.migrated", from_bytes=names.nbytes, to_bytes=sizes["names"])
             names = migrated(known, memory.replaced("names", sizes["names"]))
-        _await_end(books.writer)
-        books.sign(writer)  # this process is the writer now, and no other may adopt the memory while it lives
+        _await_end(recovery_table.writer)
+        recovery_table.sign(
+            writer
+        )  # this process is the writer now, and no other may adopt the memory while it lives
         index = memory.index
         index.header[H_EPOCH], index.header[H_PID] = writer.epoch, writer.pid
-        node, restored = _restore(memory, books, names, known, make_node, clock())
+        node, restored = _restore(memory, recovery_table, names, known, make_node, clock())
     except BaseException:
         memory.close()
         raise
@@ -192,12 +194,12 @@ def _adopt_memory(
     )
     if restored.lost_blocks:
         log.warning("memory.incomplete", blocks=restored.lost_blocks, reason="their segments were not held")
-    return Core(memory, node, books, restored)
+    return Core(memory, node, recovery_table, restored)
 
 
 def _restore(
     memory: NodeMemory,
-    books: RecoveryTable,
+    recovery_table: RecoveryTable,
     names: IdJournal,
     known: JournalContents,
     make_node: MakeNode,
@@ -208,7 +210,7 @@ def _restore(
     named = memory.named if memory.named is not None and memory.named.adopted else None
     segments = segments_here(known, index, memfds, 0 if named is None else named.nbytes)
     needed = sum(nbytes for number, nbytes in segments.items() if number in known.segments)
-    node = make_node(memory, books, names, needed)
+    node = make_node(memory, recovery_table, names, needed)
     stored = int(index.cold[:, COLD_STORED_AT].max())
     # Blocks that this process stores get later times, even if the clock was set back.
     index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)

@@ -21,10 +21,10 @@ MIN_DEFAULT_BYTES = 16 << 20
 log = structlog.stdlib.get_logger()
 
 
-def adopted(file: SharedFile, writer: TableWriter, *, wanted: bool) -> NamedFile | None:
+def adopted(file: SharedFile, writer: TableWriter, *, requested: bool) -> NamedFile | None:
     """Return the previous data plane's file, with its name and size. Return None if the segment is not wanted or the
     file cannot be adopted; the file is then closed."""
-    if not wanted:
+    if not requested:
         discard(file)
         return None
     try:
@@ -47,7 +47,7 @@ def fresh(settings: DataPlaneSettings, writer: TableWriter, inherited: Collectio
             settings.lmcache_shm_name, nbytes, writer.pid, writer.started, inherited=inherited
         )
     except CannotName as error:
-        if settings.lmcache_wanted:
+        if settings.lmcache_requested:
             raise SettingsError(f"the LMCache gateway: {error}") from None
         log.warning("lmcache.off", reason=str(error), effect="engines of the LMCache gateway are not served")
         return None
@@ -57,16 +57,16 @@ def fresh(settings: DataPlaneSettings, writer: TableWriter, inherited: Collectio
 
 def _size(settings: DataPlaneSettings, free: int) -> int:
     """Return the size of the file in bytes. Raises CannotName."""
-    wanted = settings.lmcache_pool_bytes
-    if wanted <= free:
-        return wanted
+    requested = settings.lmcache_pool_bytes
+    if requested <= free:
+        return requested
     has = f"/dev/shm has {format_size(max(0, free))} free"
     how = "Enlarge it (`mount -o remount,size=...`, --shm-size of Docker, a memory volume in Kubernetes)"
     if settings.table.lmcache_pool_bytes:
         raise CannotName(
-            f"{has}, and dataplane.lmcache_pool_bytes says {format_size(wanted)}. {how}, or set it to less"
+            f"{has}, and dataplane.lmcache_pool_bytes says {format_size(requested)}. {how}, or set it to less"
         )
-    least = PAGE_BYTES if settings.lmcache_wanted else min(MIN_DEFAULT_BYTES, wanted)
+    least = PAGE_BYTES if settings.lmcache_requested else min(MIN_DEFAULT_BYTES, requested)
     if free < least:
         raise CannotName(f"{has}, and it needs {format_size(least)}. {how}, or set lmcache_port to 0")
     log.warning(

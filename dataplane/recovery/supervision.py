@@ -25,10 +25,12 @@ class SupervisorConnection:
         connection.set_inheritable(False)
         supervisor = cls(connection)
         supervisor._say(READY)
-        said = connection.recv(MAX_BYTES)
-        if said != BEGIN:
+        message = connection.recv(MAX_BYTES)
+        if message != BEGIN:
             connection.close()
-            raise SupervisorGone("the supervisor ended" if not said else f"the supervisor said {said!r:.40}")
+            raise SupervisorGone(
+                "the supervisor ended" if not message else f"the supervisor said {message!r:.40}"
+            )
         supervisor._say(BEGUN)
         return supervisor
 

@@ -30,15 +30,15 @@ class Accounting(msgspec.Struct, frozen=True):
 def of(stats: NodeStats, faults: list[str]) -> Accounting:
     """Return the accounting for one state of a node."""
     tenants = [*stats.tenants, *([stats.other_tenants] if stats.other_tenants else [])]
-    held = sum(tenant.bytes for tenant in tenants)
+    tenant_bytes_held = sum(tenant.bytes for tenant in tenants)
     pool = stats.pool
     return Accounting(
         capacity_bytes=pool.capacity_bytes,
         used_bytes=pool.used_bytes,
-        tenant_bytes=held,
+        tenant_bytes=tenant_bytes_held,
         reserved_bytes=pool.reserved_bytes,
         quarantined_bytes=pool.quarantined_bytes,
-        pool_bytes_equal=pool.used_bytes == held
+        pool_bytes_equal=pool.used_bytes == tenant_bytes_held
         and not pool.reserved_bytes
         and not pool.quarantined_bytes
         and not faults,
@@ -54,7 +54,7 @@ def settled(link: ControlLink, timeout_s: float = SETTLE_S) -> Accounting:
     end = time.monotonic() + timeout_s
     while True:
         described = link.describe(timeout_s)
-        books = of(described.stats, described.faults)
-        if books.pool_bytes_equal or time.monotonic() >= end:
-            return books
+        accounting = of(described.stats, described.faults)
+        if accounting.pool_bytes_equal or time.monotonic() >= end:
+            return accounting
         time.sleep(_AGAIN_S)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar
 
 import msgspec
@@ -37,9 +36,7 @@ class ControlLink:
     def __enter__(self) -> "ControlLink":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
         self._context.term()
 

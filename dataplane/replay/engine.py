@@ -56,22 +56,22 @@ class ReplayEngine:
         start = perf_counter_ns()
         with self._client.acquire(keys[:found], tenant=tenant) as lease:
             self.tally.read_ns += perf_counter_ns() - start
-            held = len(lease)
-            self._read(lease, keys[:held])
-            if held < len(keys):
-                self._store(keys, held, tenant)
-        return held
+            hits = len(lease)
+            self._read(lease, keys[:hits])
+            if hits < len(keys):
+                self._store(keys, hits, tenant)
+        return hits
 
     def _load(self, keys: U64) -> None:
         """Load what tiers hold behind the blocks in memory, and wait while blocks arrive."""
         before = self._client.lookup_tiers(keys, counted=False)
         if not before.coming or not self._client.prefetch(keys, wait_s=self._tier_wait_s):
             return
-        found, wanted = before.ready, before.ready + before.coming
+        found, target = before.ready, before.ready + before.coming
         idle_s = max(MIN_IDLE_S, 4 * before.estimate_s)
         now = progress = monotonic()
         end = now + self._tier_wait_s
-        while found < wanted and now < min(end, progress + idle_s):
+        while found < target and now < min(end, progress + idle_s):
             sleep(POLL_S)
             now, known = monotonic(), found
             found = self._client.lookup(keys, counted=False)
@@ -103,33 +103,33 @@ class ReplayEngine:
             else:
                 tally.verify_errors += sizes_wrong
 
-    def _store(self, keys: U64, held: int, tenant: str) -> None:
+    def _store(self, keys: U64, hits: int, tenant: str) -> None:
         """Reserve the whole chain, so that ancestors stay newer than descendants; commit the missing blocks."""
         with ExitStack() as open_reservations:
             filled = [
-                open_reservations.enter_context(self._fill(keys, first, held, tenant))
+                open_reservations.enter_context(self._fill(keys, first, hits, tenant))
                 for first in range(0, len(keys), MAX_KEYS_PER_REQUEST)
             ]
             start = perf_counter_ns()
             for reservation in filled:
-                wanted = len(reservation.writable)
-                if not wanted:
+                target = len(reservation.writable)
+                if not target:
                     continue
                 done = reservation.commit()
                 self.tally.blocks_stored += done.blocks
                 self.tally.stored_bytes += done.blocks * self._block_bytes
                 if done.code is not None:
-                    self.tally.refuse(done.code.name.lower(), wanted - done.blocks)
+                    self.tally.refuse(done.code.name.lower(), target - done.blocks)
             self.tally.store_ns += perf_counter_ns() - start
 
-    def _fill(self, keys: U64, first: int, held: int, tenant: str) -> Reservation:
+    def _fill(self, keys: U64, first: int, hits: int, tenant: str) -> Reservation:
         """Reserve blocks from `first` on, as many as fit a request. Count outcomes and write granted blocks."""
         tally = self.tally
         piece = keys[first : first + MAX_KEYS_PER_REQUEST]
         start = perf_counter_ns()
         reservation = self._client.reserve(piece, self._block_bytes, tenant=tenant)
         tally.store_ns += perf_counter_ns() - start
-        beyond = reservation.outcomes[max(0, held - first) :]
+        beyond = reservation.outcomes[max(0, hits - first) :]
         tally.blocks_present += int(np.count_nonzero(beyond == ReserveOutcome.PRESENT))
         tally.blocks_busy += int(np.count_nonzero(beyond == ReserveOutcome.BUSY))
         for code, blocks in reservation.refused.items():

@@ -144,7 +144,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
     """Add up the engines' counts and print them every second, until `end`."""
     tenants = {name: ReplayTally() for name in pipes.values()}
     latest: list[ReplayTally] = []
-    said_at = time.monotonic()
+    reported_at = time.monotonic()
     while time.monotonic() < end:
         for pipe in wait(list(pipes), timeout=REPORT_S / 2):
             assert isinstance(pipe, Connection)
@@ -155,7 +155,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
             latest.append(tally)
             tenants[pipes[pipe]] = total([tenants[pipes[pipe]], tally])
             tenants[pipes[pipe]].lookup_ns.clear()
-        if latest and time.monotonic() - said_at >= REPORT_S:
+        if latest and time.monotonic() - reported_at >= REPORT_S:
             summary = _summary(tenants, total(latest))
             if as_json:
                 _say(summary)
@@ -169,7 +169,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
                     f"{summary['verify_errors']} wrong blocks"
                 )
             latest = []
-            said_at = time.monotonic()
+            reported_at = time.monotonic()
 
 
 def _summary(tenants: dict[str, ReplayTally], latest: ReplayTally) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def as_table(outcome: ReplayResult) -> Table:
         "read": f"{format_size(result['read_bytes'])} at {result['gbps_out']:.2f} GB/s",
         "lookup": f"p50 {result['lookup_us']['p50']:.0f} µs, p99 {result['lookup_us']['p99']:.0f} µs",
         "reconnects": f"{result['reconnects']:,}",
-        "books": _books(outcome),
+        "accounting": _accounting(outcome),
         "time": f"{result['seconds']:.2f} s",
     }
     for name, text in rows.items():
@@ -68,13 +68,13 @@ def as_table(outcome: ReplayResult) -> Table:
     return table
 
 
-def _books(outcome: ReplayResult) -> str:
-    books = outcome.accounting
-    if books is None:
+def _accounting(outcome: ReplayResult) -> str:
+    accounting = outcome.accounting
+    if accounting is None:
         return "not asked: the control socket is not known"
-    if books.pool_bytes_equal:
-        return f"{format_size(books.used_bytes)} used, equal to the tenants' sum"
+    if accounting.pool_bytes_equal:
+        return f"{format_size(accounting.used_bytes)} used, equal to the tenants' sum"
     return (
-        f"{books.used_bytes:,} B used, {books.tenant_bytes:,} B of tenants, "
-        f"{books.reserved_bytes:,} B reserved, {books.quarantined_bytes:,} B quarantined"
+        f"{accounting.used_bytes:,} B used, {accounting.tenant_bytes:,} B of tenants, "
+        f"{accounting.reserved_bytes:,} B reserved, {accounting.quarantined_bytes:,} B quarantined"
     )

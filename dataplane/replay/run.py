@@ -83,7 +83,7 @@ def replay(
         tallies = _collect(engines, on_progress)
         seconds = time.perf_counter() - start
     tenants = len({job.tenant for assignment in assignments for job in assignment.jobs})
-    return ReplayResult(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _books(plane))
+    return ReplayResult(total(tallies), seconds, plan.engines, plan.block_bytes, tenants, _accounting(plane))
 
 
 def _assign(plan: ReplayPlan, socket_path: str) -> list[Assignment]:
@@ -178,7 +178,7 @@ def _collect(engines: Engines, on_progress: Callable[[int], None]) -> list[Repla
     return [tallies[pipe] for pipe in engines]
 
 
-def _books(plane: Plane) -> Accounting | None:
+def _accounting(plane: Plane) -> Accounting | None:
     if plane.control_url is None:
         return None
     try:

@@ -98,14 +98,14 @@ def work(assignment: Assignment, pipe: Connection) -> None:
             client, assignment.block_bytes, verify=assignment.verify, tier_wait_s=assignment.tier_wait_s
         )
         _wait_until(start.at, pipe)
-        told_at = start.at
+        started_at = start.at
         for number, (job, keys) in enumerate(requests, 1):
             if job.due_s:
                 _wait_until(start.at + job.due_s, pipe)
             engine.serve(keys, job.tenant)
-            if time.perf_counter() - told_at >= PROGRESS_S:
+            if time.perf_counter() - started_at >= PROGRESS_S:
                 pipe.send(WorkerProgress(number))
-                told_at = time.perf_counter()
+                started_at = time.perf_counter()
         engine.tally.reconnects = events["attached"] - 1
     except (BrokenPipeError, EOFError):
         return  # the parent has ended

@@ -298,7 +298,7 @@ class ControlServer:
         )
 
     def _observed(self) -> dict[str, Observed]:
-        return {str(kind): held for kind, held in self._node.intent.observed.items()}
+        return {str(kind): snapshot for kind, snapshot in self._node.intent.observed.items()}
 
     def _snapshot(self, peer: bytes, snapshot: Snapshot) -> ControlReply:
         self._pending.pop((peer, snapshot.dry_run), None)

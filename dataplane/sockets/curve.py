@@ -22,7 +22,7 @@ HANDSHAKE_MS = 5000
 HEARTBEAT_MS = 1000
 HEARTBEAT_TIMEOUT_MS = 4000
 """A peer behind a broken link is dropped, so that it reconnects once the link is back."""
-MAX_HELD = 64
+MAX_DELAYED = 64
 """Limit of peers that wait while the set of admitted keys is undecided."""
 ZAP_URL = "inproc://zeromq.zap.01"
 LOG_INTERVAL_S = 10.0
@@ -88,7 +88,7 @@ class Gate:
         self._pair = pair
         self._admitted: frozenset[str] = frozenset()
         self._undecided = False
-        self._held: deque[list[bytes]] = deque(maxlen=MAX_HELD)
+        self._delayed: deque[list[bytes]] = deque(maxlen=MAX_DELAYED)
         self._logged_at = -LOG_INTERVAL_S
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
@@ -98,8 +98,8 @@ class Gate:
         """Admit exactly these public keys (Z85) from now on. While `undecided`, more keys may follow soon, so requests
         with other keys are held: libzmq's client never reconnects after a refusal."""
         self._admitted, self._undecided = frozenset(keys), undecided
-        for _ in range(len(self._held)):
-            self._answer(self._held.popleft())
+        for _ in range(len(self._delayed)):
+            self._answer(self._delayed.popleft())
 
     def guard(self, socket: zmq.Socket[bytes], domain: str) -> None:
         """Restrict a socket that is not bound yet to admitted keys."""
@@ -133,7 +133,7 @@ class Gate:
         if version == _VERSION and key in self._admitted:
             status, text = b"200", b"OK"
         elif self._undecided:
-            self._held.append(frames)  # a full queue drops the oldest request, whose peer times out
+            self._delayed.append(frames)  # a full queue drops the oldest request, whose peer times out
             return
         else:
             status, text, key = b"400", b"not admitted", ""

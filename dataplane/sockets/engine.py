@@ -38,7 +38,7 @@ DESCRIPTORS_PER_CONNECTION = 2
 """The connection's socket and its process's pidfd. One process may use up to half of the connections that the
 descriptor limit allows."""
 ACCEPT_PAUSE_S = 0.2
-SPARE_DESCRIPTORS = 64
+RESERVED_DESCRIPTORS = 64
 """Descriptors kept free for segments and areas of connected peers; new peers are refused before these are used."""
 
 log = structlog.stdlib.get_logger()
@@ -117,7 +117,7 @@ class EngineServer:
         share = min(MAX_CONNECTIONS, limit // DESCRIPTORS_PER_CONNECTION) // 2
         if self._of_process[peer.pid] >= share:
             return Code.TOO_MANY_CLIENTS, f"at most {share} connections of one process are served"
-        if len(self._sessions) >= MAX_CONNECTIONS or not _has_spare_descriptors(limit):
+        if len(self._sessions) >= MAX_CONNECTIONS or not _has_free_descriptors(limit):
             message = f"at most {MAX_CONNECTIONS} connections are served, fewer when descriptors are short"
             return Code.TOO_MANY_CLIENTS, message
         return None
@@ -205,16 +205,16 @@ class EngineServer:
                 raise ProtocolError(Code.BAD_FIELD, "expected true with force or kill", "on")
             expulsions.readmit(message.client, now)
             return expulsions.state(message.nonce, engines, 0, killed=False)
-        held = expulsions.held(message.client)
+        leased = expulsions.held(message.client)
         if message.kill:
             self._kill(engines)
             expulsions.killed(message.client, now)
         if message.force or not message.kill:
-            held = expulsions.expel(message.client, now, force=message.force)
+            leased = expulsions.expel(message.client, now, force=message.force)
         for session in list(self._sessions.values()):
             if session.client in clients:
                 session.close("an operator killed it" if message.kill else "an operator expelled it")
-        return expulsions.state(message.nonce, engines, held, killed=message.kill)
+        return expulsions.state(message.nonce, engines, leased, killed=message.kill)
 
     def _kill(self, engines: Sequence[Engine]) -> None:
         """Send SIGKILL to the process of some attachments. Raises ProtocolError."""
@@ -255,9 +255,9 @@ class EngineServer:
         os.close(self._lock_fd)
 
 
-def _has_spare_descriptors(limit: int) -> bool:
+def _has_free_descriptors(limit: int) -> bool:
     """Return whether enough descriptors stay free for segments and areas of connected peers."""
-    return limit - len(os.listdir("/proc/self/fd")) > min(SPARE_DESCRIPTORS, limit // 8)
+    return limit - len(os.listdir("/proc/self/fd")) > min(RESERVED_DESCRIPTORS, limit // 8)
 
 
 def _lock(path: str) -> int:

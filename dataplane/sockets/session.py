@@ -123,7 +123,7 @@ class Session:
         self.open = True
 
     @property
-    def hung_up(self) -> bool:
+    def closed_by_peer(self) -> bool:
         """Whether the peer has closed the connection, according to the kernel."""
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
@@ -385,8 +385,8 @@ class Session:
         datagram."""
         grants: list[SegmentGrant] = []
         fds: list[int] = []
-        wanted = [number for number in segments if number not in self._sent][:MAX_FDS_PER_DATAGRAM]
-        for number, nbytes, writable in self._node.segments_for(self.client, wanted):
+        missing = [number for number in segments if number not in self._sent][:MAX_FDS_PER_DATAGRAM]
+        for number, nbytes, writable in self._node.segments_for(self.client, missing):
             file = self._memory.segments[number]
             grants.append(SegmentGrant(number, nbytes, writable))
             fds.append(file.fd if writable else file.read_only_fd)

@@ -187,7 +187,7 @@ class Mover:
         while planned := self._tiering.loads.next_batch(now):
             run = next(each for each in self.runs if each.state is planned[0].tier)
             left_s = max(0.0, planned[0].deadline - now)
-            loads = [BlockLoad(load.name, self._place(load)) for load in planned]
+            loads = [BlockLoad(load.name, self._target(load)) for load in planned]
             deadline = time.monotonic() + left_s
             loading = sum(load.nbytes for load in planned)
             batch = self._spans.begin("tier.load", run.state.spec.name, len(planned), loading)
@@ -380,7 +380,7 @@ class Mover:
         block = plan.block
         return self._memory_of(block.slot.slab.segment.number, block.slot.offset, block.nbytes)
 
-    def _place(self, load: PlannedLoad) -> memoryview:
+    def _target(self, load: PlannedLoad) -> memoryview:
         return self._memory_of(load.segment, load.offset, load.nbytes)
 
     def _memory_of(self, segment: int, offset: int, nbytes: int) -> memoryview:

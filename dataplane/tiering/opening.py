@@ -21,7 +21,7 @@ class OpenedTier(NamedTuple):
     """A tier and its contents."""
 
     tier: Tier
-    kept: list[StoredBlock]
+    retained: list[StoredBlock]
     """Oldest first."""
     dead: int
     """Number of blocks that were invalidated while the tier was not open."""
@@ -43,14 +43,14 @@ def open_and_read(spec: TierSpec, context: TierContext, tombstones: Sequence[Tom
             if not health.ok:
                 raise TierError(health.reason or "it does not answer")
             return OpenedTier(tier, [], 0, [], time.monotonic() - began)
-        held = list(tier.blocks())
-        dead = {name for tombstone in tombstones for name in tombstone.among(held)}
-        alive = [block for block in held if block.name not in dead]
-        kept, beyond = within_budget(alive, tier.stored_size, spec.budget_bytes)
+        stored = list(tier.blocks())
+        dead = {name for tombstone in tombstones for name in tombstone.among(stored)}
+        alive = [block for block in stored if block.name not in dead]
+        retained, beyond = within_budget(alive, tier.stored_size, spec.budget_bytes)
     except BaseException:
         tier.close()
         raise
-    return OpenedTier(tier, kept, len(dead), [*dead, *beyond], time.monotonic() - began)
+    return OpenedTier(tier, retained, len(dead), [*dead, *beyond], time.monotonic() - began)
 
 
 def _open(spec: TierSpec, context: TierContext) -> Tier:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from dataplane.base.process_figures import LATENCY_BOUNDS_S
 from dataplane.protocol.stats.histogram import Histogram
 
-_KEPT = 0.8
+_DECAY = 0.8
 """Share of the older loads after each load."""
 _ASSUMED_BYTES_PER_S = 100e6
 """What is assumed before the first load."""
@@ -40,6 +40,6 @@ class Rates:
             return
         busy_s = max(0.0, ended - max(began, self._counted_until))
         self._counted_until = max(self._counted_until, ended)
-        self._bytes = _KEPT * self._bytes + nbytes
-        self._seconds = _KEPT * self._seconds + busy_s
+        self._bytes = _DECAY * self._bytes + nbytes
+        self._seconds = _DECAY * self._seconds + busy_s
         self.bytes_per_s = self._bytes / max(self._seconds, 1e-6)

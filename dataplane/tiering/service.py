@@ -148,12 +148,12 @@ class TierService:
 
     def apply(self, specs: Sequence[TierSpec], now: float) -> None:
         """Use the tiers of these records, and stop using tiers of other records."""
-        wanted = {spec.name: spec for spec in specs}
+        specs_by_name = {spec.name: spec for spec in specs}
         for name, tier in list(self._tiers.items()):
-            if not tier.from_settings and name not in wanted:
+            if not tier.from_settings and name not in specs_by_name:
                 self._close(tier)
                 del self._tiers[name]
-        for name, spec in wanted.items():
+        for name, spec in specs_by_name.items():
             known = self._tiers.get(name)
             if known is None:
                 self._tiers[name] = NodeTier(spec, from_settings=False)
@@ -252,7 +252,7 @@ class TierService:
         self.tiering.add_tier(state)
         run = tier.run = self._mover.add(state, result.tier)
         self._background.in_slices(
-            self.tiering.restoring(state, result.kept, self._clock()),
+            self.tiering.restoring(state, result.retained, self._clock()),
             partial(self._restored, tier, opening, run, result),
         )
 

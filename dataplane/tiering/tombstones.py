@@ -26,7 +26,7 @@ from dataplane.core.tiering.tombstones import Tombstone, compacted
 from dataplane.tiers.disk.superblock import sync_folder
 
 FILE = "tombstones"
-MAX_KEPT = 1024
+MAX_SIZE = 1024
 MAX_LISTS = 32
 """Tiers with a list of their own."""
 UNKNOWN = "*"
@@ -44,7 +44,7 @@ def _at_once(work: Callable[[], None], done: Callable[[object], None]) -> None:
 
 
 class TombstoneFile:
-    """The tombstones in force, by tier. If they exceed the size MAX_KEPT, those of a tenant are merged: see
+    """The tombstones in force, by tier. If they exceed the size MAX_SIZE, those of a tenant are merged: see
     `compacted`."""
 
     def __init__(
@@ -56,7 +56,7 @@ class TombstoneFile:
         self._path = folder / FILE
         self._run = run
         self._lists: Lists = {}
-        self._wanted = self._written = 0
+        self._revision = self._written_revision = 0
         """Numbers of the newest state of the lists, and of the newest state that was written."""
         self._writing = False
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -87,9 +87,9 @@ class TombstoneFile:
 
     def add(self, tombstone: Tombstone) -> None:
         """Add an invalidation, and begin to write the file."""
-        for kept in self._lists.values():
-            kept.append(tombstone)
-            kept[:] = compacted(kept, MAX_KEPT)
+        for of_tier in self._lists.values():
+            of_tier.append(tombstone)
+            of_tier[:] = compacted(of_tier, MAX_SIZE)
         self._changed()
 
     def _forget_oldest(self) -> None:
@@ -112,29 +112,29 @@ class TombstoneFile:
     def when_written(self, call: Callable[[], None]) -> None:
         """Call back when the file has all changes so far: at once, or later. A failed write is logged and counts as
         written, because invalidations take effect anyway."""
-        if self._written == self._wanted:
+        if self._written_revision == self._revision:
             call()
         else:
-            self._waiting.append((self._wanted, call))
+            self._waiting.append((self._revision, call))
 
     def close(self) -> None:
         """Write the last changes, but do not wait long for a write that hangs."""
-        if self._written != self._wanted:
-            self._write(self._wanted, self._lists)
+        if self._written_revision != self._revision:
+            self._write(self._revision, self._lists)
 
     def _changed(self) -> None:
-        self._wanted += 1
+        self._revision += 1
         self._begin()
 
     def _begin(self) -> None:
-        if self._writing or self._written == self._wanted:
+        if self._writing or self._written_revision == self._revision:
             return
         self._writing = True
-        lists = {tier: kept.copy() for tier, kept in self._lists.items()}
-        self._run(partial(self._write, self._wanted, lists), partial(self._ended, self._wanted))
+        lists = {tier: of_tier.copy() for tier, of_tier in self._lists.items()}
+        self._run(partial(self._write, self._revision, lists), partial(self._ended, self._revision))
 
     def _ended(self, number: int, result: object) -> None:
-        self._writing, self._written = False, number
+        self._writing, self._written_revision = False, number
         while self._waiting and self._waiting[0][0] <= number:
             self._waiting.popleft()[1]()
         self._begin()

@@ -72,13 +72,13 @@ class TransferRunner:
             for state in (plans[0].source, plans[0].target)
         )
         buffer = memoryview(bytearray(sum(plan.stored.length for plan in plans)))
-        places, at = [], 0
+        buffers, at = [], 0
         for plan in plans:
-            places.append(buffer[at : at + plan.stored.length])
+            buffers.append(buffer[at : at + plan.stored.length])
             at += plan.stored.length
         call = self._call = TransferCall(plans, stores=False)
         run.worker.submit(
-            "load", partial(_load, call, places), partial(self._loaded, run, target, call, places)
+            "load", partial(_load, call, buffers), partial(self._loaded, run, target, call, buffers)
         )
 
     def _loaded(
@@ -86,7 +86,7 @@ class TransferRunner:
         run: TierRun,
         target: TierRun,
         call: TransferCall,
-        places: Sequence[memoryview],
+        buffers: Sequence[memoryview],
         result: list[Loaded] | TierError,
     ) -> None:
         plans = call.plans
@@ -108,23 +108,23 @@ class TransferRunner:
         self._judge(run, result, outcomes)
         if isinstance(result, TierError):
             return
-        kept = [
-            (plan, place, loaded)
-            for plan, place, loaded, outcome in zip(plans, places, result, outcomes, strict=True)
+        fulfilled = [
+            (plan, loaded_bytes, loaded)
+            for plan, loaded_bytes, loaded, outcome in zip(plans, buffers, result, outcomes, strict=True)
             if outcome is Outcome.OK
         ]
-        if not kept:
+        if not fulfilled:
             return
-        stored = [plan for plan, _, _ in kept]
+        stored = [plan for plan, _, _ in fulfilled]
         if target.state.closing:
             self._tiering.transfers.ended(stored, [CopyEnd(Outcome.FAILED)] * len(stored), self._clock())
             return
         spaces = self._tiering.space_numbers()
         blocks = [
             BlockBytes(
-                _as_loaded(plan, loaded), place, self._tiering.form(spaces.get(plan.stored.name.space))
+                _as_loaded(plan, loaded), loaded_bytes, self._tiering.form(spaces.get(plan.stored.name.space))
             )
-            for plan, place, loaded in kept
+            for plan, loaded_bytes, loaded in fulfilled
         ]
         call = self._call = TransferCall(stored, stores=True)
         store = partial(_store, call, blocks, target.codec)
@@ -139,10 +139,13 @@ class TransferRunner:
         self._judge(target, result, [end.outcome for end in ends])
 
 
-def _load(call: TransferCall, places: Sequence[memoryview], tier: Tier) -> list[Loaded]:
+def _load(call: TransferCall, buffers: Sequence[memoryview], tier: Tier) -> list[Loaded]:
     if call.given_up:
         return [Loaded(Outcome.LATE)] * len(call.plans)
-    loads = [BlockLoad(plan.stored.name, place) for plan, place in zip(call.plans, places, strict=True)]
+    loads = [
+        BlockLoad(plan.stored.name, loaded_bytes)
+        for plan, loaded_bytes in zip(call.plans, buffers, strict=True)
+    ]
     return tier.load(loads, time.monotonic() + CALL_S)
 
 

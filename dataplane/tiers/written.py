@@ -62,8 +62,8 @@ class Written:
         """Set bytes aside for a store, unless the budget has no room. `commit` or `cancel` must follow."""
         with self._lock:
             self._expire()
-            held = self._entries.get(_identity(name))
-            charged = self._stored_bytes + self._reserved_bytes - (held.size if held else 0)
+            known = self._entries.get(_identity(name))
+            charged = self._stored_bytes + self._reserved_bytes - (known.size if known else 0)
             if self._budget_bytes and charged + size > self._budget_bytes:
                 return False
             self._reserved_bytes += size
@@ -123,9 +123,9 @@ class Written:
         """Restart a block's time to live."""
         with self._lock:
             identity = _identity(name)
-            held = self._entries.get(identity)
-            if held is not None:
-                self._entries[identity] = held._replace(touched=time.monotonic())
+            known = self._entries.get(identity)
+            if known is not None:
+                self._entries[identity] = known._replace(touched=time.monotonic())
                 self._entries.move_to_end(identity)
 
     def commits(self) -> int:
@@ -136,8 +136,8 @@ class Written:
         """Stop counting a block that the store did not have, unless it was stored after the first `commits` stores."""
         with self._lock:
             identity = _identity(name)
-            held = self._entries.get(identity)
-            if held is not None and held.commit <= commits:
+            known = self._entries.get(identity)
+            if known is not None and known.commit <= commits:
                 self._remove(identity)
 
     def remove(self, name: BlockName) -> None:
@@ -167,9 +167,9 @@ class Written:
             )
 
     def _remove(self, identity: bytes) -> None:
-        held = self._entries.pop(identity, None)
-        if held is not None:
-            self._stored_bytes -= held.size
+        known = self._entries.pop(identity, None)
+        if known is not None:
+            self._stored_bytes -= known.size
 
     def _expire(self) -> None:
         if not self._ttl_s:

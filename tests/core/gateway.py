@@ -71,12 +71,12 @@ class Peer:
 
     def found(self, chain: Sequence[bytes], number: int = 0) -> int:
         """Leading blocks that are here; holds and uses nothing."""
-        held = self.hold(chain, number=number, used=False)
-        self.release(held)
-        return len(held)
+        leased = self.hold(chain, number=number, used=False)
+        self.release(leased)
+        return len(leased)
 
-    def release(self, held: LeasedChain) -> None:
-        self.core.release(self.client, held.descriptors)
+    def release(self, leased: LeasedChain) -> None:
+        self.core.release(self.client, leased.descriptors)
 
     def detach(self) -> None:
         self.core.node.detach(self.client, "connection closed", self.bench.now)

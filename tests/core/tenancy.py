@@ -18,7 +18,7 @@ def bench_of(blocks: int, *, spaces: tuple[Space, ...] = (), **options: Any) -> 
 
 
 def fill(engine: BenchEngine, tenant: str, blocks: int, name: object = "fill") -> int:
-    """Store blocks of a tenant that nobody asked for before, eight at a time; returns how many were written."""
+    """Store blocks of a tenant that were not requested before, eight at a time; returns how many were written."""
     return sum(
         engine.store(make.keys(min(8, blocks - first), (name, tenant, first)), PAGE, tenant=tenant).written
         for first in range(0, blocks, 8)

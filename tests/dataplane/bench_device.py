@@ -22,7 +22,7 @@ Bytes = tuple[int, int]
 
 @dataclass
 class BenchDevice:
-    """One GPU. Its work waits until it is told to go on."""
+    """One GPU. Its work waits until it is asked to go on."""
 
     bench: Bench
     capacity_bytes: int
@@ -101,7 +101,7 @@ class BenchDevice:
         """Lease a chain and find its GPU copies: which blocks have one. They are in use until `release`."""
         hits = engine.acquire(chain, space)
         numbers, controls = self.bench.index.find(pack_keys(list(chain[:hits])), engine.spaces[space])
-        extents, offsets = self.table.places(numbers, controls)
+        extents, offsets = self.table.locations(numbers, controls)
         seen = self.seen.setdefault(engine.client, {})
         opened = self.open_in[engine.client]
         for extent in set(extents.tolist()) - opened.keys() - {0}:
@@ -145,7 +145,7 @@ class BenchDevice:
     def shown(self) -> dict[int, Bytes]:
         """What the table says, by descriptor."""
         every = np.arange(self.bench.index.max_blocks, dtype=np.int64)
-        extents, offsets = self.table.places(every, self.bench.index.control.copy())
+        extents, offsets = self.table.locations(every, self.bench.index.control.copy())
         return {
             number: self.memory[extent][offset]
             for number, (extent, offset) in enumerate(zip(extents.tolist(), offsets.tolist(), strict=True))

@@ -53,7 +53,7 @@ class PlainMemory:
         self.refuse = False
         self.available = 1 << 40
         self.capacity_bytes = 0
-        """As last told."""
+        """As last reported."""
         self.digests: dict[tuple[int, int], bytes] = {}
         """By segment and offset; everything else is zeros."""
 
@@ -120,7 +120,7 @@ class BenchEngine:
     client: int
     spaces: list[int]
     area: AreaMemory
-    _held: list[int] = field(default_factory=list)
+    _leased: list[int] = field(default_factory=list)
 
     def reserve(
         self,
@@ -173,7 +173,7 @@ class BenchEngine:
         """Hold the leading hits by raising counters, and tell the ring; returns how many."""
         hits = self.lookup(chain, space)
         numbers, control = self.bench.index.find(pack_keys(list(chain)), self.spaces[space])
-        self._held += numbers[:hits].tolist()
+        self._leased += numbers[:hits].tolist()
         np.add.at(self.area.counters, numbers[:hits], np.uint32(1))
         for position in reversed(range(hits)):
             touch = RING_TOUCH << RING_KIND_SHIFT | position << RING_POSITION_SHIFT | int(numbers[position])
@@ -188,8 +188,8 @@ class BenchEngine:
 
     def release(self) -> None:
         """Release every lease."""
-        np.subtract.at(self.area.counters, np.array(self._held, np.int64), np.uint32(1))
-        self._held.clear()
+        np.subtract.at(self.area.counters, np.array(self._leased, np.int64), np.uint32(1))
+        self._leased.clear()
 
     def detach(self) -> None:
         """The connection closes; the process may live on."""
@@ -244,12 +244,12 @@ class Bench:
     def attach(
         self, *spaces: Space | SpaceRequest, group: str | None = None, pid: int = 100, gateway: str = ""
     ) -> BenchEngine:
-        wanted = [
+        missing = [
             each if isinstance(each, SpaceRequest) else SpaceRequest(each)
             for each in spaces or (make.space(),)
         ]
         name = group or f"group-{len(self.memory.areas)}-{pid}"
-        engine, numbers = self.node.attach(Attach(1, VERSION, name, wanted), pid, self.now, gateway=gateway)
+        engine, numbers = self.node.attach(Attach(1, VERSION, name, missing), pid, self.now, gateway=gateway)
         return BenchEngine(self, engine.client, numbers, self.memory.areas[engine.client])
 
     def apply(self, snapshot: Snapshot, bodies: dict[str, bytes] | None = None) -> list[Fault]:

@@ -37,7 +37,7 @@ from tests.threads import join
 SEGMENT = 1 << 16
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 SPACE = 1
-Said = tuple[Any, list[int]]
+Answer = tuple[Any, list[int]]
 
 
 def memory(nbytes: int, seals: int = SEALS, name: str = "broken-segment") -> int:
@@ -54,7 +54,7 @@ class BrokenPlane:
     """Serves in threads until it is closed. `answer` gets each request after the attach; None answers nothing."""
 
     folder: Path
-    answer: Callable[[Any], Said | bytes | None] = lambda request: None
+    answer: Callable[[Any], Answer | bytes | None] = lambda request: None
     spaces: list[int] = field(default_factory=lambda: [SPACE])
     max_blocks: int = 64
     area_blocks: int = 64
@@ -91,7 +91,7 @@ class BrokenPlane:
     ) -> None:
         """A READY block; its entry names descriptor `at`, its row is the last one when `at` is beyond the index."""
         words = pack_keys([key])
-        buckets, tags = self.index.places(words, SPACE)
+        buckets, tags = self.index.slots_of(words, SPACE)
         row = self.index.hot[min(at, self.max_blocks - 1)]
         row[HOT_KEY : HOT_KEY + 4] = words[0]
         row[HOT_SPACE_SEGMENT] = np.uint64(SPACE | segment << 32)
@@ -100,7 +100,7 @@ class BrokenPlane:
         self.index.entries[int(buckets[0, 0]), 0] = np.uint64(int(tags[0]) << 32 | (at + 1))
 
     def close(self) -> None:
-        # Shut down first: `close` alone wakes nobody who waits in `accept` or `recv`.
+        # Shut down first: `close` alone wakes no thread that waits in `accept` or `recv`.
         self._listener.shutdown(socket.SHUT_RDWR)
         join(self._accepting)  # what it accepted last is in the list, too
         for each in [self._listener, *self._open]:
@@ -129,11 +129,11 @@ class BrokenPlane:
                     continue
                 while self.flood:
                     connection.send(self.flood)
-                said = self.answer(request)
-                if isinstance(said, bytes):
-                    connection.send(said)
-                elif said is not None:
-                    message, fds = said
+                answer = self.answer(request)
+                if isinstance(answer, bytes):
+                    connection.send(answer)
+                elif answer is not None:
+                    message, fds = answer
                     socket.send_fds(connection, [encode(message)], fds)
                     for fd in fds:
                         os.close(fd)

@@ -41,9 +41,9 @@ def packed(chain: Sequence[bytes]) -> bytes:
 
 
 def space(
-    model: str = MODEL, *, rank: int = 0, world: int = 1, block_bytes: int = 0, dtype: str = ""
+    model: str = MODEL, *, rank: int = 0, world_size: int = 1, block_bytes: int = 0, dtype: str = ""
 ) -> Space:
-    return Space(model=model, rank=rank, world_size=world, block_bytes=block_bytes, dtype=dtype)
+    return Space(model=model, rank=rank, world_size=world_size, block_bytes=block_bytes, dtype=dtype)
 
 
 def snapshot(

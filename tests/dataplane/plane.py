@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import zmq
@@ -219,14 +218,12 @@ class Manager:
     def __enter__(self) -> Manager:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class RawEngine:
-    """A connection to the engine socket that sends whatever it is told to."""
+    """A connection to the engine socket that sends what a test gives it."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -265,8 +262,8 @@ class RawEngine:
         return code_of(answer.code), answer.field
 
     def attach(self, *spaces: SpaceRequest, group: str = "raw", **fields: Any) -> Attached:
-        wanted = list(spaces) or [SpaceRequest(make.space())]
-        answer = self.ask(Attach(1, VERSION, group, wanted, **fields))
+        requests = list(spaces) or [SpaceRequest(make.space())]
+        answer = self.ask(Attach(1, VERSION, group, requests, **fields))
         assert isinstance(answer, Attached), answer
         self.attached = answer
         return answer
@@ -280,9 +277,7 @@ class RawEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -8,7 +8,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane
 
 
-def test_a_commit_of_a_part_says_which_blocks_were_refused_and_why(make_plane: Callable[..., Plane]) -> None:
+def test_a_partial_commit_returns_the_refused_blocks_and_reasons(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(pool_bytes="4MiB").start()
     with (
         attach(plane.socket, [make.space(block_bytes=make.MIB)], timeout_s=30, group="engine") as client,
@@ -24,7 +24,7 @@ def test_a_commit_of_a_part_says_which_blocks_were_refused_and_why(make_plane: C
     assert repr(result) == f"CommitResult(blocks={granted}, code=None, refused={{POOL_FULL: {6 - granted}}})"
 
 
-def test_a_commit_without_a_data_plane_says_that_every_block_was_refused(
+def test_a_commit_without_a_data_plane_refuses_every_block(
     make_plane: Callable[..., Plane],
 ) -> None:
     plane = make_plane().start()

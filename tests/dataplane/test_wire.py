@@ -408,7 +408,7 @@ def frozen() -> dict[str, dict[str, str]]:
     return pages
 
 
-def test_messages_are_what_they_were(golden: Golden) -> None:
+def test_messages_are_stable(golden: Golden) -> None:
     golden("wire.json", json.dumps(frozen(), indent=1) + "\n")
 
 

@@ -17,7 +17,7 @@ __all__ = ["machine", "emulated"]
 
 
 class DrivenPlane(Plane):
-    """A data plane of a machine, which can be told to stop in the middle of a copy, or to fail one."""
+    """A data plane of a machine, which can be made to stop in the middle of a copy, or to fail one."""
 
     other: Process
     machine: Machine
@@ -52,13 +52,13 @@ def end(other: Process) -> None:
 
 @pytest.fixture
 def make_plane(socket_dir: Path) -> Iterator[Callable[..., DrivenPlane]]:
-    """`make_plane(machine, pool_bytes="8MiB")`: one that runs, in the same folder as those before it; its books are in
-    order at the end."""
+    """`make_plane(machine, pool_bytes="8MiB")`: one that runs, in the same folder as those before it; its accounts are
+    consistent at the end."""
     made: list[DrivenPlane] = []
 
     def new(machine: Machine, no_devices: bool = False, **settings: str) -> DrivenPlane:
-        wanted = {"pool_bytes": "64MiB", "dataplane__segment_bytes": "16MiB", **settings}
-        made.append(DrivenPlane(socket_dir, wanted).begin(machine, no_devices=no_devices))
+        options = {"pool_bytes": "64MiB", "dataplane__segment_bytes": "16MiB", **settings}
+        made.append(DrivenPlane(socket_dir, options).begin(machine, no_devices=no_devices))
         return made[-1]
 
     yield new
@@ -82,6 +82,20 @@ def make_engine() -> Iterator[Callable[..., Engine]]:
         if each.machine.kind == "emulated":
             each.machine.emulator.pace.resume()
         each.close()
+
+
+@pytest.fixture
+def plane(emulated: Machine, make_plane: Callable[..., DrivenPlane]) -> DrivenPlane:
+    """A data plane of the emulated machine."""
+    return make_plane(emulated)
+
+
+@pytest.fixture
+def engine(emulated: Machine, plane: DrivenPlane, make_engine: Callable[..., Engine]) -> Engine:
+    """An engine of the emulated machine, with a registered cache."""
+    made = make_engine(emulated, plane)
+    made.register()
+    return made
 
 
 @pytest.fixture

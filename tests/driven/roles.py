@@ -17,15 +17,15 @@ from dataplane.devices.runtime import DeviceError, DeviceRuntime
 from tests.driven.engines import Engine, done, make
 from tests.gpu.machines import Machine
 
-DOOMED = {"page_bytes": 64 << 10, "blocks": 80}
+DYING = {"page_bytes": 64 << 10, "blocks": 80}
 STORED = list(range(64))
 LONGEST_LIFE_S = 0.004
 """After it asked for a copy, which takes about a millisecond."""
 
 
-def doomed_keys(number: int) -> list[bytes]:
-    """Return the keys that doomed engine `number` stores."""
-    return [sha256(f"doomed {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
+def dying_keys(number: int) -> list[bytes]:
+    """Return the keys that dead engine `number` stores."""
+    return [sha256(f"dead {number} {at}".encode()).digest() for at in range(len(STORED) // 16)]
 
 
 def tell(**message: Any) -> None:
@@ -34,7 +34,7 @@ def tell(**message: Any) -> None:
 
 
 class PlanesTurn:
-    """What a data plane is told while it runs."""
+    """Commands to a data plane that runs."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -93,7 +93,7 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
 
 
 class EnginesTurn:
-    """What an engine is told."""
+    """Commands to an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -125,7 +125,7 @@ class EnginesTurn:
 
 
 def engine(machine: Machine, arguments: dict[str, Any]) -> None:
-    """Does what it is told, by name."""
+    """Runs the command of that name."""
     turn = EnginesTurn(make(machine, arguments["socket"], arguments))
     tell(ready=True)
     for line in sys.stdin:
@@ -168,14 +168,14 @@ def short_lived_engines(arguments: dict[str, Any]) -> None:
     in_children(arguments, live)
 
 
-def doomed_engines(arguments: dict[str, Any]) -> None:
+def dying_engines(arguments: dict[str, Any]) -> None:
     """Start engines that kill themselves during a store, or during the load of the chunks that they stored."""
 
     def live(machine: Machine, number: int) -> None:
-        one = make(machine, arguments["socket"], DOOMED)
+        one = make(machine, arguments["socket"], DYING)
         assert one.register() is None
         one.fill(number)
-        keys = doomed_keys(number)
+        keys = dying_keys(number)
         copy = one.client.store_from(keys, STORED)
         if number % 2:
             done(copy)
@@ -186,7 +186,7 @@ def doomed_engines(arguments: dict[str, Any]) -> None:
 
 
 def main(role: str, arguments: dict[str, Any]) -> None:
-    parents = {"short_lived_engines": short_lived_engines, "doomed_engines": doomed_engines}
+    parents = {"short_lived_engines": short_lived_engines, "dying_engines": dying_engines}
     if role in parents:
         parents[role](arguments)
         return

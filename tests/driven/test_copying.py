@@ -1,4 +1,4 @@
-"""Copies off the loop: in order within a lane, and nobody keeps the others from copying."""
+"""Copies off the loop: in order within a lane, and no lane delays another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lane:
 
 
 class Bench:
-    """Copies on a loop that turns when it is told to."""
+    """Copies on a loop that turns when it is asked to."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -53,7 +53,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     made.loop.close()
 
 
-def test_who_waits_for_ever_keeps_nobody_else_from_copying(bench: Bench) -> None:
+def test_an_endless_wait_does_not_block_copies_of_others(bench: Bench) -> None:
     slow, quick = Lane(), Lane()
     assert all(bench.submit(at, slow, bench.gate.wait) for at in range(MAX))
     assert not bench.submit("more", slow)

@@ -56,7 +56,9 @@ def test_registrations_of_either_kind_end_with_the_last_user_alone(
     assert not named.registered_bytes
 
 
-def test_memory_is_registered_again_for_who_comes_while_it_ends(emulated: Machine, devices: Devices) -> None:
+def test_memory_is_registered_again_for_a_client_that_arrives_at_its_end(
+    emulated: Machine, devices: Devices
+) -> None:
     for _ in range(20):
         lane = devices.lane(emulated.device)
         assert devices.named().cover(0, NBYTES)  # at the same address: refused while it is registered
@@ -65,7 +67,7 @@ def test_memory_is_registered_again_for_who_comes_while_it_ends(emulated: Machin
         devices.leave()
 
 
-def test_a_retired_segment_alone_is_let_go(emulated: Machine, devices: Devices) -> None:
+def test_only_a_retired_segment_is_unmapped(emulated: Machine, devices: Devices) -> None:
     lane = devices.lane(emulated.device)
     devices.segment(3).cover(0, NBYTES)
     devices.named().cover(0, NBYTES)

@@ -12,7 +12,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import wait_for
 from tests.driven.conftest import DrivenPlane
 from tests.driven.engines import Engine, Process, done
-from tests.driven.roles import DOOMED, STORED, doomed_keys
+from tests.driven.roles import DYING, STORED, dying_keys
 from tests.gpu.machines import Machine
 from tests.gpu.test_gateway import CYCLES
 from tests.sizes import size
@@ -37,17 +37,17 @@ def mapped(plane: DrivenPlane) -> int:
         return sum("memfd:larder-segment" in line for line in maps)
 
 
-def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
+def test_nothing_is_published_for_an_engine_killed_during_its_store(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(emulated)
-    doomed = start(emulated, "engine", plane)
-    assert doomed.ask(do="register") == {"code": None}
+    dying = start(emulated, "engine", plane)
+    assert dying.ask(do="register") == {"code": None}
     plane.ask("stop_after", nbytes=100_000)
-    assert doomed.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [ReserveOutcome.WRITE]
+    assert dying.ask(do="begin_store", keys=HEX, blocks=OLD)["outcomes"] == [ReserveOutcome.WRITE]
     assert plane.ask("stopped") == {"stopped": True}
-    doomed.kill()
-    # The copy still runs: its bytes are nobody else's, and the engine's memory is held.
+    dying.kill()
+    # The copy still runs: its bytes are not reused, and the engine's memory is held.
     stats = plane.describe()
     assert stats.pool.used_bytes
     assert opened(plane)
@@ -61,19 +61,19 @@ def test_nothing_is_published_for_an_engine_that_is_killed_amid_its_store(
     assert other.client.lookup(KEYS) == 1
 
 
-def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
+def test_leases_are_released_when_an_engine_is_killed_during_its_load(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(emulated, pool_bytes="2MiB", dataplane__segment_bytes="2MiB")
     other = make_engine(emulated, plane)
     other.register()
     assert done(other.client.store_from(KEYS, OLD)).outcomes.tolist() == [ReserveOutcome.WRITE]
-    doomed = start(emulated, "engine", plane)
-    assert doomed.ask(do="register") == {"code": None}
+    dying = start(emulated, "engine", plane)
+    assert dying.ask(do="register") == {"code": None}
     plane.ask("stop_after", nbytes=100_000)
-    doomed.tell(do="load", keys=HEX, blocks=NEW)
+    dying.tell(do="load", keys=HEX, blocks=NEW)
     assert plane.ask("stopped") == {"stopped": True}
-    doomed.kill()
+    dying.kill()
     with other.client.reserve(make.keys(2, "others"), other.chunk_bytes) as reservation:
         assert len(reservation.writable) == 1  # the block that is being read is not evicted
     plane.ask("resume")
@@ -82,14 +82,14 @@ def test_blocks_are_let_go_when_an_engine_is_killed_amid_its_load(
         assert len(reservation.writable) == 2
 
 
-def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
+def test_an_engine_outlives_a_data_plane_that_is_killed_during_its_copies(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     first = make_plane(emulated)
     engine = make_engine(emulated, first)
     engine.register()
     engine.fill(1)
-    wanted = engine.blocks(OLD)
+    expected = engine.blocks(OLD)
     first.ask("stop_after", nbytes=100_000)
     store = engine.client.store_from(KEYS, OLD)
     assert first.ask("stopped") == {"stopped": True}
@@ -103,16 +103,13 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copies(
     # It attaches and registers again by itself.
     wait_for(lambda: done(engine.client.store_from(KEYS, OLD)).ended.blocks == 1, "the next one stores")
     assert done(engine.client.load_into(KEYS, NEW)).hits == 1
-    assert engine.blocks(NEW) == wanted
+    assert engine.blocks(NEW) == expected
 
 
 @pytest.mark.full
-def test_a_copy_whose_connection_is_lost_ends_when_it_is_certain_that_nothing_is_copied(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(
+    plane: DrivenPlane, engine: Engine
 ) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
     done(engine.client.store_from(KEYS, OLD))
     plane.ask("stop_after", nbytes=100_000)
     load = engine.client.load_into(KEYS, NEW)
@@ -128,12 +125,7 @@ def test_a_copy_whose_connection_is_lost_ends_when_it_is_certain_that_nothing_is
     )
 
 
-def test_a_client_that_closes_amid_a_copy_waits_for_it(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_a_client_that_closes_during_a_copy_waits_for_it(plane: DrivenPlane, engine: Engine) -> None:
     event = engine.pending()
     store = engine.client.store_from(KEYS, OLD, event=event)
     engine.client.close()
@@ -143,12 +135,7 @@ def test_a_client_that_closes_amid_a_copy_waits_for_it(
     wait_for(lambda: not opened(plane) and not mapped(plane), "everything is closed")
 
 
-def test_memory_is_closed_when_an_engine_unregisters(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_memory_is_closed_when_an_engine_unregisters(plane: DrivenPlane, engine: Engine) -> None:
     done(engine.client.store_from(KEYS, OLD))
     assert opened(plane) == 1  # for all tensors together
     engine.client.unregister_cache()
@@ -160,12 +147,7 @@ def test_memory_is_closed_when_an_engine_unregisters(
     assert done(engine.client.load_into(KEYS, NEW)).hits == 1
 
 
-def test_a_copy_that_fails_publishes_nothing(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_a_copy_that_fails_publishes_nothing(plane: DrivenPlane, engine: Engine) -> None:
     for operation in ("copy", "copying", "open_event"):
         plane.ask("fail", operation=operation)
         store = done(engine.client.store_from(KEYS, OLD, event=engine.event()))
@@ -183,11 +165,8 @@ def test_a_copy_that_fails_publishes_nothing(
 
 
 def test_copies_go_through_a_staging_buffer_where_the_pool_cannot_be_registered(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    plane: DrivenPlane, engine: Engine
 ) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
     engine.fill(1)
     plane.ask("fail", operation="register", name="cudaErrorMemoryAllocation")
     done(engine.client.store_from(KEYS, OLD))
@@ -195,12 +174,7 @@ def test_copies_go_through_a_staging_buffer_where_the_pool_cannot_be_registered(
     assert engine.blocks(NEW) == engine.blocks(OLD)
 
 
-def test_a_data_plane_stops_amid_copies(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_a_data_plane_stops_during_copies(plane: DrivenPlane, engine: Engine) -> None:
     store = engine.client.store_from(KEYS, OLD, event=engine.pending())
     plane.other.process.terminate()
     assert plane.other.process.wait(60) == 0
@@ -214,8 +188,8 @@ def cycles(
 ) -> None:
     """So many engines attach, register, store and die; then nothing is left of them, as it was before."""
     plane = make_plane(emulated, pool_bytes="4MiB", dataplane__segment_bytes="2MiB")
-    keeper = make_engine(emulated, plane)
-    keeper.register()
+    user = make_engine(emulated, plane)
+    user.register()
 
     def state() -> tuple[int, int, int]:
         return plane.open_fds(), threads(plane), emulated.runtime.memory_used(emulated.device)
@@ -233,15 +207,15 @@ def cycles(
     wait_for(lambda: all(now <= then for now, then in zip(state(), before, strict=True)), "nothing has grown")
 
 
-def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
+def test_engines_killed_during_copies_leave_whole_chunks_and_nothing_else(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
 ) -> None:
     plane = make_plane(machine, pool_bytes="256MiB")
-    witness = make_engine(machine, plane, **DOOMED)
+    witness = make_engine(machine, plane, **DYING)
     witness.register()
-    doomed = start(machine, "doomed_engines", plane, count=CYCLES, together=8)
+    dying = start(machine, "dying_engines", plane, count=CYCLES, together=8)
     used = machine.runtime.memory_used(machine.device)
-    assert doomed.ask(go=True) == {"failed": 0}
+    assert dying.ask(go=True) == {"failed": 0}
     stats = plane.wait_stats(lambda stats: len(stats.engines) == 1, "engines are forgotten")
     assert stats.pool.quarantined_bytes == 0
     wait_for(
@@ -250,8 +224,8 @@ def test_engines_killed_amid_copies_leave_whole_chunks_and_nothing_else(
     )
     whole = 0
     for number in range(CYCLES):
-        loaded = done(witness.client.load_into(doomed_keys(number), STORED)).hits
-        assert loaded in (0, len(doomed_keys(number)))  # a store publishes all of its chunks, or none
+        loaded = done(witness.client.load_into(dying_keys(number), STORED)).hits
+        assert loaded in (0, len(dying_keys(number)))  # a store publishes all of its chunks, or none
         if loaded:
             whole += 1
             content = np.random.default_rng(number).integers(0, 256, witness.kind.nbytes, np.uint8)
@@ -284,7 +258,7 @@ def test_a_registration_that_is_answered_late_counts(
     store = engine.client.store_from(KEYS, OLD)
     assert plane.ask("stopped") == {"stopped": True}
     engine.client._link._drop("a test")
-    refused = wait_for(lambda: late(engine), "it attaches anew")
+    refused = wait_for(lambda: late(engine), "it attaches again")
     assert refused is Code.TIMEOUT
     plane.ask("resume")
     done(store)

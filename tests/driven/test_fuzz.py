@@ -138,4 +138,4 @@ def test_messages_with_any_values(
             socket.send_fds(raw.socket, [encode(message)], attached)
         if data.draw(st.booleans()):
             raw.receive()
-    plane.describe()  # audits the books
+    plane.describe()  # audits the accounts

@@ -76,7 +76,7 @@ def test_a_load_comes_from_gpu_copies_where_there_are_some(
     engine.fill(1)
     keys = make.keys(2)
     done(engine.client.store_from(keys, OLD))
-    wanted, others = engine.blocks(OLD), engine.others(NEW)
+    expected, others = engine.blocks(OLD), engine.others(NEW)
     pin(plane, keys)
     pool = wait_pool(plane, "both blocks have GPU copies", gpu_copies=2)
     assert (pool.device, pool.readers, pool.wanted, pool.problem) == (machine.device.uuid, 1, 2, "")
@@ -84,7 +84,7 @@ def test_a_load_comes_from_gpu_copies_where_there_are_some(
     poison(engine, keys)
     load = done(engine.client.load_into(keys, NEW, event=engine.event()))
     assert load.hits == 2
-    assert engine.blocks(NEW) == wanted
+    assert engine.blocks(NEW) == expected
     assert engine.others(NEW) == others
     assert wait_pool(plane, "both reads are counted", read_blocks=2).evicted_blocks == 0
 
@@ -103,9 +103,9 @@ def test_a_load_may_come_from_a_gpu_copy_and_from_the_pool(
     poison(engine, keys[1:])
     for skip, count in ((0, 32), (5, 29), (PER_CHUNK + 2, PER_CHUNK + 5)):
         engine.fill(1)
-        wanted, others = engine.blocks(OLD[skip:count]), engine.others(NEW[skip:count])
+        expected, others = engine.blocks(OLD[skip:count]), engine.others(NEW[skip:count])
         assert done(engine.client.load_into(keys, NEW[:count], skip_blocks=skip)).hits == 2
-        assert engine.blocks(NEW[skip:count]) == wanted
+        assert engine.blocks(NEW[skip:count]) == expected
         assert engine.others(NEW[skip:count]) == others
 
 
@@ -121,7 +121,7 @@ def test_workers_of_the_gateway_are_served_from_gpu_copies(machine: Machine, mak
         assert worker.hear() == {"ready": True}
         worker.ask(do="fill", seed=1)
         assert worker.ask(do="connect", url=f"tcp://127.0.0.1:{port}") == {"registered": True}
-        wanted = worker.ask(do="blocks", numbers=OLD)["digest"]
+        expected = worker.ask(do="blocks", numbers=OLD)["digest"]
         assert worker.ask(do="store", chunks=2, blocks=OLD) == {"result": True}
         with plane.manager() as manager:
             listed = manager.ask(ListBlocks("n", gateway=LMCACHE)).blocks
@@ -141,7 +141,7 @@ def test_workers_of_the_gateway_are_served_from_gpu_copies(machine: Machine, mak
         segment[:] ^= 0xFF
         before = worker.ask(do="blocks", numbers=NEW)["others"]
         assert worker.ask(do="retrieve", chunks=2, blocks=NEW) == {"result": True}
-        assert worker.ask(do="blocks", numbers=NEW) == {"digest": wanted, "others": before}
+        assert worker.ask(do="blocks", numbers=NEW) == {"digest": expected, "others": before}
         wait_pool(plane, "both reads are counted", read_blocks=2)
     finally:
         worker.kill()
@@ -164,7 +164,7 @@ def test_the_device_has_its_memory_back_when_the_pin_or_the_engine_goes(
     pin(plane, keys, 3)
     assert wait_pool(plane, "there are new ones", gpu_copies=2).used_bytes == 2 * make.MIB
     engine.client.close()
-    wait_pool(plane, "nobody reads them", readers=0, gpu_copies=0, used_bytes=0)
+    wait_pool(plane, "they have no readers", readers=0, gpu_copies=0, used_bytes=0)
     if machine.kind == "emulated":
         assert machine.runtime.memory_used(machine.device) == engine.kind.nbytes // 4096 * 4096 + (
             4096 if engine.kind.nbytes % 4096 else 0
@@ -181,16 +181,16 @@ def test_a_device_that_has_no_room_costs_nothing_but_the_gpu_copies(
     engine.fill(1)
     keys = make.keys(2)
     done(engine.client.store_from(keys, OLD))
-    wanted = engine.blocks(OLD)
+    expected = engine.blocks(OLD)
     plane.ask("fail", operation="allocate", name="cudaErrorMemoryAllocation")
     pin(plane, keys)
     pool = wait_pool(plane, "the device said no", gpu_copies=0, used_bytes=0, failed_copies=2)
     assert "cudaErrorMemoryAllocation" in pool.problem
     done(engine.client.load_into(keys, NEW))
-    assert engine.blocks(NEW) == wanted
+    assert engine.blocks(NEW) == expected
 
 
-def test_requests_for_gpu_copies_that_cannot_be_are_refused_in_words(
+def test_requests_for_gpu_copies_that_cannot_be_are_refused_with_a_reason(
     emulated: Machine, make_plane: MakePlane
 ) -> None:
     plane = make_plane(emulated, **GPU_POOL)
@@ -216,7 +216,7 @@ def test_requests_for_gpu_copies_that_cannot_be_are_refused_in_words(
         assert (mapped.grants, len(raw.fds)) == ([], 3)  # the index, the area and the table
 
 
-def test_a_node_without_a_pool_for_gpu_copies_says_so(emulated: Machine, make_plane: MakePlane) -> None:
+def test_a_node_without_a_pool_for_gpu_copies_reports_it(emulated: Machine, make_plane: MakePlane) -> None:
     plane = make_plane(emulated)
     with RawEngine(plane.socket) as raw:
         raw.attach(SpaceRequest(make.space()))
@@ -225,7 +225,7 @@ def test_a_node_without_a_pool_for_gpu_copies_says_so(emulated: Machine, make_pl
     assert "gpu_pool_bytes" in refused.message
 
 
-def test_a_node_without_devices_says_so(emulated: Machine, make_plane: MakePlane) -> None:
+def test_a_node_without_devices_reports_it(emulated: Machine, make_plane: MakePlane) -> None:
     plane = make_plane(emulated, no_devices=True, **GPU_POOL)
     with RawEngine(plane.socket) as raw:
         raw.attach(SpaceRequest(make.space()))

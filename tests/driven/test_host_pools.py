@@ -184,7 +184,7 @@ def test_an_ended_store_is_not_abandoned(make_engine: Callable[..., HostEngine])
     assert copy.ended.code is None
 
 
-DOOMED = """
+DYING = """
 from tests.driven.host_memory import *
 engine = HostEngine(sys.argv[1])
 engine.fill(1)
@@ -197,21 +197,21 @@ sys.stdin.readline()
 """
 
 
-def test_an_engine_that_is_killed_after_it_asked_for_a_store_leaves_nothing(
+def test_an_engine_killed_after_a_store_request_leaves_nothing(
     make_engine: Callable[..., HostEngine], plane: Plane
 ) -> None:
-    with run_engine(DOOMED, plane.socket) as doomed:
+    with run_engine(DYING, plane.socket) as dying:
         try:
-            assert doomed.stdin is not None
-            assert line(doomed) == "None"
+            assert dying.stdin is not None
+            assert line(dying) == "None"
             with plane.frozen():
-                doomed.stdin.write(b"\n")
-                doomed.stdin.flush()
-                assert line(doomed) == "asked"
-                doomed.send_signal(signal.SIGKILL)
-                doomed.wait(60)
+                dying.stdin.write(b"\n")
+                dying.stdin.flush()
+                assert line(dying) == "asked"
+                dying.send_signal(signal.SIGKILL)
+                dying.wait(60)
         finally:
-            doomed.kill()
+            dying.kill()
     plane.wait_stats(lambda stats: not stats.engines and not stats.pool.used_bytes, "it is forgotten")
     wait_for(lambda: not opened(plane) and not mapped(plane), "everything is closed")
     assert make_engine().client.lookup(KEYS) == 0
@@ -223,9 +223,9 @@ def test_the_end_of_a_connection_is_seen_before_it_is_read() -> None:
         server: Any = SimpleNamespace(node=None, memory=None)
         session = Session(server, ours, Peer(os.getpid(), os.getuid(), -1))
         theirs.send(b"a request")
-        assert not session.hung_up
+        assert not session.closed_by_peer
         theirs.shutdown(socket.SHUT_RDWR)
-        assert session.hung_up
+        assert session.closed_by_peer
 
 
 # ---- connections that say anything

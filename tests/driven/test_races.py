@@ -1,5 +1,5 @@
 """Many connections of one process that register, copy, unregister, detach and vanish at any moment: nothing of them is
-left, and the node's books are in order."""
+left, and the node's accounts are consistent."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Life:
         attached = self.raw.attach(SpaceRequest(engine.space), group=f"race-{seed % 3}")
         self.space = attached.spaces[0]
         self.caches = [1]
-        self.asked = 1
+        self.request_count = 1
 
     def message(self) -> object:
-        self.asked += 1
+        self.request_count += 1
         cache = self.random.choice(self.caches)
         keys = make.packed(make.keys(self.random.randint(1, 2), self.random.randint(0, 9)))
         first = self.random.randint(0, 8)
@@ -68,12 +68,16 @@ class Life:
                 for each in self.engine.tensors
             ]
             body = self.engine.tensors[0].handle.body
-            return RegisterCache(self.asked, self.space, self.engine.machine.device.uuid, [body], tensors, 16)
+            return RegisterCache(
+                self.request_count, self.space, self.engine.machine.device.uuid, [body], tensors, 16
+            )
         if kind == 2:
-            return UnregisterCache(self.asked, cache)
+            return UnregisterCache(self.request_count, cache)
         if kind < 5:
-            return StoreFrom(self.asked, cache, "a", keys, blocks, event, b"", self.random.random() < 0.5)
-        return LoadInto(self.asked, cache, keys, blocks, event, 0)
+            return StoreFrom(
+                self.request_count, cache, "a", keys, blocks, event, b"", self.random.random() < 0.5
+            )
+        return LoadInto(self.request_count, cache, keys, blocks, event, 0)
 
     def live(self) -> None:
         for _ in range(self.random.randint(1, STEPS)):

@@ -45,7 +45,7 @@ BLOCKS = np.arange(16, dtype=np.uint32).tobytes()
 
 
 class Raw:
-    """A connection that says whatever it is told to, beside a good registration."""
+    """A connection that says what a test gives it, beside a good registration."""
 
     def __init__(self, plane: DrivenPlane, engine: Engine) -> None:
         self.plane = plane
@@ -187,7 +187,7 @@ def test_an_event_that_is_none_fails_its_copy_alone(raw: Raw) -> None:
     assert raw.plane.describe().pool.used_bytes == 0
 
 
-def test_an_engine_cannot_end_what_the_data_plane_is_filling(raw: Raw) -> None:
+def test_an_engine_cannot_end_a_reservation_that_the_data_plane_fills(raw: Raw) -> None:
     cache = raw.register()
     raw.plane.ask("stop_after", nbytes=100_000)
     assert raw.connection.ask(StoreFrom(2, cache, "", KEY, BLOCKS)).outcomes == bytes((ReserveOutcome.WRITE,))
@@ -211,7 +211,7 @@ def test_an_engine_has_so_many_caches_and_no_more(raw: Raw) -> None:
     assert raw.register() == MAX_CACHES + 1
 
 
-def test_a_machine_without_devices_says_so(
+def test_a_machine_without_devices_reports_it(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(emulated, make_plane(emulated, no_devices=True))
@@ -247,11 +247,8 @@ def test_the_engines_side_refuses_wrong_arguments(
 
 
 def test_registrations_that_wait_for_an_earlier_connection_are_bounded(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
+    plane: DrivenPlane, engine: Engine
 ) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
     raw = Raw(plane, engine)
     plane.ask("stop_after", nbytes=100_000)
     engine.client.store_from(make.keys(1), list(range(16)))

@@ -1,4 +1,4 @@
-"""Stores and loads that the data plane makes: every byte, for every layout, and what is told of each chunk."""
+"""Stores and loads that the data plane makes: every byte, for every layout, and the outcome of each chunk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_chunks_come_back_into_other_blocks(
     assert engine.register() is None
     engine.fill(1)
     keys = make.keys(2)
-    wanted, others = engine.blocks(OLD), engine.others(NEW)
+    expected, others = engine.blocks(OLD), engine.others(NEW)
     store = done(engine.client.store_from(keys, OLD, event=engine.event()))
     assert store.outcomes.tolist() == [ReserveOutcome.WRITE] * 2
     assert store.ended is not None
@@ -39,7 +39,7 @@ def test_chunks_come_back_into_other_blocks(
     load = done(engine.client.load_into(keys, NEW, event=engine.event()))
     assert load.ended is not None
     assert (load.hits, load.ended.blocks, load.ended.code) == (2, 2, None)
-    assert engine.blocks(NEW) == wanted
+    assert engine.blocks(NEW) == expected
     assert engine.others(NEW) == others
 
 
@@ -50,9 +50,9 @@ def test_leading_blocks_are_skipped(machine: Machine, make_plane: MakePlane, mak
     keys = make.keys(2)
     done(engine.client.store_from(keys, OLD))
     skip = PER_CHUNK + 3
-    wanted, others = engine.blocks(OLD[skip:]), engine.others(NEW[skip:])
+    expected, others = engine.blocks(OLD[skip:]), engine.others(NEW[skip:])
     assert done(engine.client.load_into(keys, NEW, skip_blocks=skip)).hits == 2
-    assert engine.blocks(NEW[skip:]) == wanted
+    assert engine.blocks(NEW[skip:]) == expected
     assert engine.others(NEW[skip:]) == others
 
 
@@ -67,13 +67,13 @@ def test_a_load_may_begin_and_end_within_a_chunk(
     done(engine.client.store_from(keys, OLD))
     for skip, count in ((0, PER_CHUNK + 1), (5, PER_CHUNK + 7), (PER_CHUNK + 1, PER_CHUNK + 2)):
         engine.fill(1)
-        wanted, others = engine.blocks(OLD[skip:count]), engine.others(NEW[skip:count])
+        expected, others = engine.blocks(OLD[skip:count]), engine.others(NEW[skip:count])
         assert done(engine.client.load_into(keys, NEW[:count], skip_blocks=skip)).hits == 2
-        assert engine.blocks(NEW[skip:count]) == wanted
+        assert engine.blocks(NEW[skip:count]) == expected
         assert engine.others(NEW[skip:count]) == others
 
 
-def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
+def test_blocks_beyond_the_hit_are_reported_and_left_unchanged(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(emulated, make_plane(emulated), blocks=80)
@@ -91,7 +91,7 @@ def test_blocks_beyond_the_hit_are_told_and_left_as_they_are(
     assert (nothing.hits, nothing.ended.blocks, nothing.ended.code) == (0, 0, None)
 
 
-def test_what_is_there_already_is_not_copied_again(
+def test_blocks_already_in_the_tier_are_not_copied_again(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(emulated, make_plane(emulated), blocks=80)
@@ -134,21 +134,16 @@ def test_blocks_of_the_data_planes_copies_are_those_of_clients(
     keys = make.keys(1)
     done(engine.client.store_from(keys, OLD[:PER_CHUNK]))
     with engine.client.acquire(keys) as lease:
-        held = np.array(lease.array(0))
+        loaded = np.array(lease.array(0))
     with engine.client.reserve(make.keys(1, "again"), engine.chunk_bytes) as reservation:
-        reservation.array(0)[:] = held
+        reservation.array(0)[:] = loaded
         assert reservation.commit().blocks == 1
     new = list(range(24, 40))
     done(engine.client.load_into(make.keys(1, "again"), new))
     assert engine.blocks(new) == engine.blocks(OLD[:PER_CHUNK])
 
 
-def test_nothing_is_readable_before_the_copy_is_done(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
-    plane = make_plane(emulated)
-    engine = make_engine(emulated, plane)
-    engine.register()
+def test_nothing_is_readable_before_the_copy_is_done(plane: DrivenPlane, engine: Engine) -> None:
     engine.fill(1)
     keys = make.keys(1)
     plane.ask("stop_after", nbytes=100_000)
@@ -198,7 +193,7 @@ def test_a_load_holds_its_blocks(emulated: Machine, make_plane: MakePlane, make_
         assert len(reservation.writable) == 4
 
 
-def test_a_quota_refuses_what_it_refuses_others(
+def test_a_full_pool_refuses_part_of_a_driven_store(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     engine = make_engine(

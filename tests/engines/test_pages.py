@@ -111,7 +111,7 @@ def test_every_layout_is_copied_as_the_reference_copies_it(name, chunk):
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_a_block_comes_back_to_another_place(name):
+def test_a_block_is_loaded_to_another_block(name):
     cache = Cache(name, page_bytes=4 << 10)
     old, new = [3, 4, 5, 20, 1], [30, 11, 12, 13, 39]
     axis = 1 if "first" in name else 0

@@ -54,10 +54,10 @@ class Segments:
             self.protected.append(key)
             return True
         if key in self.probation:
-            held = len(self.probation) + len(self.protected)
+            resident = len(self.probation) + len(self.protected)
             self.probation.remove(key)
             self.protected.append(key)
-            if len(self.protected) * 5 > held * 4 and len(self.protected) > 1:
+            if len(self.protected) * 5 > resident * 4 and len(self.protected) > 1:
                 self.probation.append(self.protected.pop(0))
             return True
         if len(self.probation) + len(self.protected) == self.capacity:
@@ -89,9 +89,9 @@ class Queues:
         return False
 
     def _evict(self) -> None:
-        held = len(self.uses)
+        resident = len(self.uses)
         while True:
-            if self.small and (len(self.small) * 10 > held * 3 or not self.main):
+            if self.small and (len(self.small) * 10 > resident * 3 or not self.main):
                 key = self.small.pop(0)
                 if not self.uses[key]:
                     self.ghosts.append(key)
@@ -126,8 +126,8 @@ class Adaptive:
             self._evict()
         b1, b2 = self.once_ghosts, self.again_ghosts
         if key in b1:
-            held = len(self.once) + len(self.again) + 1
-            self.target = min(held, self.target + max(1.0, len(b2) / len(b1)))
+            resident = len(self.once) + len(self.again) + 1
+            self.target = min(resident, self.target + max(1.0, len(b2) / len(b1)))
             b1.remove(key)
             self.again.append(key)
         elif key in b2:

@@ -36,10 +36,10 @@ class Simulator:
     def serve(self, keys: Sequence[int], now: float) -> int:
         """One chain; returns its hits."""
         present = self._present
-        held = 0
-        while held < len(keys) and keys[held] in present:
-            held += 1
-        self.hits += held
+        hits = 0
+        while hits < len(keys) and keys[hits] in present:
+            hits += 1
+        self.hits += hits
         self.requested += len(keys)
         for key in reversed(keys):
             if key in present:
@@ -55,7 +55,7 @@ class Simulator:
             elif key in present:
                 self.policy.refresh(present[key], now)
                 self._used_at[present[key]] = now
-        return held
+        return hits
 
     def _use(self, block: int, now: float) -> None:
         self.policy.touch(block, now)
@@ -67,13 +67,13 @@ class Simulator:
         answers = [self._admission.admits(key, len(self._present), now) for key in missing]
         return answers.index(False) if False in answers else len(missing)
 
-    def _make_room(self, wanted: int, spared: set[int], now: float) -> None:
+    def _make_room(self, needed: int, excluded: set[int], now: float) -> None:
         victims = []
-        if self._free < wanted:
+        if self._free < needed:
             for block in self.policy.victims(now):
-                if block not in spared:
+                if block not in excluded:
                     victims.append(block)
-                    if self._free + len(victims) >= wanted:
+                    if self._free + len(victims) >= needed:
                         break
         for block in victims:
             self.policy.evict(block, now)

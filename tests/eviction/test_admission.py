@@ -18,7 +18,7 @@ def _pressed(now: float = 1000.0) -> Admission:
     return gate
 
 
-def test_without_victims_everything_is_let_in():
+def test_without_victims_every_key_is_admitted():
     gate = Admission(IDLE_S)
     assert all(gate.admits(key, 100, 5.0) for key in range(50))
     assert not gate.closed(5.0)
@@ -26,14 +26,14 @@ def test_without_victims_everything_is_let_in():
     assert (gate.admitted, gate.declined) == (50, 0)
 
 
-def test_under_pressure_a_key_is_let_in_when_it_was_seen_before():
+def test_under_pressure_a_known_key_is_admitted():
     gate = _pressed()
     assert gate.closed(1000.0)
     assert [gate.admits(key, 100, 1000.0) for key in (1, 2, 1, 3, 2)] == [False, False, True, False, True]
     assert (gate.admitted, gate.declined) == (2, 3)
 
 
-def test_what_was_seen_while_the_gate_was_open_counts():
+def test_keys_seen_while_admission_was_off_count():
     gate = Admission(IDLE_S)
     assert gate.admits(1, 100, 0.0)
     gate.victim(10.0, 1.0)
@@ -90,7 +90,7 @@ def test_it_remembers_at_most_four_keys_for_each_resident_block():
     assert gate.admits(97_500, 1000, 1000.0)
 
 
-def test_a_small_cache_remembers_a_few_keys_all_the_same():
+def test_a_small_cache_remembers_a_few_keys():
     gate = _pressed()
     for key in range(FEWEST_KEYS):
         gate.admits(key, 0, 1000.0)

@@ -30,7 +30,7 @@ def _skewed(asks: int, keys: int, seed: int) -> list[int]:
 
 @pytest.mark.parametrize("name", REFERENCES)
 @pytest.mark.parametrize("capacity", [10, 53])
-def test_it_hits_what_a_plain_version_of_the_algorithm_hits(name, capacity):
+def test_hits_equal_those_of_a_simple_implementation(name, capacity):
     reference = REFERENCES[name](capacity)
     simulator = Simulator(POLICIES[name](), capacity)
     keys = _skewed(4000, 400, seed=capacity)
@@ -50,7 +50,7 @@ def _touch(policy: EvictionPolicy, numbers: Iterable[int], now: float = 0.0) -> 
 
 
 def _hot_set_survives(policy: EvictionPolicy, capacity: int, hot: Sequence[int], scan: int) -> float:
-    """The share of a hot set, used twice, that is still there after `scan` keys that nobody asks for again."""
+    """The share of a hot set, used twice, that is still there after `scan` keys that are requested once."""
     cache = Simulator(policy, capacity)
     clock = count(1)
     for key in [*range(1000, 1000 + capacity - len(hot)), *hot, *hot, *hot]:
@@ -61,7 +61,7 @@ def _hot_set_survives(policy: EvictionPolicy, capacity: int, hot: Sequence[int],
 
 
 @pytest.mark.parametrize("name", ["s3fifo", "arc", "slru", "lfu"])
-def test_a_scan_leaves_what_was_used_twice_in_place(name):
+def test_a_scan_does_not_evict_blocks_used_twice(name):
     assert _hot_set_survives(POLICIES[name](), 100, range(50), scan=1000) == 1.0
 
 
@@ -97,7 +97,7 @@ def test_refresh_renews_the_age_and_leaves_the_count():
     assert list(policy.victims(100.0)) == [1, 2], "50 s without a use, 90/2 s with one"
 
 
-def test_lru_and_fifo_differ_by_what_a_use_does():
+def test_lru_and_fifo_differ_in_the_effect_of_a_use():
     lru, fifo = Lru(), Fifo()
     for policy in (lru, fifo):
         _store(policy, [1, 2, 3])
@@ -142,7 +142,7 @@ def test_slru_protects_bytes_and_not_blocks():
     assert list(policy.victims(0.0))[:4] == [6, 7, 8, 1], "13 of 16 pages were too many"
 
 
-def test_s3fifo_drops_what_was_never_used_before_older_blocks_that_were():
+def test_s3fifo_evicts_unused_blocks_before_older_used_ones():
     policy = S3Fifo()
     _store(policy, range(20))
     _touch(policy, [0, 1, 2])
@@ -152,7 +152,7 @@ def test_s3fifo_drops_what_was_never_used_before_older_blocks_that_were():
     assert set(policy.victims(0.0)) >= {0, 1, 2}
 
 
-def test_s3fifo_gives_a_ghost_that_comes_back_a_place_in_the_main_queue():
+def test_s3fifo_moves_a_returning_ghost_to_the_main_queue():
     policy = S3Fifo()
     _store(policy, range(20))
     policy.evict(0, 0.0)

@@ -41,7 +41,7 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.policy, self.duplicate = self.make(), self.make()
-        self.held: dict[int, int] = {}
+        self.blocks: dict[int, int] = {}
         self.now = 1000.0
 
     def both(self, name: str, *arguments: object) -> None:
@@ -55,20 +55,20 @@ class Machine(RuleBasedStateMachine):
         hits=st.sampled_from([0, 0, 0, 1, 9]),
     )
     def insert(self, number, key, size, hits):
-        assume(number not in self.held)
+        assume(number not in self.blocks)
         self.both("insert", number, key, size, self.now, hits)
-        self.held[number] = size
+        self.blocks[number] = size
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.blocks)
     @rule(data=st.data(), name=st.sampled_from(["touch", "touch", "refresh"]))
     def use(self, data, name):
-        self.both(name, data.draw(st.sampled_from(sorted(self.held))), self.now)
+        self.both(name, data.draw(st.sampled_from(sorted(self.blocks))), self.now)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.blocks)
     @rule(data=st.data())
     def leave(self, data):
-        number = data.draw(st.sampled_from(sorted(self.held)))
-        del self.held[number]
+        number = data.draw(st.sampled_from(sorted(self.blocks)))
+        del self.blocks[number]
         if data.draw(st.booleans()):
             self.both("evict", number, self.now)
         else:
@@ -79,7 +79,7 @@ class Machine(RuleBasedStateMachine):
         victims = list(islice(self.policy.victims(self.now), count))
         for number in victims:
             self.both("evict", number, self.now)
-            del self.held[number]
+            del self.blocks[number]
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 60.0]))
     def wait(self, seconds):
@@ -88,11 +88,11 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def every_block_is_named_once_and_asking_changes_nothing(self):
         named = list(self.policy.victims(self.now))
-        assert len(self.policy) == len(self.held)
+        assert len(self.policy) == len(self.blocks)
         if isinstance(self.policy, Noop):
             assert named == []
             return
-        assert sorted(named) == sorted(self.held)
+        assert sorted(named) == sorted(self.blocks)
         next(self.policy.victims(self.now), None)
         assert list(self.policy.victims(self.now)) == named, "asking changed the order"
 
@@ -125,14 +125,14 @@ def _filled(make: Make, blocks: int, seed: int = 3) -> EvictionPolicy:
     return policy
 
 
-@given(spared=st.sets(st.integers(0, 59)))
-def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(spared):
+@given(excluded=st.sets(st.integers(0, 59)))
+def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(excluded):
     for make in POLICIES.values():
         policy, duplicate = _filled(make, 60), _filled(make, 60)
-        planned = [number for number in policy.victims(99.0) if number not in spared]
+        planned = [number for number in policy.victims(99.0) if number not in excluded]
         for number in planned:
-            again = next(each for each in duplicate.victims(99.0) if each not in spared)
-            if not spared:
+            again = next(each for each in duplicate.victims(99.0) if each not in excluded)
+            if not excluded:
                 assert again == number
             duplicate.evict(again, 99.0)
             policy.evict(number, 99.0)
@@ -140,13 +140,13 @@ def test_victims_that_are_evicted_one_by_one_are_those_that_were_planned(spared)
 
 
 @pytest.mark.parametrize("passed_over", [1, 10])
-def test_a_block_that_is_passed_over_stays_and_is_asked_again(evicting: Make, passed_over):
+def test_a_skipped_block_stays_and_is_offered_again(evicting: Make, passed_over):
     policy = _filled(evicting, 40)
-    kept = list(islice(policy.victims(99.0), passed_over))
+    planned = list(islice(policy.victims(99.0), passed_over))
     for number in list(policy.victims(99.0)):
-        if number not in kept:
+        if number not in planned:
             policy.evict(number, 99.0)
-    assert sorted(policy.victims(99.0)) == sorted(kept)
+    assert sorted(policy.victims(99.0)) == sorted(planned)
 
 
 def test_a_number_may_name_another_key_later(make: Make):
@@ -227,7 +227,7 @@ def chain_keeping(request: pytest.FixtureRequest) -> Make:
     return POLICIES[request.param]
 
 
-def test_a_policy_takes_over_what_another_one_held(evicting: Make):
+def test_a_policy_takes_over_the_blocks_of_another(evicting: Make):
     old = _filled(POLICIES["lru"], 50)
     new = evicting()
     for number in old.victims(99.0):

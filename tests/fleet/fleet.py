@@ -189,17 +189,17 @@ class Manager(Process):
     def states(self) -> dict[str, str]:
         return {name: node["state"] for name, node in self.nodes().items()}
 
-    def until_states(self, **wanted: str) -> None:
+    def until_states(self, **expected: str) -> None:
         seen: list[dict[str, str]] = []
 
         def there() -> bool:
             seen[:] = [self.states()]
-            return seen[0] == wanted
+            return seen[0] == expected
 
         try:
             until(there, "states", WAIT_S)
         except AssertionError:
-            raise AssertionError(f"expected {wanted}, got {seen[0]}\n{self.log()[-3000:]}") from None
+            raise AssertionError(f"expected {expected}, got {seen[0]}\n{self.log()[-3000:]}") from None
 
     def applied(self, tenant: str) -> dict[str, bool]:
         """On which nodes the tenant's quota is applied."""
@@ -207,8 +207,8 @@ class Manager(Process):
         return {name: at["conditions"][0]["status"] == "True" for name, at in nodes.items()}
 
     def until_applied(self, tenant: str, nodes: Sequence[str]) -> None:
-        wanted = dict.fromkeys(nodes, True)
-        until(lambda: self.applied(tenant) == wanted, f"{tenant} is applied on {nodes}", WAIT_S)
+        expected = dict.fromkeys(nodes, True)
+        until(lambda: self.applied(tenant) == expected, f"{tenant} is applied on {nodes}", WAIT_S)
 
     def close(self) -> None:
         self.kill()

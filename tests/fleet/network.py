@@ -1,6 +1,6 @@
 """Machines of a fleet on one machine: a network namespace for each, and a cable (veth) to it that can be cut.
 
-Several runs may share a machine: each takes a slot of its own, with names and addresses that nobody else has, and what
+Several runs may share a machine: each takes a slot of its own, with names and addresses of its own, and what
 a run that was killed left in its slot is removed by the next one that takes it.
 """
 
@@ -53,7 +53,7 @@ class Network:
             self._clean()
             if f" 198.18.{self.slot}." not in ip("-o", "addr", "show"):
                 break
-            self._lock.close()  # somebody uses these addresses who takes no slots
+            self._lock.close()  # another program uses these addresses
         else:
             raise AssertionError(f"all {SLOTS} slots of {LOCKS} are taken")
         self.machines: list[Machine] = []
@@ -112,7 +112,7 @@ class Machine:
         ip("-n", self.name, "link", "set", "lo", "up")
 
     def cut(self, side: str = "near") -> None:
-        """Pull the cable: at the near side we are told at once that there is no way, at the far side packets are lost
+        """Pull the cable: the near side reports at once that there is no route, at the far side packets are lost
         without a word."""
         ip(
             *(("link", "set", self._cable) if side == "near" else ("-n", self.name, "link", "set", "eth0")),

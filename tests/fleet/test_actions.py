@@ -56,7 +56,7 @@ def test_every_action_is_answered_once_by_each_node(fleet: Fleet) -> None:
     store(fleet.nodes["b"], 4)
     assert hits(app) == {"a": 2, "b": 4, "c": 0}
     located = app.ask("POST", "actions/locate", PREFIX)
-    assert [place["node"] for place in located["items"]] == ["b", "a"]
+    assert [location["node"] for location in located["items"]] == ["b", "a"]
     assert located["failed_nodes"] == []
     verified = act(app, "verify", {}, wait="20s")
     assert {name: item["verification"]["checked"] for name, item in verified.items()} == {
@@ -83,7 +83,9 @@ def test_every_action_is_answered_once_by_each_node(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut off", "stopped", "killed"])
-def test_a_node_that_is_away_has_a_result_of_its_own_and_the_others_do_it(fleet: Fleet, how: str) -> None:
+def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action(
+    fleet: Fleet, how: str
+) -> None:
     app, node = fleet.app, fleet.nodes["b"]
     for each in fleet.nodes.values():
         store(each, 4)
@@ -94,10 +96,10 @@ def test_a_node_that_is_away_has_a_result_of_its_own_and_the_others_do_it(fleet:
     else:
         node.kill()
     at_once = act(app, "lookup", PREFIX)
-    said = (
+    messages = (
         rf"b: tcp://{re.escape(node.machine.far)}:8472 (did not answer within 5 s|cannot be reached)|{AWAY}"
     )
-    assert re.fullmatch(said, at_once["b"]["error"]), at_once["b"]["error"]
+    assert re.fullmatch(messages, at_once["b"]["error"]), at_once["b"]["error"]
     assert [sum(at_once[name]["hit_chunks"].values()) for name in "ac"] == [4, 4]
     app.until_states(a="in_sync", b="lost", c="in_sync")
     for verb, body in (
@@ -180,7 +182,7 @@ def test_a_node_that_refuses_is_shown_alone_with_reason_and_time(
     smaller.kill()
 
 
-def test_a_floor_beyond_what_a_node_holds_is_applied_there_and_shown_as_not_in_effect(fleet: Fleet) -> None:
+def test_a_floor_larger_than_a_node_is_applied_and_shown_as_not_in_effect(fleet: Fleet) -> None:
     app = fleet.app
     refused = app.api.put(
         "/api/v1/quotas/big", json={"floor_bytes": FLOOR, "selector": {"zone": "b"}}, params={"wait": "5s"}
@@ -193,8 +195,8 @@ def test_a_floor_beyond_what_a_node_holds_is_applied_there_and_shown_as_not_in_e
         nodes = app.get("quotas/big")["status"]["nodes"]
         return {name: [(e["status"], e["reason"]) for e in at["conditions"]] for name, at in nodes.items()}
 
-    wanted = {"b": [("True", "Applied"), ("False", "FloorReduced")]}
-    until(lambda: effective() == wanted, "the node tells that it cannot guarantee so much", WAIT_S)
+    expected = {"b": [("True", "Applied"), ("False", "FloorReduced")]}
+    until(lambda: effective() == expected, "the node tells that it cannot guarantee so much", WAIT_S)
     over_all = app.get("quotas/big")["status"]["conditions"][2]
     assert (
         over_all["message"]

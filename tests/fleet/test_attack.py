@@ -24,14 +24,14 @@ from tests.fleet.test_machines import NAMES
 pytestmark = [pytest.mark.full]
 MIB = 1 << 20
 MAX_GROWTH = 128 * MIB
-"""Of a management plane's memory, whatever strangers send."""
+"""Of a management plane's memory, whatever unknown peers send."""
 CROWD = 1200
 """More than are listened to at once."""
 FLOOD = 1024 * MIB
 FLOOD_S = 4.0
 PARTS = 5000
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00%s" + bytes(48)
-HELLO = Join(VERSION, "stranger", "0", {}, "tcp://0.0.0.0:9", "tcp://0.0.0.0:9", "none", bytes(32))
+HELLO = Join(VERSION, "foreign", "0", {}, "tcp://0.0.0.0:9", "tcp://0.0.0.0:9", "none", bytes(32))
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def memory_of(pid: int) -> int:
 
 @contextmanager
 def unharmed(fleet: Fleet) -> Iterator[Callable[[], None]]:
-    """Gives a look at the memory to take in between. At the end nodes are told what is new, and another one joins."""
+    """Gives a look at the memory to take in between. At the end nodes get the new records, and another one joins."""
     app = fleet.app
     assert app.process is not None
     pid, log = app.process.pid, len(app.log())
@@ -69,9 +69,9 @@ def unharmed(fleet: Fleet) -> Iterator[Callable[[], None]]:
     app.until_states(**dict.fromkeys((*NAMES, "honest"), "in_sync"))
     look()
     print(f"{most / MIB:.0f} MiB more at most")
-    said = app.log()[log:]
+    log_text = app.log()[log:]
     for wrong in ("Traceback", "join.failed", "task.failed"):
-        assert wrong not in said, said[-3000:]
+        assert wrong not in log_text, log_text[-3000:]
 
 
 def connect(host: str, port: int) -> socket.socket:
@@ -120,16 +120,16 @@ def garbage(chance: random.Random) -> bytes:
 def test_garbage_instead_of_a_handshake_is_cut_off_by_everybody(fleet: Fleet) -> None:
     chance = random.Random(1)
     with unharmed(fleet) as look, ExitStack() as stack:
-        places = [("127.0.0.1", fleet.app.join_port)] * 300
-        places += [(node.machine.far, port) for node in fleet.nodes.values() for port in (8472, 8473)] * 20
-        crowd = [stack.enter_context(connect(*place)) for place in places]
+        addresses = [("127.0.0.1", fleet.app.join_port)] * 300
+        addresses += [(node.machine.far, port) for node in fleet.nodes.values() for port in (8472, 8473)] * 20
+        crowd = [stack.enter_context(connect(*address)) for address in addresses]
         for each in crowd:
             send(each, garbage(chance))
         look()
         assert all(closed(each) for each in crowd)
 
 
-def test_a_crowd_that_says_nothing_is_cut_off_and_lets_others_in(fleet: Fleet) -> None:
+def test_many_silent_connections_are_closed_and_others_connect(fleet: Fleet) -> None:
     with ExitStack() as stack, unharmed(fleet):
         crowd = [stack.enter_context(connect("127.0.0.1", fleet.app.join_port)) for _ in range(CROWD)]
         assert all(closed(each) for each in crowd)
@@ -200,7 +200,7 @@ def gone(peer: zmq.Socket[bytes]) -> bool:
     return not peer.poll(0, zmq.POLLOUT)
 
 
-def test_a_wrong_key_of_the_management_plane_gets_nobody_an_answer(fleet: Fleet) -> None:
+def test_a_wrong_key_of_the_management_plane_gets_no_answer(fleet: Fleet) -> None:
     other = zmq.curve_keypair()[0]
     with unharmed(fleet), Crowd(fleet.app, other) as crowd:
         peers = crowd.enter(200)
@@ -209,7 +209,7 @@ def test_a_wrong_key_of_the_management_plane_gets_nobody_an_answer(fleet: Fleet)
         assert not any(peer.poll(5) for peer in peers)
 
 
-def test_what_is_no_join_is_answered_and_raises_nothing(fleet: Fleet) -> None:
+def test_an_invalid_join_is_answered_and_raises_nothing(fleet: Fleet) -> None:
     chance = random.Random(2)
     good = encode(HELLO)
     with unharmed(fleet), Crowd(fleet.app) as crowd:
@@ -267,7 +267,7 @@ def test_many_messages_of_many_do_not_pile_up(fleet: Fleet) -> None:
         flood(peers, long, look)
 
 
-def test_a_crowd_that_proved_keys_and_stays_is_sent_away(fleet: Fleet) -> None:
+def test_many_authenticated_connections_without_requests_are_closed(fleet: Fleet) -> None:
     with Crowd(fleet.app) as crowd:
         with unharmed(fleet):
             peers = crowd.enter(CROWD)

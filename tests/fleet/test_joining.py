@@ -17,8 +17,8 @@ from dataplane.protocol.join import JoinToken
 from dataplane.sockets.curve import NodeKeyPair, key_pair
 from tests.e2e.larder import until
 from tests.fleet.fleet import APPLIED_WITHIN, PAGE, WAIT_S, DataPlane, Fleet, Manager
-from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import NAMES, QUIET_MS, stored
+from tests.fleet.unknown import UnknownNode
 
 HOUR_S = 3600
 OTHER_CLOCK = """
@@ -52,8 +52,8 @@ def test_a_join_socket_that_cannot_be_bound_ends_the_start_before_anything_is_wr
     empty_fleet: Fleet, url: str, says: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        wanted = url.format(taken=taken.getsockname()[1])
-        app = empty_fleet.manager(LARDER_APP__JOIN_URL=wanted)
+        expected = url.format(taken=taken.getsockname()[1])
+        app = empty_fleet.manager(LARDER_APP__JOIN_URL=expected)
         app.launch()
         assert app.ended() == 1
     last = app.log().splitlines()[-1]
@@ -64,9 +64,7 @@ def test_a_join_socket_that_cannot_be_bound_ends_the_start_before_anything_is_wr
 
 
 @pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
-def test_a_node_whose_clock_is_wrong_joins_and_works_and_its_clock_is_shown(
-    fleet: Fleet, ahead_s: int
-) -> None:
+def test_a_node_with_a_wrong_clock_joins_and_its_clock_is_shown(fleet: Fleet, ahead_s: int) -> None:
     app = fleet.app
     node = fleet.node("d", ttl_s=60)
     node.program = ["-c", OTHER_CLOCK.format(ahead_s=ahead_s)]
@@ -79,7 +77,7 @@ def test_a_node_whose_clock_is_wrong_joins_and_works_and_its_clock_is_shown(
     def off() -> bool:
         return abs(app.get("nodes/d")["clock_offset_s"] - ahead_s) < 5
 
-    until(off, "its clock is told", WAIT_S)
+    until(off, "its clock is reported", WAIT_S)
     assert [app.get(f"nodes/{name}")["clock_offset_s"] for name in NAMES] == [0, 0, 0]
     assert f" s {'ahead' if ahead_s > 0 else 'behind'})" in app.cli("nodes", "list")
     until(lambda: "node.clock_skewed" in events(app), "it is an event", WAIT_S)
@@ -115,10 +113,10 @@ def test_a_node_that_lost_its_key_joins_again_under_its_name_once_it_was_forgott
     assert app.get("nodes/d")["public_key"] != before.public
     app.put_quota("acme", 2 * PAGE, wait=APPLIED_WITHIN)
     assert stored(node, "acme", 4) == 2
-    with Stranger("d", before) as thief:
+    with UnknownNode("d", before) as thief:
         key = json.loads((node.folder / "joined.json").read_text())["key"]
         thief.ask(JoinToken("", b"", key, []), app.join_port)
-        assert thief.answer().code == "unknown_node", "the key before is nobody's"
+        assert thief.answer().code == "unknown_node", "the key before is unknown"
 
 
 @pytest.mark.full
@@ -135,7 +133,7 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     new = app.cli("manager-key", "next").splitlines()[0].rpartition(" ")[2]
     until(
         lambda: app.nodes()["here"]["admitted_managers"] == [old.public, new],
-        "it is told while everything runs",
+        "it is reported while everything runs",
         WAIT_S,
     )
     refused = app.try_cli("manager-key", "switch")
@@ -149,8 +147,8 @@ def test_the_management_planes_key_is_changed_and_no_node_is_lost(empty_fleet: F
     app.put_quota("acme", PAGE, wait=APPLIED_WITHIN)
     assert stored(here, "acme", 3) == 1
     until(lambda: app.nodes()["here"]["admitted_managers"] == [new], "the key before is dropped", WAIT_S)
-    kept = json.loads((here.folder / "joined.json").read_text())
-    assert (kept["key"], kept["managers"], kept["next_key"]) == (new, [new], "")
+    record = json.loads((here.folder / "joined.json").read_text())
+    assert (record["key"], record["managers"], record["next_key"]) == (new, [new], "")
     assert not admits(here, old, QUIET_MS / 1000)
     away.token_file.write_text(fleet.token(away.machine))
     away.start()

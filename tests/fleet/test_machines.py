@@ -27,7 +27,7 @@ def stored(node: DataPlane, tenant: str, blocks: int) -> int:
         return blocks - sum(reservation.refused.values())
 
 
-def test_nodes_join_over_the_network_and_nobody_else_gets_in(fleet: Fleet) -> None:
+def test_only_nodes_with_a_token_join_over_the_network(fleet: Fleet) -> None:
     app, node = fleet.app, fleet.nodes["a"]
     node_answer = app.get("nodes/a")
     assert node_answer["control_url"] == f"tcp://{node.machine.far}:8472"
@@ -45,11 +45,11 @@ def test_nodes_join_over_the_network_and_nobody_else_gets_in(fleet: Fleet) -> No
             strange.curve_publickey, strange.curve_secretkey = public, secret
             for each in (plain, strange):
                 each.connect(node_answer["control_url"])
-                each.send(encode(Hello(VERSION, "stranger")))
+                each.send(encode(Hello(VERSION, "foreign")))
                 assert not each.poll(QUIET_MS), "no answer without an admitted key"
     finally:
         context.term()
-    until(lambda: "peer.refused" in node.log(), "the node tells of the stranger")
+    until(lambda: "peer.refused" in node.log(), "the node reports the unknown peer")
     app.until_states(**dict.fromkeys(NAMES, "in_sync"))
 
 
@@ -63,7 +63,9 @@ def test_wrong_tokens_end_the_data_plane_with_a_sentence(fleet: Fleet) -> None:
     other_key = zmq.curve_keypair()[0].decode()
     node.token_file.write_text(token_text(JoinToken(good.id, good.secret, other_key, good.addresses)))
     node.start()
-    until(lambda: "did not answer" in node.log(), "a management plane with another key is nobody", WAIT_S)
+    until(
+        lambda: "did not answer" in node.log(), "a management plane with another key gets no answer", WAIT_S
+    )
     assert "d" not in fleet.app.states()
 
 
@@ -90,7 +92,7 @@ def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet:
     assert [stored(node, "late", 3) for node in nodes] == [1, 1, 1]
 
 
-def test_what_was_committed_before_the_management_plane_was_killed_is_pushed_by_the_next(
+def test_records_committed_before_a_kill_of_the_management_plane_are_pushed_by_the_next(
     fleet: Fleet,
 ) -> None:
     app, nodes = fleet.app, list(fleet.nodes.values())

@@ -15,8 +15,8 @@ from dataplane.protocol.join import Joined, JoinToken, parse_token, token_text
 from tests.e2e.larder import until
 from tests.fleet.conftest import make_fleet, throw_away
 from tests.fleet.fleet import APPLIED_WITHIN, PAGE, START_S, WAIT_S, Fleet, Manager
-from tests.fleet.stranger import Stranger
 from tests.fleet.test_machines import stored
+from tests.fleet.unknown import UnknownNode
 from tests.postgres_cluster import PostgresCluster, find_binaries
 from tests.require import require
 
@@ -94,7 +94,7 @@ def managers(shared_managers: Shared) -> Iterator[Shared]:
     shared_managers.restore()
 
 
-def test_a_node_that_joined_through_a_manager_that_died_is_told_by_the_other(managers: Shared) -> None:
+def test_a_node_that_joined_through_a_dead_manager_is_announced_by_the_other(managers: Shared) -> None:
     first, second, node = managers.first, managers.second, managers.fleet.nodes["a"]
     until(lambda: pushes(first), "the one that let the node in follows", WAIT_S)
     second.kill()
@@ -125,11 +125,11 @@ def test_a_follower_that_takes_over_pushes_to_nodes_that_joined_elsewhere(manage
 # ---- tokens
 
 
-def ask_at_once(managers: Shared, strangers: list[Stranger], token: JoinToken) -> list[str]:
-    """What each is told; every other one asks the other manager."""
-    for number, each in enumerate(strangers):
+def ask_at_once(managers: Shared, unknowns: list[UnknownNode], token: JoinToken) -> list[str]:
+    """The answer to each; every other one asks the other manager."""
+    for number, each in enumerate(unknowns):
         each.ask(token, managers.fleet.managers[number % 2].join_port)
-    replies = [each.answer() for each in strangers]
+    replies = [each.answer() for each in unknowns]
     return ["joined" if isinstance(each, Joined) else each.code for each in replies]
 
 
@@ -137,11 +137,11 @@ def create_token(managers: Shared, **fields: Any) -> JoinToken:
     return parse_token(managers.fleet.token(managers.fleet.nodes["a"].machine, **fields))
 
 
-def test_a_token_lets_in_as_many_as_it_says_whoever_asks_whom_at_once(managers: Shared) -> None:
+def test_a_token_admits_its_number_of_nodes_under_concurrent_joins(managers: Shared) -> None:
     token = create_token(managers, uses=USES)
     with ExitStack() as stack:
-        strangers = [stack.enter_context(Stranger(f"stranger-{n}")) for n in range(ASKING)]
-        replies = ask_at_once(managers, strangers, token)
+        unknowns = [stack.enter_context(UnknownNode(f"foreign-{n}")) for n in range(ASKING)]
+        replies = ask_at_once(managers, unknowns, token)
     assert sorted(replies) == ["joined"] * USES + ["token_used_up"] * (ASKING - USES)
     known = next(each for each in managers.second.get("join-tokens")["items"] if each["id"] == token.id)
     assert (known["uses_left"], len(known["nodes"])) == (0, USES)
@@ -150,10 +150,10 @@ def test_a_token_lets_in_as_many_as_it_says_whoever_asks_whom_at_once(managers: 
 def test_a_name_is_one_nodes_and_a_node_that_asks_twice_is_one_node(managers: Shared) -> None:
     token = create_token(managers, uses=None)
     with ExitStack() as stack:
-        namesakes = [stack.enter_context(Stranger("namesake")) for _ in range(8)]
+        namesakes = [stack.enter_context(UnknownNode("namesake")) for _ in range(8)]
         assert sorted(ask_at_once(managers, namesakes, token)) == ["joined"] + ["name_taken"] * 7
-        same = [stack.enter_context(Stranger("same"))]
-        same += [stack.enter_context(Stranger("same", same[0].pair)) for _ in range(5)]
+        same = [stack.enter_context(UnknownNode("same"))]
+        same += [stack.enter_context(UnknownNode("same", same[0].pair)) for _ in range(5)]
         assert ask_at_once(managers, same, token) == ["joined"] * 6
     for manager in managers.fleet.managers:
         assert "join.failed" not in manager.log()
@@ -168,8 +168,8 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
     if why == "revoked":
         managers.first.ask("DELETE", f"join-tokens/{token.id}")
     with ExitStack() as stack:
-        strangers = [stack.enter_context(Stranger(f"late-{n}")) for n in range(2)]
-        replies = ask_at_once(managers, strangers, token)
+        unknowns = [stack.enter_context(UnknownNode(f"late-{n}")) for n in range(2)]
+        replies = ask_at_once(managers, unknowns, token)
     assert replies == [{"expired": "token_expired", "revoked": "bad_token"}[why]] * 2
     assert set(managers.second.nodes()) == {"a", "b"}
 
@@ -180,7 +180,7 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, ORDERS))]
 )
-def test_everything_comes_back_whatever_is_started_first(managers: Shared, seed: int) -> None:
+def test_everything_comes_back_in_any_start_order(managers: Shared, seed: int) -> None:
     fleet, first = managers.fleet, managers.first
     first.put_quota("kept", (seed + 1) * PAGE, wait=APPLIED_WITHIN)
     for process in (*fleet.nodes.values(), *fleet.managers):

@@ -31,7 +31,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Other]]:
 
 @pytest.fixture
 def make_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gateway]]:
-    """A gateway with the devices of a machine; its books are in order at the end, and nothing is open."""
+    """A gateway with the devices of a machine; its accounts are consistent at the end, and nothing is open."""
     made: list[Gateway] = []
 
     def new(machine: Machine, pool: type = AlignedPool) -> Gateway:

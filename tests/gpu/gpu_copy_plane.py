@@ -1,5 +1,5 @@
 """A data plane of a test's own process whose blocks have GPU copies, or what it says are some: it shows and lists them
-as it is told to. The bytes in its pool are other ones, so that a load tells where it read.
+as it is asked to. The bytes in its pool are other ones, so that a load tells where it read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from dataplane.protocol import engine as wire
 from dataplane.protocol.codes import Code
-from dataplane.protocol.gpu_copies import GpuCopyIndex, place_of, table_bytes
+from dataplane.protocol.gpu_copies import GpuCopyIndex, location_of, table_bytes
 from dataplane.protocol.layout import H_MEMORY, HOT_CONTROL, pack_keys
 from tests.dataplane.broken_plane import SEALS, SPACE, BrokenPlane, memory
 from tests.gpu.machines import Machine, Other
@@ -20,7 +20,7 @@ from tests.gpu.machines import Machine, Other
 IDENTITY = 77
 POISON = 0xEE
 POOL_BYTES = 64 << 20
-Said = tuple[Any, list[int]] | bytes | None
+Answer = tuple[Any, list[int]] | bytes | None
 
 
 @dataclass
@@ -28,7 +28,7 @@ class GpuCopyPlane(BrokenPlane):
     """`refusal` is what it answers instead of GPU copies; `change` gets each of its answers before it is sent."""
 
     refusal: Code | None = None
-    change: Callable[[wire.GpuCopiesMapped, list[int]], Said] = lambda answer, fds: (answer, fds)
+    change: Callable[[wire.GpuCopiesMapped, list[int]], Answer] = lambda answer, fds: (answer, fds)
     extents: dict[int, wire.ExtentGrant] = field(default_factory=dict)
     old: bool = False
     """It is of a release that does not know the question."""
@@ -45,17 +45,17 @@ class GpuCopyPlane(BrokenPlane):
         self.table.format(IDENTITY)
 
     @property
-    def asked(self) -> list[wire.MapGpuCopies]:
+    def gpu_copy_requests(self) -> list[wire.MapGpuCopies]:
         return [request for request in self.requests if isinstance(request, wire.MapGpuCopies)]
 
     def block(self, key: bytes, at: int, nbytes: int) -> None:
         """A block of the pool, which has no GPU copy yet."""
-        buckets, _ = self.index.places(pack_keys([key]), SPACE)
+        buckets, _ = self.index.slots_of(pack_keys([key]), SPACE)
         assert not self.index.entries[int(buckets[0, 0]), 0], "its bucket is taken: choose another key"
         self.publish(key, offset=at * nbytes, nbytes=nbytes, at=at)
 
     def make_gpu_copies(self, at: int, extent: int, offset: int) -> None:
-        self.table.show(at, int(self.index.hot[at, HOT_CONTROL]), place_of(extent, offset))
+        self.table.show(at, int(self.index.hot[at, HOT_CONTROL]), location_of(extent, offset))
 
     def export(self, number: int, machine: Machine, other: Other, offset: int = 0) -> None:
         """The memory of another process is an extent, from an offset on. It is not listed before `list_extents`."""
@@ -66,7 +66,7 @@ class GpuCopyPlane(BrokenPlane):
     def list_extents(self) -> None:
         self.table.list_extents(list(self.extents))
 
-    def _answer(self, request: Any) -> Said:
+    def _answer(self, request: Any) -> Answer:
         number = request.id
         if isinstance(request, wire.MapGpuCopies):
             if self.old:

@@ -94,7 +94,7 @@ def start_process(module: str, *arguments: str) -> Forked:
 
 
 class Other:
-    """One other process. It says a JSON line whenever it came so far, and goes on when it is told to."""
+    """One other process. It says a JSON line whenever it came so far, and goes on when it is asked to."""
 
     def __init__(self, role: str, arguments: dict[str, Any]) -> None:
         self.process = start_process("tests.gpu.roles", role, json.dumps(arguments))

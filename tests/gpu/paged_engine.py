@@ -116,7 +116,7 @@ class Process(Other):
 
 
 class _Turn:
-    """What a process is told."""
+    """Commands to a process."""
 
     def __init__(self, engine: PagedEngine) -> None:
         self.engine = engine
@@ -126,7 +126,7 @@ class _Turn:
         wait_for(lambda: self.engine.load(KEYS[:chunks], blocks) == (True, chunks), "it reads GPU copies")
         return {"digest": self.engine.digest(blocks)}
 
-    def stop_amid_load(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
+    def stop_during_load(self, chunks: int, blocks: list[int]) -> dict[str, Any]:
         reached = self.engine.machine.emulator.pace.stop_after(100_000)
         self.stopped = self.engine.cache.load(self.engine.client.acquire(KEYS[:chunks]), blocks)
         return {"stopped": reached.wait(WAIT_S), "gpu_copies": self.stopped.gpu_copies}

@@ -39,7 +39,7 @@ class Engine:
         self.client: Client | None = None
         self.events: list[DeviceEvent] = []
 
-    # ---- what it is told
+    # ---- commands
 
     def fill(self, seed: int) -> dict[str, Any]:
         content = np.random.default_rng(seed).integers(0, 256, self.kind.nbytes, np.uint8)
@@ -156,7 +156,7 @@ class Engine:
 
 
 def engine(machine: Machine, arguments: dict[str, Any]) -> None:
-    """Does what it is told, by name."""
+    """Runs the command of that name."""
     made = Engine(
         machine,
         layout(
@@ -174,7 +174,7 @@ def engine(machine: Machine, arguments: dict[str, Any]) -> None:
 
 
 def plane(machine: Machine, arguments: dict[str, Any]) -> None:
-    """A data plane that has the machine's devices; it stops in the middle of a copy when it is told to."""
+    """A data plane that has the machine's devices; it stops in the middle of a copy when it is asked to."""
     from dataplane.compose import DataPlane
     from dataplane.observe.log import configure
     from dataplane.settings import load

@@ -25,7 +25,7 @@ def plane(folder: Path, machine: Machine, start: Start, port: int, **arguments: 
     return other
 
 
-def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copy(
+def test_an_engine_outlives_a_data_plane_that_is_killed_during_its_copy(
     emulated: Machine, start: Start, socket_dir: Path
 ) -> None:
     port = free_port()
@@ -36,7 +36,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copy(
     own = emulated.runtime.memory_used(emulated.device)
     url = url_of(Plane(socket_dir, {"lmcache_port": str(port)}))
     assert engine.ask(do="connect", url=url) == {"registered": True}
-    wanted = engine.ask(do="blocks", numbers=OLD)["digest"]
+    expected = engine.ask(do="blocks", numbers=OLD)["digest"]
     engine.tell(do="store", chunks=2, blocks=OLD)
     assert first.hear() == {"stopped": True}
     first.kill()
@@ -46,7 +46,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_amid_its_copy(
     assert engine.hear() == {"result": None}
     assert engine.ask(do="store", chunks=2, blocks=OLD) == {"result": True}
     assert engine.ask(do="retrieve", chunks=2, blocks=NEW) == {"result": True}
-    assert engine.ask(do="blocks", numbers=NEW)["digest"] == wanted
+    assert engine.ask(do="blocks", numbers=NEW)["digest"] == expected
 
 
 def test_handles_are_opened_again_after_a_restart(machine: Machine, start: Start, socket_dir: Path) -> None:
@@ -60,7 +60,7 @@ def test_handles_are_opened_again_after_a_restart(machine: Machine, start: Start
     first.kill()
     plane(socket_dir, machine, start, port)
     engine.ask(do="reconnect")
-    wanted = engine.ask(do="blocks", numbers=OLD)["digest"]
+    expected = engine.ask(do="blocks", numbers=OLD)["digest"]
     assert engine.ask(do="store", chunks=2, blocks=OLD) == {"result": True}
     assert engine.ask(do="retrieve", chunks=2, blocks=NEW) == {"result": True}
-    assert engine.ask(do="blocks", numbers=NEW)["digest"] == wanted
+    assert engine.ask(do="blocks", numbers=NEW)["digest"] == expected

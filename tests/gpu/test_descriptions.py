@@ -1,4 +1,4 @@
-"""What LMCache's own encoder says of CUDA tensors, and what nobody should say."""
+"""What LMCache's own encoder says of CUDA tensors, and descriptions that are refused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_tensors_of_cuda_are_understood(body: bytes, kind: str) -> None:
 
 
 @pytest.mark.parametrize("body", [EXPANDABLE, VMM])
-def test_memory_without_a_handle_is_refused_with_what_to_set(body: bytes) -> None:
+def test_memory_without_a_handle_is_refused_with_the_setting(body: bytes) -> None:
     with pytest.raises(MemoryUnsupported, match="expandable_segments:False"):
         decode([body])
 
@@ -91,6 +91,6 @@ HANDLE = [0, b"\x03c" + bytes(64), 131_072, 512, b"", 0, b"", False]
     ],
     ids=range(18),
 )
-def test_what_describes_no_tensor_is_refused(body: bytes) -> None:
+def test_an_invalid_tensor_description_is_refused(body: bytes) -> None:
     with pytest.raises(MemoryUnsupported, match="tensor 0"):
         decode([body])

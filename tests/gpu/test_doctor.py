@@ -1,4 +1,4 @@
-"""What `larder doctor` tells of devices: tried by a process of its own, and told in sentences when that fails."""
+"""What `larder doctor` reports of devices: tried by its own process, and explained in sentences when that fails."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_kernel_is_loaded_launched_and_unloaded(make_driver: Any) -> None:
         driver.load("nonsense", NAME)
 
 
-def test_a_machine_without_a_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_driver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
@@ -168,7 +168,7 @@ def test_a_machine_without_a_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         Driver()
 
 
-def test_every_lasting_error_says_to_restart() -> None:
+def test_every_permanent_error_advises_a_restart() -> None:
     for name in LASTING:
         assert "restart" in advice_for(name)
     assert advice_for("cudaErrorOfTomorrow") == ""

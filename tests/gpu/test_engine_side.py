@@ -222,11 +222,11 @@ class TestFailures:
         emulated_engine.machine.emulator.fail(operation)
         load = emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW)
         assert not load.finish()
-        wait_for(lambda: plane.describe().engines[0].leased_blocks == 0, "the lease is let go")
+        wait_for(lambda: plane.describe().engines[0].leased_blocks == 0, "the lease is released")
         assert emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW).finish()
         assert emulated_engine.holds(content, OLD, NEW)
 
-    def test_a_pool_that_cannot_be_registered_is_staged_and_told_once(
+    def test_a_pool_that_cannot_be_registered_is_staged_and_reported_once(
         self, emulated_engine: Engine, caplog: pytest.LogCaptureFixture
     ) -> None:
         content = emulated_engine.fill(1)
@@ -247,7 +247,7 @@ class TestFailures:
             store.all()
         wait_for(lambda: plane.describe().pool.used_bytes == 0, "the reservation is aborted")
 
-    def test_a_data_plane_killed_amid_a_copy_fails_the_store_and_nothing_else(
+    def test_a_data_plane_killed_during_a_copy_fails_the_store_and_nothing_else(
         self, emulated_engine: Engine, plane: Plane
     ) -> None:
         emulated_engine.fill(1)
@@ -261,14 +261,14 @@ class TestFailures:
         plane.start()
         wait_for(
             lambda: emulated_engine.client.lookup(KEYS) == 0 and emulated_engine.client.connected,
-            "it attaches anew",
+            "it attaches again",
         )
         content = emulated_engine.fill(3)
         assert emulated_engine.store() == 3
         assert emulated_engine.cache.load(emulated_engine.client.acquire(KEYS), NEW).finish()
         assert emulated_engine.holds(content, OLD, NEW)
 
-    def test_an_engine_killed_amid_its_copy_leaves_no_block(
+    def test_an_engine_killed_during_its_copy_leaves_no_block(
         self, emulated: Machine, plane: Plane, start: Start
     ) -> None:
         other = start(emulated, "client", socket=plane.socket, stop_after=100_000)

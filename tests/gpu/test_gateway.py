@@ -38,12 +38,12 @@ def test_chunks_come_back_into_other_blocks(
 ) -> None:
     gateway = make_gateway(machine)
     other = engine(gateway, start, machine, layout=name)
-    wanted = other.ask(do="blocks", numbers=OLD)["digest"]
+    expected = other.ask(do="blocks", numbers=OLD)["digest"]
     assert gateway.ask(other, do="store", chunks=2, blocks=OLD) == {"result": True}
     before = other.ask(do="blocks", numbers=NEW)["others"]
     assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
     after = other.ask(do="blocks", numbers=NEW)
-    assert after == {"digest": wanted, "others": before}
+    assert after == {"digest": expected, "others": before}
     assert gateway.devices.named_is_pinned
     gateway.ask(other, do="unregister")
 
@@ -59,18 +59,18 @@ def test_the_driver_s_own_handle_does_as_well_as_torch_s(
     gateway.ask(other, do="unregister")
 
 
-@pytest.mark.parametrize(("skip", "kept"), [(16, 1), (100, 6), (256, 16), (10**6, 32)])
+@pytest.mark.parametrize(("skip", "unchanged"), [(16, 1), (100, 6), (256, 16), (10**6, 32)])
 def test_blocks_that_others_read_are_left_alone(
-    machine: Machine, make_gateway: Make, start: Start, skip: int, kept: int
+    machine: Machine, make_gateway: Make, start: Start, skip: int, unchanged: int
 ) -> None:
     gateway = make_gateway(machine)
     other = engine(gateway, start, machine)
     assert gateway.ask(other, do="store", chunks=2, blocks=OLD)["result"]
-    stored = other.ask(do="blocks", numbers=OLD[kept:])["digest"]
+    stored = other.ask(do="blocks", numbers=OLD[unchanged:])["digest"]
     other.ask(do="fill", seed=2)
-    before = other.ask(do="blocks", numbers=NEW[kept:])["others"]
+    before = other.ask(do="blocks", numbers=NEW[unchanged:])["others"]
     assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW, skip=skip)["result"]
-    assert other.ask(do="blocks", numbers=NEW[kept:]) == {"digest": stored, "others": before}
+    assert other.ask(do="blocks", numbers=NEW[unchanged:]) == {"digest": stored, "others": before}
     gateway.ask(other, do="unregister")
 
 
@@ -80,14 +80,14 @@ def test_a_pool_that_cannot_be_pinned_is_copied_through_a_staging_buffer(
     gateway = make_gateway(emulated, PlainPool)  # its memory begins anywhere
     gateway.pool.bytes = bytearray(64 << 20)
     other = engine(gateway, start, emulated)
-    wanted = other.ask(do="blocks", numbers=OLD)["digest"]
+    expected = other.ask(do="blocks", numbers=OLD)["digest"]
     assert gateway.ask(other, do="store", chunks=2, blocks=OLD) == {"result": True}
     assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
-    assert other.ask(do="blocks", numbers=NEW)["digest"] == wanted
+    assert other.ask(do="blocks", numbers=NEW)["digest"] == expected
     gateway.ask(other, do="unregister")
 
 
-def test_two_engines_of_one_form_share_what_they_store(
+def test_two_engines_of_one_form_share_their_blocks(
     machine: Machine, make_gateway: Make, start: Start
 ) -> None:
     gateway = make_gateway(machine)
@@ -100,10 +100,10 @@ def test_two_engines_of_one_form_share_what_they_store(
         others.append(other)
     one, two = others
     assert len(gateway.server.instances) == 2
-    wanted = one.ask(do="blocks", numbers=OLD)["digest"]
+    expected = one.ask(do="blocks", numbers=OLD)["digest"]
     assert gateway.ask(one, do="store", chunks=2, blocks=OLD)["result"]
     assert gateway.ask(two, do="retrieve", chunks=2, blocks=NEW)["result"]
-    assert two.ask(do="blocks", numbers=NEW)["digest"] == wanted
+    assert two.ask(do="blocks", numbers=NEW)["digest"] == expected
     for other in others:
         gateway.ask(other, do="unregister")
 
@@ -117,14 +117,14 @@ def test_engines_that_copy_at_once_keep_their_own_bytes(
         other.hear()
         other.ask(do="fill", seed=seed)
         gateway.ask(other, do="connect", url=gateway.server.url)
-    wanted = [other.ask(do="blocks", numbers=OLD)["digest"] for other in others]
+    expected = [other.ask(do="blocks", numbers=OLD)["digest"] for other in others]
     for name, other in enumerate(others):
         other.tell(do="store", chunks=2, blocks=OLD, name=name)
     assert [gateway.hear(other) for other in others] == [{"result": True}] * 3
     for name, other in enumerate(others):
         other.tell(do="retrieve", chunks=2, blocks=NEW, name=name)
     assert [gateway.hear(other) for other in others] == [{"result": True}] * 3
-    assert [other.ask(do="blocks", numbers=NEW)["digest"] for other in others] == wanted
+    assert [other.ask(do="blocks", numbers=NEW)["digest"] for other in others] == expected
     for other in others:
         gateway.ask(other, do="unregister")
 
@@ -186,7 +186,7 @@ class TestOrder:
         gateway.ask(other, do="unregister")
 
     @pytest.mark.parametrize("event", ["00" * 64, "01" * 81, "ff"])
-    def test_what_is_no_event_fails_the_copy(
+    def test_an_invalid_event_fails_the_copy(
         self, emulated: Machine, make_gateway: Make, start: Start, event: str
     ) -> None:
         gateway = make_gateway(emulated)
@@ -234,7 +234,7 @@ class TestFailures:
         assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW) == {"result": True}
         gateway.ask(other, do="unregister")
 
-    def test_a_device_that_is_lost_is_told_and_refused_from_then_on(
+    def test_a_device_that_is_lost_is_reported_and_refused_from_then_on(
         self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(emulated)
@@ -247,7 +247,7 @@ class TestFailures:
         assert len(gateway.server.instances) == 1
         gateway.ask(other, do="unregister")
 
-    def test_without_a_runtime_the_engine_is_told_to_copy_by_itself(
+    def test_without_a_runtime_the_engine_copies_by_itself(
         self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(emulated)
@@ -276,7 +276,7 @@ class TestTheEnd:
             "the engine's memory is closed",
         )
 
-    def test_an_engine_killed_amid_a_copy_leaves_no_block_and_no_memory(
+    def test_an_engine_killed_during_a_copy_leaves_no_block_and_no_memory(
         self, emulated: Machine, make_gateway: Make, start: Start
     ) -> None:
         gateway = make_gateway(emulated)
@@ -317,12 +317,12 @@ class TestTheEnd:
     ) -> None:
         gateway = make_gateway(machine)
         other = engine(gateway, start, machine)
-        wanted = other.ask(do="blocks", numbers=OLD)["digest"]
+        expected = other.ask(do="blocks", numbers=OLD)["digest"]
         assert gateway.ask(other, do="store", chunks=2, blocks=OLD)["result"]
         gateway.restart()
         assert len(gateway.server.instances) == 1
         assert gateway.ask(other, do="retrieve", chunks=2, blocks=NEW)["result"]
-        assert other.ask(do="blocks", numbers=NEW)["digest"] == wanted
+        assert other.ask(do="blocks", numbers=NEW)["digest"] == expected
         gateway.ask(other, do="unregister")
 
     def test_engines_that_come_and_die_leave_no_memory_on_the_device(

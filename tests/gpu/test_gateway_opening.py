@@ -50,7 +50,7 @@ def test_others_are_served_while_an_engine_s_memory_is_opened(
     gateway.ask(other, do="unregister")
 
 
-def test_a_gateway_serves_before_it_has_opened_again_what_was_open(
+def test_a_gateway_serves_before_it_has_reopened_memory(
     emulated: Machine, make_gateway: Make, start: Start, gate: Gate
 ) -> None:
     gateway = make_gateway(emulated)
@@ -85,7 +85,7 @@ def test_an_engine_that_ends_while_its_memory_is_opened_leaves_nothing_open(
     assert not len(gateway.server.instances)
 
 
-def test_an_engine_whose_memory_cannot_be_opened_again_is_forgotten(
+def test_an_engine_with_memory_that_cannot_be_reopened_is_forgotten(
     emulated: Machine, make_gateway: Make, start: Start
 ) -> None:
     gateway = make_gateway(emulated)

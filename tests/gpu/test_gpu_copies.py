@@ -17,7 +17,7 @@ from dataplane.devices.copying import CopyLane, methods_for
 from dataplane.devices.runtime import DeviceError, Handle
 from dataplane.protocol.codes import Code
 from dataplane.protocol.engine import Detach, ExtentGrant, GpuCopiesMapped
-from dataplane.protocol.gpu_copies import R_MAGIC, R_VERSION, UNIT_BYTES, place_of
+from dataplane.protocol.gpu_copies import R_MAGIC, R_VERSION, UNIT_BYTES, location_of
 from dataplane.protocol.layout import HOT_CONTROL
 from tests.dataplane.broken_plane import memory
 from tests.dataplane.plane import wait_for
@@ -150,6 +150,9 @@ class Engine:
             self.machine.runtime.free(address)
 
 
+GpuCopySetup = tuple[GpuCopyPlane, Engine, Bytes]
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads wait for extents, on a busy machine too."""
@@ -201,7 +204,7 @@ def exporter(start: Start) -> Callable[..., Other]:
 @pytest.fixture
 def with_gpu_copies(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
-) -> tuple[GpuCopyPlane, Engine, Bytes]:
+) -> GpuCopySetup:
     """Three blocks, all with a GPU copy in extent 5."""
     plane = make_plane()
     plane.export(5, emulated, exporter(emulated))
@@ -246,10 +249,10 @@ def test_chunks_come_out_of_gpu_copies_in_every_layout(
         assert (load.finish(), load.gpu_copies) == (True, 1)
         assert engine.holds(content, OLD[:16], NEW[:16])
         engine.cache.close()
-    assert len(plane.asked) <= 2 * len(ORDERS)
+    assert len(plane.gpu_copy_requests) <= 2 * len(ORDERS)
 
 
-def test_what_has_no_gpu_copy_comes_from_the_pool_in_the_same_load(
+def test_blocks_without_a_gpu_copy_come_from_the_pool_in_the_same_load(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
 ) -> None:
     plane = make_plane()
@@ -263,15 +266,13 @@ def test_what_has_no_gpu_copy_comes_from_the_pool_in_the_same_load(
     for at in (0, 2):
         assert engine.holds(content, OLD[at * 16 : at * 16 + 16], NEW[at * 16 : at * 16 + 16])
     assert engine.poisoned(NEW[16:32])
-    assert [(each.extents, each.closed, each.table) for each in plane.asked] == [
+    assert [(each.extents, each.closed, each.table) for each in plane.gpu_copy_requests] == [
         ([], [], True),
         ([3], [], False),
     ]
 
 
-def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, content = with_gpu_copies
     before = engine.machine.download(engine.address, engine.kind.nbytes)
     for low, high in ((5, 37), (0, 1), (16, 32), (47, 48), (17, 18)):
@@ -285,9 +286,7 @@ def test_a_load_from_gpu_copies_begins_and_ends_within_chunks(
     assert engine.load([], first=5) == (True, 0)
 
 
-def test_layers_arrive_one_by_one_behind_the_engine_s_event(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_layers_arrive_one_by_one_behind_the_engine_s_event(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, content = with_gpu_copies
     engine.load()
     engine.fill(3)
@@ -307,7 +306,7 @@ def test_layers_arrive_one_by_one_behind_the_engine_s_event(
     compute.close()
 
 
-def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes]) -> None:
+def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     assert plane.leased() == 0
@@ -322,7 +321,7 @@ def test_the_lease_lasts_as_long_as_the_copies(with_gpu_copies: tuple[GpuCopyPla
     assert plane.leased() == 0
 
 
-def test_without_gpu_copies_nothing_is_asked_and_the_pool_is_read(
+def test_without_gpu_copies_nothing_is_requested_and_the_pool_is_read(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, exporter: Callable[..., Other]
 ) -> None:
     plane = make_plane()
@@ -332,12 +331,10 @@ def test_without_gpu_copies_nothing_is_asked_and_the_pool_is_read(
     engine.make_gpu_copies(engine.fill(1), 5, [0, 1, 2])
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
-    assert plane.asked == []
+    assert plane.gpu_copy_requests == []
 
 
-def test_two_caches_of_one_client_share_what_is_open(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_two_caches_of_one_client_share_open_extents(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     first = engine.cache
@@ -348,15 +345,13 @@ def test_two_caches_of_one_client_share_what_is_open(
     first.close()
     assert engine.opened() == 1
     assert engine.load() == (True, 3)
-    assert len(plane.asked) == 2
+    assert len(plane.gpu_copy_requests) == 2
     engine.cache.close()
     assert engine.opened() == 0
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
-def test_a_client_that_says_goodbye_has_nothing_open(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_client_that_detaches_has_nothing_open(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     assert engine.opened() == 1
@@ -370,7 +365,7 @@ def test_a_client_that_says_goodbye_has_nothing_open(
 
 
 def test_a_gpu_copy_of_another_block_of_the_same_descriptor_is_not_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
@@ -379,9 +374,7 @@ def test_a_gpu_copy_of_another_block_of_the_same_descriptor_is_not_read(
     assert engine.poisoned(NEW[16:32])
 
 
-def test_a_gpu_copy_that_was_withdrawn_is_not_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_gpu_copy_that_was_withdrawn_is_not_read(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     plane.table.hide(np.array([0, 2]))
@@ -389,9 +382,7 @@ def test_a_gpu_copy_that_was_withdrawn_is_not_read(
     assert engine.poisoned([*NEW[:16], *NEW[32:]])
 
 
-def test_a_block_of_another_size_is_read_from_the_pool(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_block_of_another_size_is_read_from_the_pool(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     plane.publish(KEYS[0], offset=0, nbytes=engine.cache.chunk_bytes + 4096, at=0)
@@ -401,9 +392,7 @@ def test_a_block_of_another_size_is_read_from_the_pool(
 # ---- extents that come and go
 
 
-def test_an_extent_that_is_given_up_is_closed_with_the_next_copy_and_told(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     assert engine.opened() == 1
@@ -412,13 +401,13 @@ def test_an_extent_that_is_given_up_is_closed_with_the_next_copy_and_told(
     plane.list_extents()
     assert engine.load() == (True, 0)
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
     assert engine.load() == (True, 0)
-    assert len(plane.asked) == 3
+    assert len(plane.gpu_copy_requests) == 3
 
 
-def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     plane, engine, content = with_gpu_copies
     engine.load()
@@ -432,17 +421,17 @@ def test_an_extent_that_is_given_up_amid_a_load_is_closed_when_the_load_ended(
     other = engine.cache.load(engine.client.acquire(KEYS[:3]), OLD[:16])
     assert (load.gpu_copies, other.gpu_copies) == (3, 0)
     assert engine.opened() == 1
-    assert plane.asked[-1].closed == []
+    assert plane.gpu_copy_requests[-1].closed == []
     engine.machine.emulator.pace.resume()
     assert load.finish()
     wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
     assert engine.holds(content, OLD, NEW[:16] + NEW[16:32] + NEW[32:]) or engine.poisoned(OLD[:16])
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
-def test_extents_that_are_met_are_asked_for_together_and_only_once(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], exporter: Callable[..., Other]
+def test_found_extents_are_requested_together_and_once(
+    with_gpu_copies: GpuCopySetup, exporter: Callable[..., Other]
 ) -> None:
     plane, engine, _ = with_gpu_copies
     for number in (8, 9):
@@ -454,11 +443,11 @@ def test_extents_that_are_met_are_asked_for_together_and_only_once(
     del plane.extents[9]  # of another space: it is listed, and not granted
     assert engine.load() == (True, 2)
     assert engine.load() == (True, 2)
-    assert [sorted(each.extents) for each in plane.asked] == [[], [5, 8, 9]]
+    assert [sorted(each.extents) for each in plane.gpu_copy_requests] == [[], [5, 8, 9]]
 
 
 def test_an_answer_that_comes_late_counts_for_the_next_load(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, engine, content = with_gpu_copies
     monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.0)
@@ -468,7 +457,7 @@ def test_an_answer_that_comes_late_counts_for_the_next_load(
 
 
 def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_later(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -481,11 +470,11 @@ def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_lat
     later(monkeypatch)
     assert engine.load() == (True, 3)
     assert engine.holds(content, OLD, NEW)
-    assert len(plane.asked) == 2
+    assert len(plane.gpu_copy_requests) == 2
 
 
 def test_a_copy_from_a_gpu_copy_that_fails_fails_the_load_and_lets_its_lease_go(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     plane, engine, content = with_gpu_copies
     for operation in ("copy", "copying"):
@@ -506,7 +495,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("refusal", [Code.UNSUPPORTED, Code.NOT_ALLOWED, None])
-def test_a_data_plane_without_gpu_copies_is_asked_once(
+def test_a_data_plane_without_gpu_copies_gets_one_request(
     emulated: Machine,
     make_plane: MakePlane,
     make_engine: MakeEngine,
@@ -520,12 +509,12 @@ def test_a_data_plane_without_gpu_copies_is_asked_once(
         assert engine.load(NEW[:16], keys=1) == (True, 0)
         later(monkeypatch)
     assert engine.poisoned(NEW[:16])
-    assert len(plane.asked) == 1
+    assert len(plane.gpu_copy_requests) == 1
     assert engine.heard == ["attached"]
 
 
-def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+def test_a_refused_device_is_requested_again_later(
+    with_gpu_copies: GpuCopySetup,
     emulated: Machine,
     make_plane: MakePlane,
     make_engine: MakeEngine,
@@ -537,7 +526,7 @@ def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
     engine.fill(7)
     for _ in range(3):
         assert engine.load() == (True, 0)
-    wait_for(lambda: len(plane.asked) == 2, "it was asked")
+    wait_for(lambda: len(plane.gpu_copy_requests) == 2, "it was asked")
     plane.refusal = None
     later(monkeypatch)
     wait_for(lambda: engine.load() == (True, 3), "it asks again")
@@ -545,8 +534,8 @@ def test_a_device_that_is_refused_is_asked_for_again_after_a_while(
     assert first.heard == engine.heard == ["attached"]
 
 
-def test_what_was_closed_is_told_again_after_a_refusal(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+def test_closed_extents_are_reported_again_after_a_refusal(
+    with_gpu_copies: GpuCopySetup,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -560,29 +549,29 @@ def test_what_was_closed_is_told_again_after_a_refusal(
         engine.load()
         return "GPU copies are refused" in caplog.text
 
-    wait_for(refused, "it is told, and refused")
-    assert plane.asked[-1].closed == [5]
+    wait_for(refused, "it is reported, and refused")
+    assert plane.gpu_copy_requests[-1].closed == [5]
     plane.refusal = None
-    asked = len(plane.asked)
+    request_count = len(plane.gpu_copy_requests)
     later(monkeypatch)
     engine.load()
-    wait_for(lambda: len(plane.asked) > asked, "it is told again")
-    assert plane.asked[-1].closed == [5]
+    wait_for(lambda: len(plane.gpu_copy_requests) > request_count, "it is reported again")
+    assert plane.gpu_copy_requests[-1].closed == [5]
 
 
-def test_a_data_plane_that_is_lost_over_the_question_is_not_asked_again_at_once(
+def test_a_data_plane_lost_during_the_request_is_not_retried_at_once(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane = make_plane(change=lambda answer, fds: None)
     engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     engine.client._link._drop("a test")
-    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
+    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches again")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
-    assert len(plane.asked) == 1
+    assert len(plane.gpu_copy_requests) == 1
     later(monkeypatch)
     assert engine.load(NEW[:16], keys=1) == (True, 0)
-    wait_for(lambda: len(plane.asked) == 2, "it asks again")
+    wait_for(lambda: len(plane.gpu_copy_requests) == 2, "it asks again")
 
 
 def test_a_data_plane_that_is_silent_holds_nothing_up(
@@ -593,7 +582,7 @@ def test_a_data_plane_that_is_silent_holds_nothing_up(
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
     for _ in range(3):
         assert engine.load(NEW[:16], keys=1) == (True, 0)
-    assert len(plane.asked) == 1
+    assert len(plane.gpu_copy_requests) == 1
     # Other requests are answered beside it.
     assert engine.client.reserve([KEYS[3]], 4096).outcomes.tolist() == [Code.POOL_FULL]
     assert engine.heard == ["attached"]
@@ -642,8 +631,8 @@ def test_a_wrong_table_is_a_fault_and_a_miss(
     open_files = len(os.listdir("/proc/self/fd"))
     engine = make_engine(plane, emulated)
     plane.block(KEYS[0], 0, engine.cache.chunk_bytes)
-    wait_for(engine.has_reported_a_fault, "the fault is told")
-    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches anew")
+    wait_for(engine.has_reported_a_fault, "the fault is reported")
+    wait_for(lambda: engine.client.lookup(KEYS[:1]) and engine.client.connected, "it attaches again")
     assert engine.load(NEW[:16], keys=1) == (True, 0)
     assert engine.poisoned(NEW[:16])
     assert engine.heard.count("fault") == 1  # the rest of the cache goes on
@@ -667,9 +656,7 @@ GOOD = b"\1" * 64
         b"\x93no message",
     ],
 )
-def test_wrong_grants_are_a_fault_and_the_pool_is_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], grants: Any
-) -> None:
+def test_wrong_grants_are_a_fault_and_the_pool_is_read(with_gpu_copies: GpuCopySetup, grants: Any) -> None:
     plane, engine, _ = with_gpu_copies
     good = plane.extents[5]
 
@@ -685,15 +672,15 @@ def test_wrong_grants_are_a_fault_and_the_pool_is_read(
     plane.change = wrong
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
-    wait_for(engine.has_reported_a_fault, "the fault is told")
+    wait_for(engine.has_reported_a_fault, "the fault is reported")
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: engine.client.lookup(KEYS[:3]) and engine.client.connected, "it attaches anew")
+    wait_for(lambda: engine.client.lookup(KEYS[:3]) and engine.client.connected, "it attaches again")
     assert engine.load() == (True, 0)
 
 
 @pytest.mark.parametrize("offset", [1, 1 << 30, (1 << 43) + UNIT_BYTES])
 def test_a_gpu_copy_beyond_its_extent_is_a_fault_and_the_pool_is_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], offset: int
+    with_gpu_copies: GpuCopySetup, offset: int
 ) -> None:
     plane, engine, _ = with_gpu_copies
     size = plane.extents[5].nbytes - engine.cache.chunk_bytes
@@ -701,27 +688,25 @@ def test_a_gpu_copy_beyond_its_extent_is_a_fault_and_the_pool_is_read(
     assert engine.load() == (True, 0)
     assert engine.poisoned(NEW)
     # Another thread may have the client at that moment: then the next load tells.
-    wait_for(lambda: "fault" in engine.heard or not engine.load(), "the fault is told")
+    wait_for(lambda: "fault" in engine.heard or not engine.load(), "the fault is reported")
     wait_for(lambda: engine.opened() == 0, "it is closed")
 
 
-def test_places_in_extents_that_nobody_lists_are_left_to_the_pool(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_locations_in_unlisted_extents_are_read_from_the_pool(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     control = int(plane.index.hot[1, HOT_CONTROL])
     for extent in (6, 2**31, 2**32 - 1):
-        plane.table.show(1, control, place_of(extent, 0))
+        plane.table.show(1, control, location_of(extent, 0))
         assert engine.load() == (True, 2)
     assert engine.heard == ["attached"]
-    assert [each.extents for each in plane.asked] == [[], [5]]
+    assert [each.extents for each in plane.gpu_copy_requests] == [[], [5]]
 
 
 # ---- another data plane
 
 
-def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_after_the_loads(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], make_plane: MakePlane
+def test_another_data_plane_gets_a_new_request_and_extents_of_the_first_are_closed_after_the_loads(
+    with_gpu_copies: GpuCopySetup, make_plane: MakePlane
 ) -> None:
     _, engine, content = with_gpu_copies
     engine.load()
@@ -732,7 +717,7 @@ def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_a
     second = make_plane()
     engine.client._link._path = second.socket
     engine.client._link._drop("it is gone")
-    wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
+    wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches again")
     other = engine.cache.load(engine.client.acquire(KEYS), [])
     assert engine.opened() == 1
     engine.machine.emulator.pace.resume()
@@ -740,13 +725,11 @@ def test_another_data_plane_is_asked_anew_and_what_the_first_one_had_is_closed_a
     assert engine.holds(content, OLD, NEW)
     wait_for(lambda: engine.opened() == 0, "it is closed")
     assert other.finish()
-    wait_for(lambda: [each.table for each in second.asked] == [True], "the second one is asked")
-    assert second.asked[0].closed == []
+    wait_for(lambda: [each.table for each in second.gpu_copy_requests] == [True], "the second one is asked")
+    assert second.gpu_copy_requests[0].closed == []
 
 
-def test_while_the_connection_is_lost_the_pool_is_read(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_while_the_connection_is_lost_the_pool_is_read(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, _ = with_gpu_copies
     engine.load()
     engine.fill(3)
@@ -758,7 +741,7 @@ def test_while_the_connection_is_lost_the_pool_is_read(
 
 
 def test_the_emulated_device_copies_out_of_opened_memory_and_nowhere_beyond_it(
-    emulated: Machine, exporter: Callable[..., Other], with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes]
+    emulated: Machine, exporter: Callable[..., Other], with_gpu_copies: GpuCopySetup
 ) -> None:
     plane, engine, _ = with_gpu_copies
     grant = plane.extents[5]

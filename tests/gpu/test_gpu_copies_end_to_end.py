@@ -29,18 +29,18 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def make_plane(socket_dir: Path) -> Iterator[MakePlane]:
-    """Data planes with room for GPU copies, in one folder; their books are in order at the end."""
+    """Data planes with room for GPU copies, in one folder; their accounts are consistent at the end."""
     made: list[DrivenPlane] = []
 
     def new(machine: Machine, **settings: str) -> DrivenPlane:
-        wanted = {
+        expected = {
             "pool_bytes": "64MiB",
             "dataplane__segment_bytes": "16MiB",
             "dataplane__gpu_pool_bytes": "64MiB",
             "dataplane__pin_budget_ratio": "0.8",
             **settings,
         }
-        made.append(DrivenPlane(socket_dir, wanted).begin(machine))
+        made.append(DrivenPlane(socket_dir, expected).begin(machine))
         return made[-1]
 
     yield new
@@ -175,9 +175,9 @@ def test_two_engines_read_the_same_gpu_copies(
     one.store(KEYS, OLD)
     two = start(plane)
     stats = gpu_copies(plane, 3)
-    wanted = one.digest(OLD)
+    expected = one.digest(OLD)
     one.poison()
-    assert two.ask(do="load_gpu_copies", chunks=3, blocks=NEW) == {"digest": wanted}
+    assert two.ask(do="load_gpu_copies", chunks=3, blocks=NEW) == {"digest": expected}
     assert loads_from_gpu_copies(one, content)
     plane.wait_stats(lambda stats: pool_of(stats).readers == 2, "both read")
     assert pool_of(stats).copied_blocks == 3  # once for both
@@ -186,7 +186,7 @@ def test_two_engines_read_the_same_gpu_copies(
     assert loads_from_gpu_copies(one, content)
 
 
-def test_a_node_without_room_for_gpu_copies_says_so_once_and_serves_from_the_pool(
+def test_a_node_without_room_for_gpu_copies_reports_it_once_and_serves_from_the_pool(
     machine: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
     plane = make_plane(machine, dataplane__gpu_pool_bytes="0")
@@ -203,8 +203,8 @@ def test_a_node_without_room_for_gpu_copies_says_so_once_and_serves_from_the_poo
     assert len(stats.engines) == 1
 
 
-class TestTheEndOfSomebody:
-    def test_an_engine_killed_amid_a_load_holds_its_gpu_copies_until_it_is_gone(
+class TestEnds:
+    def test_an_engine_killed_during_a_load_holds_its_gpu_copies_until_it_is_gone(
         self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start
     ) -> None:
         plane = make_plane(emulated)
@@ -212,21 +212,21 @@ class TestTheEndOfSomebody:
         engine = make_engine(plane)
         content = engine.fill(1)
         engine.store(KEYS, OLD)
-        doomed = start(plane)
+        dying = start(plane)
         gpu_copies(plane, 3)
-        doomed.ask(do="load_gpu_copies", chunks=3, blocks=NEW)
-        assert doomed.ask(do="stop_amid_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
+        dying.ask(do="load_gpu_copies", chunks=3, blocks=NEW)
+        assert dying.ask(do="stop_during_load", chunks=3, blocks=NEW) == {"stopped": True, "gpu_copies": 3}
         pin(plane, generation=2)
         stats = gpu_copies(plane, 0)
         assert pool_of(stats).leaving_bytes  # its lease keeps them
         assert pool_of(stats).used_bytes
-        doomed.kill()
+        dying.kill()
         plane.wait_stats(lambda stats: not pool_of(stats).used_bytes, "the memory comes back with its death")
         pin(plane, *KEYS, generation=3)
         gpu_copies(plane, 3)
         assert loads_from_gpu_copies(engine, content)
 
-    def test_a_data_plane_killed_amid_a_load_does_not_fail_it_and_the_next_one_has_gpu_copies_of_its_own(
+    def test_a_load_survives_the_kill_of_the_data_plane_and_the_next_one_has_its_own_gpu_copies(
         self, emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
     ) -> None:
         first = make_plane(emulated)
@@ -254,7 +254,7 @@ class TestTheEndOfSomebody:
         assert engine.load(KEYS, NEW) == (True, 0)
         assert engine.poisoned(NEW)
         second = make_plane(emulated)
-        wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches anew")
+        wait_for(lambda: engine.client.lookup(KEYS) == 0 and engine.client.connected, "it attaches again")
         content = engine.fill(3)
         assert engine.store(KEYS, OLD) == 3
         wait_for(lambda: engine.opened() == 0, "the copies of the first one are closed")
@@ -288,7 +288,7 @@ class TestTheEndOfSomebody:
 
         wait_for(copies, "the memory is back")
         assert engine.holds(content, OLD, NEW)
-        wait_for(lambda: emulated.runtime.memory_used(emulated.device) < taken, "nobody maps it")
+        wait_for(lambda: emulated.runtime.memory_used(emulated.device) < taken, "no process maps it")
         pin(plane, *KEYS, generation=3)
         gpu_copies(plane, 3)
         assert loads_from_gpu_copies(engine, content)

@@ -1,4 +1,4 @@
-"""What a copy of an engine does not wait for while GPU copies are opened, closed, asked for and told of."""
+"""What a copy of an engine does not wait for while GPU copies are opened, closed, requested and reported."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from dataplane.protocol import engine as wire
 from dataplane.protocol.codec import encode
 from tests.dataplane.plane import wait_for
 from tests.gpu.gpu_copy_plane import GpuCopyPlane
-from tests.gpu.machines import Bytes
 from tests.gpu.test_gpu_copies import (
     KEYS,
     NEW,
     OLD,
-    Engine,
+    GpuCopySetup,
     exporter,
     later,
     make_engine,
@@ -36,17 +35,37 @@ WAIT_S = 60.0
 @contextmanager
 def beside(work: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """Run in a thread; what is given waits for its answer, and fails when there is none."""
-    said: list[Any] = []
-    thread = threading.Thread(target=lambda: said.append(work()), daemon=True)
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(work()), daemon=True)
     thread.start()
 
     def answer() -> Any:
         thread.join(WAIT_S)
         assert not thread.is_alive(), "it waits"
-        return said[0]
+        return answers[0]
 
     yield answer
     thread.join(WAIT_S)
+
+
+@pytest.fixture
+def slow_open(
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
+) -> tuple[threading.Event, threading.Event]:
+    """Opening an extent sets the first event, and waits for the second one."""
+    _, engine, _ = with_gpu_copies
+    opening, may_open = threading.Event(), threading.Event()
+    runtime = engine.machine.runtime
+    real = runtime.open
+
+    def slow(handle: Any) -> Any:
+        opening.set()
+        may_open.wait(2 * WAIT_S)
+        return real(handle)
+
+    monkeypatch.setattr(runtime, "open", slow)
+    monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.2)
+    return opening, may_open
 
 
 def give_up(plane: GpuCopyPlane) -> None:
@@ -56,7 +75,7 @@ def give_up(plane: GpuCopyPlane) -> None:
 
 
 def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
+    with_gpu_copies: GpuCopySetup,
 ) -> None:
     _, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
@@ -83,9 +102,7 @@ def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(
     assert engine.holds(content, OLD, NEW)
 
 
-def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     stream = engine.machine.runtime.stream(engine.machine.device)
@@ -97,31 +114,21 @@ def test_a_load_begins_while_an_extent_is_closed_behind_another_copy(
     with beside(lambda: engine.cache.load(lease, NEW[:16])) as begun:
         try:
             load = begun()
-            assert plane.asked[-1].closed == []
+            assert plane.gpu_copy_requests[-1].closed == []
         finally:
             engine.machine.emulator.pace.resume()
     assert load.finish()
     assert load.gpu_copies == 0
     stream.close()
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")
 
 
 def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+    with_gpu_copies: GpuCopySetup, slow_open: tuple[threading.Event, threading.Event]
 ) -> None:
     plane, engine, content = with_gpu_copies
-    opening, may_open = threading.Event(), threading.Event()
-    runtime = engine.machine.runtime
-    real = runtime.open
-
-    def slow(handle: Any) -> Any:
-        opening.set()
-        may_open.wait(2 * WAIT_S)
-        return real(handle)
-
-    monkeypatch.setattr(runtime, "open", slow)
-    monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.2)
+    opening, may_open = slow_open
 
     def begun() -> bool:
         assert engine.load() == (True, 0)
@@ -135,36 +142,24 @@ def test_a_load_does_not_wait_for_an_extent_that_takes_long_to_open(
     assert engine.poisoned(NEW)
     wait_for(lambda: engine.load() == (True, 3), "it is open")
     assert engine.holds(content, OLD, NEW)
-    assert [each.extents for each in plane.asked] == [[], [5]]
+    assert [each.extents for each in plane.gpu_copy_requests] == [[], [5]]
 
 
-def test_an_extent_that_goes_while_it_is_opened_is_closed_and_told_once(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+def test_an_extent_withdrawn_while_it_is_opened_is_closed_and_reported_once(
+    with_gpu_copies: GpuCopySetup, slow_open: tuple[threading.Event, threading.Event]
 ) -> None:
     plane, engine, _ = with_gpu_copies
-    opening, may_open = threading.Event(), threading.Event()
-    runtime = engine.machine.runtime
-    real = runtime.open
-
-    def slow(handle: Any) -> Any:
-        opening.set()
-        may_open.wait(2 * WAIT_S)
-        return real(handle)
-
-    monkeypatch.setattr(runtime, "open", slow)
-    monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.2)
+    opening, may_open = slow_open
     wait_for(lambda: engine.load()[0] and opening.is_set(), "it is being opened")
     give_up(plane)
     assert engine.load() == (True, 0)
-    assert [each.closed for each in plane.asked] == [[], []]
+    assert [each.closed for each in plane.gpu_copy_requests] == [[], []]
     may_open.set()
-    wait_for(lambda: [each.closed for each in plane.asked] == [[], [], [5]], "it is told")
+    wait_for(lambda: [each.closed for each in plane.gpu_copy_requests] == [[], [], [5]], "it is reported")
     assert engine.opened() == 0
 
 
-def test_a_client_that_says_goodbye_waits_for_what_is_being_closed(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_client_that_detaches_waits_for_closing_extents(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
     stream = engine.machine.runtime.stream(engine.machine.device)
@@ -182,9 +177,7 @@ def test_a_client_that_says_goodbye_waits_for_what_is_being_closed(
     stream.close()
 
 
-def test_a_client_that_is_closed_amid_a_load_says_no_goodbye(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes],
-) -> None:
+def test_a_client_closed_during_a_load_does_not_detach(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     engine.fill(3)
@@ -200,32 +193,34 @@ def test_a_client_that_is_closed_amid_a_load_says_no_goodbye(
     assert not any(isinstance(each, wire.Detach) for each in plane.requests)
 
 
-def test_a_question_without_an_answer_is_asked_again_and_its_late_answer_is_no_fault(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+def test_an_unanswered_request_is_repeated_and_its_late_answer_is_accepted(
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, content = with_gpu_copies
     change, plane.change = plane.change, lambda answer, fds: None
     monkeypatch.setattr("dataplane.client.gpu_copies.EXTENT_TIMEOUT_S", 0.0)
     for _ in range(3):
         assert engine.load() == (True, 0)
-    wait_for(lambda: len(plane.asked) == 2, "it is asked")
+    wait_for(lambda: len(plane.gpu_copy_requests) == 2, "it is asked")
     plane.change = change
     later(monkeypatch)
     wait_for(lambda: engine.load() == (True, 3), "it is asked again")
-    assert [each.extents for each in plane.asked] == [[], [5], [5]]
-    late = wire.GpuCopiesMapped(plane.asked[1].id, [plane.extents[5]])
+    assert [each.extents for each in plane.gpu_copy_requests] == [[], [5], [5]]
+    late = wire.GpuCopiesMapped(plane.gpu_copy_requests[1].id, [plane.extents[5]])
     socket.send_fds(plane._open[-1], [encode(late)], [])
     engine.hear()
     assert engine.load() == (True, 3)
     assert engine.holds(content, OLD, NEW)
     assert engine.heard == ["attached"]
     give_up(plane)
-    wait_for(lambda: engine.load() == (True, 0) and plane.asked[-1].closed == [5], "it is told")
+    wait_for(
+        lambda: engine.load() == (True, 0) and plane.gpu_copy_requests[-1].closed == [5], "it is reported"
+    )
     assert engine.opened() == 0
 
 
-def test_a_load_that_cannot_begin_gives_back_what_it_found(
-    with_gpu_copies: tuple[GpuCopyPlane, Engine, Bytes], monkeypatch: pytest.MonkeyPatch
+def test_a_load_that_cannot_begin_releases_its_leases(
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane, engine, _ = with_gpu_copies
     assert engine.load() == (True, 3)
@@ -240,4 +235,4 @@ def test_a_load_that_cannot_begin_gives_back_what_it_found(
     give_up(plane)
     assert engine.load() == (True, 0)
     wait_for(lambda: engine.opened() == 0, "it is closed")
-    wait_for(lambda: plane.asked[-1].closed == [5], "it is told")
+    wait_for(lambda: plane.gpu_copy_requests[-1].closed == [5], "it is reported")

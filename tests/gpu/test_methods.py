@@ -62,12 +62,12 @@ class Bench:
         self.memory[:] = 0
         self.lane.copy(Runs(runs.device + self.device, runs.chunk, runs.sizes), self.host, to_device=False)
         self.lane.synchronize()
-        wanted = np.zeros_like(self.memory)
+        expected = np.zeros_like(self.memory)
         for device, chunk, size in zip(
             *(each.tolist() for each in (runs.device, runs.chunk, runs.sizes)), strict=True
         ):
-            wanted[chunk : chunk + size] = self.content[device : device + size]
-        return np.array_equal(self.memory, wanted)
+            expected[chunk : chunk + size] = self.content[device : device + size]
+        return np.array_equal(self.memory, expected)
 
     def close(self) -> None:
         self.lane.close()
@@ -121,7 +121,7 @@ def test_a_faster_batch_is_used(slow: Bench) -> None:
     ],
     ids=["device", "chunk", "size", "small"],
 )
-def test_what_the_kernel_cannot_copy_goes_as_a_batch(fast: Bench, odd: Runs) -> None:
+def test_pieces_that_the_kernel_cannot_copy_are_copied_as_a_batch(fast: Bench, odd: Runs) -> None:
     assert fast.copied(odd)
     assert fast.kernel.copied == []
 

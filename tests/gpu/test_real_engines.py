@@ -53,9 +53,7 @@ def test_lmcache_s_workers_get_their_own_bytes_back(plane: Plane, mode: str) -> 
 @pytest.mark.gpu
 @needs("vllm")
 @pytest.mark.timeout(600)
-def test_an_engine_loads_what_another_computed_and_makes_the_same_tokens(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_an_engine_loads_blocks_of_another_and_makes_the_same_tokens(plane: Plane, tmp_path: Path) -> None:
     model = write_model(tmp_path)
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     engines = [
@@ -75,11 +73,11 @@ def test_an_engine_loads_what_another_computed_and_makes_the_same_tokens(
         bare, first, second = (engine.ready() for engine in engines)
         for seed in range(3):
             tokens = prompt(1000, seed)
-            wanted = bare.generate(tokens)["tokens"]
+            expected = bare.generate(tokens)["tokens"]
             one = first.generate(tokens, "acme")
             first.forget()  # after its saves have ended
             other = second.generate(tokens, "acme")
-            assert [each["tokens"] for each in (one, other)] == [wanted, wanted]
+            assert [each["tokens"] for each in (one, other)] == [expected, expected]
             assert (one["cached"], other["cached"]) == (0, 1000 // CHUNK * CHUNK)
             assert second.generate(tokens, "rival")["cached"] == 0
     finally:

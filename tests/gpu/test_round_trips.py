@@ -54,9 +54,9 @@ def test_a_chunk_comes_back_into_other_blocks(
         lane.synchronize()
         after = machine.download(device, kind.nbytes)
         for number in range(len(kind.offsets)):
-            wanted = kind.layer(content, number).copy()
-            wanted[NEW[low:high]] = wanted[OLD[low:high]]
-            assert np.array_equal(kind.layer(after, number), wanted)
+            expected = kind.layer(content, number).copy()
+            expected[NEW[low:high]] = expected[OLD[low:high]]
+            assert np.array_equal(kind.layer(after, number), expected)
     machine.runtime.free(device)
 
 

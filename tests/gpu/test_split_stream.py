@@ -23,7 +23,7 @@ def split(machine: Machine) -> Iterator[SplitStream]:
     made.close()
 
 
-def places(base: int, count: int = PAGES) -> np.ndarray:
+def addresses(base: int, count: int = PAGES) -> np.ndarray:
     return base + np.arange(count, dtype=np.int64) * PAGE
 
 
@@ -40,12 +40,12 @@ def batch(emulated: Machine) -> Iterator[Batch]:
     """Copies from host memory to the device, enough to be shared."""
     device = emulated.runtime.allocate(emulated.device, PAGES * PAGE)
     host, _ = emulated.host(PAGES * PAGE)
-    yield places(device), places(host), np.full(PAGES, PAGE, np.int64)
+    yield addresses(device), addresses(host), np.full(PAGES, PAGE, np.int64)
     emulated.runtime.free(device)
 
 
 @pytest.mark.parametrize("count", [1, MIN_COPIES - 1, PAGES])
-def test_a_batch_lies_between_the_work_before_it_and_after_it(
+def test_a_batch_runs_between_the_work_before_it_and_after_it(
     machine: Machine, split: SplitStream, count: int
 ) -> None:
     """Each page goes up, to another place, down again, and is overwritten at once, without a wait in between."""
@@ -56,12 +56,12 @@ def test_a_batch_lies_between_the_work_before_it_and_after_it(
     source[:] = content
     order = np.random.default_rng(0).permutation(count)
     sizes = np.full(count, PAGE, np.int64)
-    low, high = places(device, count), places(device + count * PAGE, count)
+    low, high = addresses(device, count), addresses(device + count * PAGE, count)
     for _ in range(3):
         target[:] = 0
-        split.copy_batch(low, places(one, count), sizes)
+        split.copy_batch(low, addresses(one, count), sizes)
         split.copy_batch(high[order], low, sizes)
-        split.copy_batch(places(two, count)[order], high[order], sizes)
+        split.copy_batch(addresses(two, count)[order], high[order], sizes)
         split.main.clear(device, 2 * count * PAGE)
         split.synchronize()
         assert np.array_equal(target.reshape(count, PAGE)[order], content.reshape(count, PAGE))
@@ -70,7 +70,7 @@ def test_a_batch_lies_between_the_work_before_it_and_after_it(
 
 
 @pytest.mark.parametrize("stream", range(STREAMS))
-def test_what_fails_on_any_stream_is_told_once_all_have_ended(
+def test_a_failure_on_any_stream_is_raised_once_all_have_ended(
     emulated: Machine, batch: Batch, shared: SplitStream, stream: int
 ) -> None:
     shared.copy_batch(*batch)
@@ -87,7 +87,7 @@ def test_what_fails_on_any_stream_is_told_once_all_have_ended(
     shared.synchronize()
 
 
-def test_work_after_a_failed_batch_waits_for_what_the_batch_began(
+def test_work_after_a_failed_batch_waits_for_its_started_copies(
     emulated: Machine, batch: Batch, shared: SplitStream
 ) -> None:
     shared.copy_batch(*batch)

@@ -39,17 +39,17 @@ def read(client: Client, rng: random.Random, report: Report) -> None:
     """Hold a chain, check every byte, wait, check every byte again: nothing may change under a lease."""
     keys, nbytes = chain(pick(rng))
     with client.acquire(keys) as lease:
-        held = len(lease)
-        if not held:
+        hits = len(lease)
+        if not hits:
             return
-        arrays = [lease.array(at) for at in range(held)]
+        arrays = [lease.array(at) for at in range(hits)]
         for again in range(2):
             for at, array in enumerate(arrays):
                 if len(array) != nbytes or not (array == expected(keys[at], nbytes)).all():
                     report.wrong(f"read {again}", keys[at])
             if again == 0:
                 time.sleep(rng.random() * 0.01)
-        report.counts["blocks"] += held
+        report.counts["blocks"] += hits
 
 
 def write(client: Client, rng: random.Random, report: Report) -> None:

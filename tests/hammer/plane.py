@@ -1,7 +1,7 @@
 """A data plane for the hammer: `python -m tests.hammer.plane [--no-scan]`.
 
 `--no-scan` is the negative control: eviction does not ask who reads. At its end the process prints what contradicts
-itself in its books.
+itself in its accounts.
 """
 
 from __future__ import annotations

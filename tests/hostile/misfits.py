@@ -26,10 +26,10 @@ PAGE = 4096
 READ_ONLY = SpaceRequest(make.space(), writes=False)
 
 
-def world_of(client: Client) -> Attachment:
-    world = client._link.world
-    assert world is not None
-    return world
+def attachment_of(client: Client) -> Attachment:
+    attachment = client._link.attachment
+    assert attachment is not None
+    return attachment
 
 
 def ready() -> None:
@@ -40,11 +40,11 @@ def ready() -> None:
 def _scribble(path: str, harm: Callable[[Attachment, np.random.Generator], None], seed: int) -> None:
     rng = np.random.default_rng(seed)
     client = attach(path, [READ_ONLY], group=f"scribbler-{seed}", timeout_s=30)
-    world = world_of(client)
-    harm(world, rng)
+    attachment = attachment_of(client)
+    harm(attachment, rng)
     ready()
     while True:
-        harm(world, rng)
+        harm(attachment, rng)
         client.lookup(chain(0))
         time.sleep(0.001)
 
@@ -52,13 +52,13 @@ def _scribble(path: str, harm: Callable[[Attachment, np.random.Generator], None]
 def scribble_ring(path: str, seed: int) -> None:
     """Random heads, tails and entries, some of them nearly right."""
 
-    def harm(world: Attachment, rng: np.random.Generator) -> None:
-        ring = world.area.ring
+    def harm(attachment: Attachment, rng: np.random.Generator) -> None:
+        ring = attachment.area.ring
         at = rng.integers(0, len(ring), 64)
         ring[at] = rng.integers(0, 2**64 - 1, (64, 2), np.uint64)
         ring[at[:32], 0] = np.uint64(1 << 56) | at[:32].astype(np.uint64)
-        ring[at[:32], 1] = world.index.control[at[:32] % world.index.max_blocks]
-        header = world.area.header
+        ring[at[:32], 1] = attachment.index.control[at[:32] % attachment.index.max_blocks]
+        header = attachment.area.header
         step = int(rng.integers(0, 3))
         if step == 0:
             header[A_RING_HEAD] = rng.integers(0, 2**64 - 1, dtype=np.uint64)
@@ -73,18 +73,18 @@ def scribble_ring(path: str, seed: int) -> None:
 def scribble_header(path: str, seed: int) -> None:
     """The whole header of its area, and all of its ring."""
 
-    def harm(world: Attachment, rng: np.random.Generator) -> None:
-        world.area.header[:] = rng.integers(0, 2**64 - 1, len(world.area.header), np.uint64)
-        world.area.ring[:] = rng.integers(0, 2**64 - 1, world.area.ring.shape, np.uint64)
+    def harm(attachment: Attachment, rng: np.random.Generator) -> None:
+        attachment.area.header[:] = rng.integers(0, 2**64 - 1, len(attachment.area.header), np.uint64)
+        attachment.area.ring[:] = rng.integers(0, 2**64 - 1, attachment.area.ring.shape, np.uint64)
 
     _scribble(path, harm, seed)
 
 
 def scribble_counters(path: str, seed: int) -> None:
-    """Counters of a quarter of all blocks up, anew all the time."""
+    """Counters of a quarter of all blocks up, again and again."""
 
-    def harm(world: Attachment, rng: np.random.Generator) -> None:
-        counters = world.area.counters
+    def harm(attachment: Attachment, rng: np.random.Generator) -> None:
+        counters = attachment.area.counters
         counters[:] = 0
         at = rng.integers(0, len(counters), len(counters) // 4)
         counters[at] = rng.integers(1, 2**32 - 1, len(at), np.uint32)
@@ -95,8 +95,8 @@ def scribble_counters(path: str, seed: int) -> None:
 def hold_everything(path: str, seed: int) -> None:
     """Raise every counter, for ever."""
 
-    def harm(world: Attachment, rng: np.random.Generator) -> None:
-        world.area.counters[:] = 1
+    def harm(attachment: Attachment, rng: np.random.Generator) -> None:
+        attachment.area.counters[:] = 1
 
     _scribble(path, harm, seed)
 
@@ -107,10 +107,10 @@ def lie(path: str, seed: int) -> None:
     client = attach(path, [READ_ONLY], group=f"liar-{seed}", timeout_s=30)
     ready()
     while True:
-        index = world_of(client).index
+        index = attachment_of(client).index
         at = rng.integers(0, index.max_blocks, 512).astype(np.uint32)
         message = at.tobytes(), index.control[at].tobytes()
-        client._link.ask(lambda number, said=message: Report(number, *said), lambda answer: None)  # type: ignore[misc]
+        client._link.ask(lambda number, report=message: Report(number, *report), lambda answer: None)  # type: ignore[misc]
 
 
 def be_deaf(path: str, seed: int) -> None:

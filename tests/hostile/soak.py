@@ -33,7 +33,7 @@ GROWTH_BYTES = 96 << 20
 DRIFT_BYTES_PER_HOUR = 32 << 20
 """The trace takes 24 MB in the first hour: its rings are allocated at the start, and their pages at the first use."""
 GROWTH_FDS = 16
-"""Once nobody is attached any more: the eight segments of the pool, two descriptors each."""
+"""Once no engine is attached: the eight segments of the pool, two descriptors each."""
 GONE_S = 60.0
 """A process may be attached 512 times over, with descriptors each time that are kept until it is proven gone."""
 
@@ -160,7 +160,7 @@ class Soak:
         return self.plane.wait_stats(lambda stats: not stats.engines, "everybody is gone", GONE_S)
 
     def wait_for_descriptors(self) -> int:
-        """Until the data plane, with nobody attached, has about the descriptors it began with; how many more."""
+        """Until the data plane, without engines, has about the descriptors it began with; how many more."""
         most = self.fds_before + GROWTH_FDS
         what = f"at most {most} descriptors are open, as before anybody attached"
         wait_for(lambda: self.plane.open_fds() <= most, what, GONE_S)

@@ -148,7 +148,7 @@ def fuzzed(shared_plane: Plane) -> Iterator[tuple[Plane, Manager]]:
 
 @SETTINGS
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
-def test_every_control_message_is_answered_and_the_books_stay_right(
+def test_every_control_message_is_answered_and_accounts_stay_consistent(
     fuzzed: tuple[Plane, Manager], messages: list[bytes]
 ) -> None:
     plane, manager = fuzzed
@@ -158,4 +158,4 @@ def test_every_control_message_is_answered_and_the_books_stay_right(
             manager.receive()
         else:  # the one that has no answer: bodies of which more are to come
             assert msgspec.msgpack.decode(message)["op"] == "bodies"
-    plane.describe()  # audits the books
+    plane.describe()  # audits the accounts

@@ -25,7 +25,7 @@ BLOCKS = 16
 
 CLAIM = """
 client = attach(sys.argv[1], [SpaceRequest(make.space(sys.argv[2]), writes=False)], group="claimant", timeout_s=30)
-client._link.world.area.counters[:] = 1
+client._link.attachment.area.counters[:] = 1
 if sys.argv[3] == "lost":
     client._link._socket.close()
 tell("claimed")
@@ -124,7 +124,7 @@ def test_a_client_of_the_same_space_is_expelled_and_its_blocks_go(plane: Plane, 
         plane.wait_stats(lambda stats: len(stats.engines) == 1, "its end is noticed")
 
 
-def test_a_connected_one_is_cut_off_and_killed_when_that_is_asked_for(plane: Plane, full: Client) -> None:
+def test_a_connected_engine_is_cut_off_and_killed_on_request(plane: Plane, full: Client) -> None:
     with claimant(plane, make.MODEL, lost=False) as process:
         assert store(full, "new") is Code.POOL_FULL
         done = expel(plane, process, kill=True)
@@ -135,7 +135,7 @@ def test_a_connected_one_is_cut_off_and_killed_when_that_is_asked_for(plane: Pla
         assert store(full, "new") is None
 
 
-def test_what_an_expelled_process_was_writing_stays_quarantined_until_it_is_killed(plane: Plane) -> None:
+def test_reservations_of_an_expelled_process_stay_quarantined_until_it_is_killed(plane: Plane) -> None:
     with engine_process(WRITE, plane.socket) as process:
         assert line(process) == "writing"
         done = expel(plane, process)
@@ -146,7 +146,7 @@ def test_what_an_expelled_process_was_writing_stays_quarantined_until_it_is_kill
         plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back")
 
 
-def test_an_honest_client_stops_reading_at_once_and_goes_on_when_it_is_readmitted(
+def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmitted(
     plane: Plane, full: Client
 ) -> None:
     chain = [make.key(0)]
@@ -160,7 +160,8 @@ def test_an_honest_client_stops_reading_at_once_and_goes_on_when_it_is_readmitte
         full._link.tell = events.append
         assert len(full.acquire(chain)) == 0, "the memory is there, and nothing of it is held"
         wait_for(
-            lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events), "it is told"
+            lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events),
+            "it is reported",
         )
         assert {each.fields["code"] for each in events if each.name == "refused"} == {Code.EXPELLED}
         assert isinstance(manager.ask(Expel("n", stats.engines[0].client, on=False)), Expelled)

@@ -1,4 +1,4 @@
-"""Input that is legal and absurd: each has an outcome that is defined, told, and ends.
+"""Input that is legal and absurd: each has an outcome that is defined, reported, and ends.
 
 At the size that the names say in a full run (`make full`); otherwise at an eighth of it.
 """
@@ -95,7 +95,7 @@ def test_a_pool_full_of_pins_and_leases_refuses_and_opens_again() -> None:
     assert bench.faults() == []
 
 
-def test_reservations_that_are_held_for_ever_are_bounded_shown_and_end_with_their_process() -> None:
+def test_reservations_that_never_end_are_bounded_and_end_with_their_process() -> None:
     bench = Bench(make.MIB, ttl_s=5.0, max_blocks=1024)
     holder, other = bench.attach(pid=7), bench.attach(pid=8)
     outcomes = []
@@ -115,7 +115,7 @@ def test_reservations_that_are_held_for_ever_are_bounded_shown_and_end_with_thei
     assert bench.faults() == []
 
 
-def test_pins_of_models_and_spaces_that_nobody_attached_wait_for_them() -> None:
+def test_pins_of_unattached_models_and_spaces_wait_for_them() -> None:
     bench = Bench(8 * make.MIB)
     engine = bench.attach()
     chain = make.keys(4)
@@ -140,15 +140,15 @@ def test_floors_beyond_the_capacity_are_scaled_and_everybody_can_store() -> None
     assert min(floors) > 0
     assert [bench.tenant(name).floor_bytes for name in ("a", "b")] == [make.MIB, make.MIB], "as it was asked"
     for turn in range(3):
-        for name in ("a", "b", "c", "d", "stranger"):
+        for name in ("a", "b", "c", "d", "foreign"):
             done = engine.store(make.keys(64, (turn, name)), PAGE, tenant=name)
-            if name == "stranger":
+            if name == "foreign":
                 assert done.refused <= {Code.POOL_FULL}
             else:
                 assert done.written == 64, (turn, name, done.outcomes)
     assert bench.faults() == []
     assert bench.apply(make.shares(generation=2)) == []
-    assert engine.store(make.keys(256, "all"), PAGE, tenant="stranger").written == 256
+    assert engine.store(make.keys(256, "all"), PAGE, tenant="foreign").written == 256
 
 
 def test_a_key_twice_in_one_request_is_refused_and_a_chain_of_one_block_often_stored_is_one_block() -> None:
@@ -164,7 +164,7 @@ def test_a_key_twice_in_one_request_is_refused_and_a_chain_of_one_block_often_st
     assert len(pack_keys([key])) == 1
 
 
-def test_what_a_ring_lost_stays_counted_when_its_engine_is_gone() -> None:
+def test_lost_ring_entries_stay_counted_without_their_engine() -> None:
     bench = Bench(make.MIB)
     for _ in range(3):
         engine = bench.attach()

@@ -17,15 +17,15 @@ from tests.hammer.test_hammer import hammer, seconds
 from tests.hostile.content import chain, read, store
 
 
-def world_of(client: Client) -> Attachment:
-    world = client._link.world
-    assert world is not None
-    return world
+def attachment_of(client: Client) -> Attachment:
+    attachment = client._link.attachment
+    assert attachment is not None
+    return attachment
 
 
 def counted(client: Client) -> int:
     """The sum of a client's lease counters."""
-    return int(world_of(client).area.counters.sum())
+    return int(attachment_of(client).area.counters.sum())
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_hammer_finds_no_wrong_byte(socket_dir: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("LARDER_DATAPLANE__MEMBARRIER", "false")
     with hammer(socket_dir) as beaten:
         with attach(beaten.socket, [Space(model=MODEL)], timeout_s=30) as client:
-            assert not world_of(client).membarrier
+            assert not attachment_of(client).membarrier
         beaten.run(seconds() / 2, lambda: beaten.has_met_readers(blocks=500))
         assert min(beaten.totals()[name] for name in ("blocks", "stored")) > 500
         assert beaten.wrong() == []
@@ -54,7 +54,7 @@ def test_the_hammer_finds_no_wrong_byte(socket_dir: Path, monkeypatch: pytest.Mo
         assert int(str(result["put_back"])) > 0, "eviction met readers"
 
 
-def test_a_lease_holds_its_blocks_until_it_is_let_go(slow_plane: Plane) -> None:
+def test_a_lease_holds_its_blocks_until_it_is_released(slow_plane: Plane) -> None:
     with connect(slow_plane) as client:
         assert store(client, 7) == 8
         lease = client.acquire(chain(7))
@@ -72,13 +72,13 @@ def test_a_lease_holds_its_blocks_until_it_is_let_go(slow_plane: Plane) -> None:
         assert client.lookup(chain(7)) == 0
 
 
-def test_a_lease_whose_answer_comes_too_late_is_given_back_and_no_counter_is_lost(slow_plane: Plane) -> None:
+def test_a_lease_with_a_late_answer_is_released_and_no_counter_is_lost(slow_plane: Plane) -> None:
     with attach(slow_plane.socket, [make.space()], timeout_s=2.0, on_event=lambda event: None) as client:
         assert store(client, 7) == 8
-        held = client.acquire(chain(7))
+        lease = client.acquire(chain(7))
         with slow_plane.frozen():
             assert len(client.acquire(chain(7))) == 0, "no answer in time is a miss"
-            held.release()
+            lease.release()
             assert counted(client) == 8, "the data plane may be counting: wait for it"
             assert len(client.acquire(chain(7))) == 0
         wait_for(lambda: client.lookup(chain(7)) == 8 and counted(client) == 0, "the late answer is settled")
@@ -86,15 +86,15 @@ def test_a_lease_whose_answer_comes_too_late_is_given_back_and_no_counter_is_los
         assert counted(client) == 0
 
 
-def test_counters_are_let_go_when_the_data_plane_dies_with_a_question_open(slow_plane: Plane) -> None:
+def test_counters_are_released_when_the_data_plane_dies_with_a_pending_request(slow_plane: Plane) -> None:
     with attach(slow_plane.socket, [make.space()], timeout_s=2.0, on_event=lambda event: None) as client:
         assert store(client, 7) == 8
-        held = client.acquire(chain(7))
-        world = world_of(client)
+        lease = client.acquire(chain(7))
+        attachment = attachment_of(client)
         with slow_plane.frozen():
             assert len(client.acquire(chain(7))) == 0
-            held.release()
+            lease.release()
             slow_plane.kill()
         wait_for(lambda: client.lookup(chain(7)) >= 0 and not client.connected, "the end is noticed")
-        assert int(world.area.counters.sum()) == 0
-        assert world.idle
+        assert int(attachment.area.counters.sum()) == 0
+        assert attachment.idle

@@ -1,4 +1,4 @@
-"""Whatever one engine does, the others go on, and the node's books stay right. What it holds is shown."""
+"""Whatever one engine does, the others go on, and the node's accounts stay consistent. What it holds is shown."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, 
         stored, seen = work(plane, TURNS)
         assert stored > TURNS // 2
         assert seen > TURNS
-        plane.describe()  # audits the books
+        plane.describe()  # audits the accounts
     stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
     assert (stats.pool.quarantined_bytes, stats.pool.reserved_bytes) == (0, 0)
     assert stats.totals.corrupt_blocks == 0
@@ -102,7 +102,7 @@ def test_others_work_on_beside_a_misfit_and_nothing_of_it_is_left(plane: Plane, 
     assert "Traceback" not in plane.log()
 
 
-def test_who_holds_everything_is_shown_and_others_are_told_why_they_are_refused(plane: Plane) -> None:
+def test_an_engine_that_leases_everything_is_shown_and_others_get_the_reason(plane: Plane) -> None:
     with connect(plane, group="honest") as client:
         for number in range(16):
             with client.reserve([make.key(("old", number))], make.MIB) as reservation:
@@ -119,7 +119,7 @@ def test_who_holds_everything_is_shown_and_others_are_told_why_they_are_refused(
             assert reservation.refused == {}
 
 
-def test_a_hung_writer_is_quarantined_shown_and_harms_nobody_when_it_wakes_up(
+def test_a_hung_writer_is_quarantined_and_harmless_when_it_continues(
     make_plane: Callable[..., Plane],
 ) -> None:
     plane = make_plane(dataplane__reservation_ttl_s="0.3").start()
@@ -132,14 +132,14 @@ def test_a_hung_writer_is_quarantined_shown_and_harms_nobody_when_it_wakes_up(
         stored, _ = work(plane)
         assert stored > 0
         hanger.send_signal(signal.SIGCONT)
-        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 0, "it woke up and let go")
+        plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 0, "it continued and released")
         assert hanger.poll() is None
         stored, seen = work(plane)
         assert seen > 0
         plane.describe()
 
 
-def test_bytes_of_a_lost_engine_say_whom_they_wait_for(plane: Plane) -> None:
+def test_bytes_of_a_lost_engine_name_the_process_they_wait_for(plane: Plane) -> None:
     code = """
 client = attach(sys.argv[1], [make.space()], group="tp", timeout_s=30)
 if sys.argv[2] == "scheduler":
@@ -173,7 +173,7 @@ time.sleep(60)
         assert stats.pool.used_bytes == 0
 
 
-def test_views_that_are_never_let_go_are_shown_and_end_with_their_process(plane: Plane) -> None:
+def test_views_that_are_never_released_are_shown_and_end_with_their_process(plane: Plane) -> None:
     code = """
 client = attach(sys.argv[1], [make.space()], group="hoarder", timeout_s=30)
 kept = []
@@ -199,19 +199,19 @@ time.sleep(60)
             assert reservation.refused == {}
 
 
-def test_a_thousand_goodbyes_cost_nothing(plane: Plane) -> None:
+def test_a_thousand_detaches_cost_nothing(plane: Plane) -> None:
     with connect(plane) as client:
         client.lookup(chain(0))
     before = plane.open_fds()
     for _ in range(1000):
         with connect(plane) as client:
             assert client.connected
-    stats = plane.wait_stats(lambda stats: not stats.engines, "all said goodbye")
+    stats = plane.wait_stats(lambda stats: not stats.engines, "all detached")
     assert stats.pool.used_bytes == 0
     wait_for(lambda: plane.open_fds() <= before + 2, "their descriptors are closed")
 
 
-def test_a_process_that_attaches_a_thousand_times_without_goodbye_is_refused_alone(plane: Plane) -> None:
+def test_a_process_that_attaches_a_thousand_times_without_detaching_is_refused_alone(plane: Plane) -> None:
     code = """
 import socket
 from dataplane.protocol.codec import decode, decoder, encode
@@ -243,7 +243,7 @@ time.sleep(60)
     wait_for(lambda: plane.open_fds() <= before + 16, "their descriptors are closed")
 
 
-def test_who_never_drains_its_socket_loses_its_connection(plane: Plane) -> None:
+def test_a_client_that_never_drains_its_socket_loses_its_connection(plane: Plane) -> None:
     with RawEngine(plane.socket) as deaf:
         deaf.attach(group="deaf")
         ask = encode(Map(1, []))

@@ -22,38 +22,38 @@ from tests.dataplane.plane import Plane, wait_for
 @contextmanager
 def memory_fd(plane: Plane, kind: str, number: int = 0) -> Iterator[int]:
     """A read-write descriptor of one of the data plane's memory files. Its holder gets them a moment later."""
-    held: dict[tuple[str, int], int] = {}
+    files: dict[tuple[str, int], int] = {}
 
     def found() -> bool:
-        holder.close_all(list(held.values()))
-        held.clear()
-        held.update({(kind, number): fd for kind, number, fd in requests.peek(plane.folder)})
-        return (kind, number) in held
+        holder.close_all(list(files.values()))
+        files.clear()
+        files.update({(kind, number): fd for kind, number, fd in requests.peek(plane.folder)})
+        return (kind, number) in files
 
     wait_for(found, f"the holder has {kind} {number}")
     try:
-        yield held[kind, number]
+        yield files[kind, number]
     finally:
-        holder.close_all(list(held.values()))
+        holder.close_all(list(files.values()))
 
 
 def row_of(client: Client, key: bytes, space: int = 0) -> tuple[int, int, int, int]:
     """(descriptor, control word, segment, offset) of a block."""
-    world = client._link.world
-    assert world is not None
-    numbers, control = world.index.find(pack_keys([key]), world.spaces[space])
+    attachment = client._link.attachment
+    assert attachment is not None
+    numbers, control = attachment.index.find(pack_keys([key]), attachment.spaces[space])
     number = int(numbers[0])
     assert number >= 0, "the block is there"
-    row = world.index.hot[number]
+    row = attachment.index.hot[number]
     assert int(control[0]) == int(row[HOT_CONTROL])
     return number, int(control[0]), int(row[HOT_SPACE_SEGMENT]) >> 32, int(row[HOT_OFFSET])
 
 
 def checksum_in_index(client: Client, key: bytes) -> bytes:
     """What the index says of a block's bytes."""
-    world = client._link.world
-    assert world is not None
-    words = world.index.cold[row_of(client, key)[0], COLD_CHECKSUM : COLD_CHECKSUM + 2]
+    attachment = client._link.attachment
+    assert attachment is not None
+    words = attachment.index.cold[row_of(client, key)[0], COLD_CHECKSUM : COLD_CHECKSUM + 2]
     return words.tobytes()
 
 

@@ -15,8 +15,8 @@ PAGE = 4096
 
 
 def adopted_at(client: Client) -> int:
-    world = client._link.world
-    return 0 if world is None else world.index.cells[H_ADOPTED_NS]
+    attachment = client._link.attachment
+    return 0 if attachment is None else attachment.index.cells[H_ADOPTED_NS]
 
 
 def crash(plane: Supervised, client: Client) -> None:
@@ -29,7 +29,7 @@ def crash(plane: Supervised, client: Client) -> None:
     )
 
 
-def test_what_a_crash_damaged_is_a_miss_and_the_rest_is_served(socket_dir: Path) -> None:
+def test_damaged_blocks_are_misses_after_a_crash_and_others_are_served(socket_dir: Path) -> None:
     chain = make.keys(6)
     with supervised(socket_dir) as plane, attach(plane.socket, [make.space()], timeout_s=30) as client:
         with client.reserve(chain, PAGE) as reservation:

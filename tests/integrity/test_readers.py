@@ -47,7 +47,7 @@ def test_a_corrupt_block_is_a_miss_an_event_and_a_counter_and_its_neighbours_sta
         for at in (6, 7):
             with reader.acquire(chain[at : at + 1]) as lease:
                 assert bytes(lease.view(0)) == contents(chain, PAGE)[at]
-        assert store(writer, chain) == 1, "it can be stored anew"
+        assert store(writer, chain) == 1, "it can be stored again"
         with reader.acquire(chain) as lease:
             assert len(lease) == 8
             assert bytes(lease.view(5)) == contents(chain, PAGE)[5]
@@ -55,7 +55,7 @@ def test_a_corrupt_block_is_a_miss_an_event_and_a_counter_and_its_neighbours_sta
 
 
 def test_sampling_looks_at_one_block_of_64(plane: Plane) -> None:
-    held = []
+    leases = []
     with connect(plane) as writer, connect(plane, verify="sample") as reader:
         for number in range(8):
             chain = make.keys(127, number)
@@ -63,9 +63,9 @@ def test_sampling_looks_at_one_block_of_64(plane: Plane) -> None:
             for key in chain:
                 flip(plane, reader, key)
             with reader.acquire(chain) as lease:
-                held.append(len(lease))
-        assert max(held) < 127, "no run of 127 blocks passes without a look"
-        assert len(set(held)) > 1, "which ones are looked at is chance"
+                leases.append(len(lease))
+        assert max(leases) < 127, "no run of 127 blocks passes without a look"
+        assert len(set(leases)) > 1, "which ones are looked at is chance"
         assert plane.describe().totals.corrupt_blocks == 8
 
 
@@ -111,7 +111,7 @@ def test_each_crash_asks_for_another_look(plane: Plane) -> None:
         assert len(client.acquire(chain)) == 0
 
 
-def test_a_corrupt_block_stays_a_miss_while_nobody_is_there_to_drop_it(plane: Plane) -> None:
+def test_a_corrupt_block_stays_a_miss_without_a_data_plane(plane: Plane) -> None:
     chain = make.keys(4)
     with connect(plane, verify="sample") as reader, connect(plane) as writer:
         store(writer, chain)
@@ -124,7 +124,7 @@ def test_a_corrupt_block_stays_a_miss_while_nobody_is_there_to_drop_it(plane: Pl
             assert len(reader.acquire(chain)) == 1
 
 
-def test_a_corrupt_block_that_somebody_reads_is_found_by_nobody_else_and_freed_when_they_are_done(
+def test_a_corrupt_leased_block_is_a_miss_and_is_freed_after_the_lease(
     plane: Plane,
 ) -> None:
     chain = make.keys(3)
@@ -155,7 +155,7 @@ def test_a_pin_does_not_keep_a_corrupt_block(plane: Plane) -> None:
 
 def test_the_ranks_of_a_corrupt_block_miss_together(plane: Plane) -> None:
     chain = make.keys(4)
-    spaces = [make.space(rank=rank, world=2) for rank in range(2)]
+    spaces = [make.space(rank=rank, world_size=2) for rank in range(2)]
     with attach(plane.socket, spaces, timeout_s=30, verify="always") as client:
         for space in range(2):
             store(client, chain, space=space)
@@ -198,10 +198,10 @@ def test_views_that_are_being_read_outlive_the_block(plane: Plane) -> None:
 
 def row_of_descriptor(client: Client, view: memoryview) -> int:
     """How many counters of this client are up."""
-    world = client._link.world
-    assert world is not None
+    attachment = client._link.attachment
+    assert attachment is not None
     assert len(view) == PAGE
-    return int((world.area.counters != 0).sum())
+    return int((attachment.area.counters != 0).sum())
 
 
 @pytest.mark.parametrize("verify", ["sometimes", "", "ALWAYS", None])
@@ -215,9 +215,9 @@ def test_without_membarrier_the_same_holds(make_plane: Callable[..., Plane]) -> 
     chain = make.keys(3)
     with connect(plane, verify="always") as client:
         store(client, chain)
-        world = client._link.world
-        assert world is not None
-        world.membarrier = False
+        attachment = client._link.attachment
+        assert attachment is not None
+        attachment.membarrier = False
         assert len(client.acquire(chain)) == 3
         flip(plane, client, chain[1])
         assert len(client.acquire(chain)) == 1

@@ -1,4 +1,4 @@
-"""Reports of corrupt blocks, as the core serves them: it looks for itself, within a budget, and believes nobody."""
+"""Reports of corrupt blocks, as the core serves them: it looks for itself, within a budget, and trusts no report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(engine: BenchEngine, descriptors: list[int], controls: list[int]) -> 
     return engine.bench.node.report(engine.client, message, engine.bench.now)
 
 
-def test_a_corrupt_block_is_gone_at_once_and_told_with_who_found_it() -> None:
+def test_a_corrupt_block_is_dropped_at_once_and_reported_with_its_finder() -> None:
     bench = Bench(make.MIB)
     writer, reader = bench.attach(), bench.attach()
     chain = make.keys(4)
@@ -113,9 +113,9 @@ def test_one_report_reads_a_bounded_number_of_bytes_and_any_block_can_be_reporte
     assert bench.pool.used_bytes == 0
 
 
-def test_what_is_not_a_ready_block_of_the_reporters_spaces_as_it_saw_it_is_passed_over() -> None:
+def test_reports_of_other_than_ready_blocks_of_the_reporters_spaces_are_skipped() -> None:
     bench = Bench(make.MIB)
-    writer, stranger = bench.attach(), bench.attach(make.space("other"))
+    writer, foreign = bench.attach(), bench.attach(make.space("other"))
     chain = make.keys(3)
     store(bench, writer, chain[:1])
     damage(bench, writer, chain[0])
@@ -123,14 +123,14 @@ def test_what_is_not_a_ready_block_of_the_reporters_spaces_as_it_saw_it_is_passe
     writer.reserve(chain[1:2], PAGE)
     being_written = seen(writer, chain[1:2])
     assert being_written[1][0] & 0xFF == State.RESERVED
-    assert report(stranger, [number], [control]) == 0
+    assert report(foreign, [number], [control]) == 0
     assert report(writer, [number], [control + 256]) == 0
     assert report(writer, [number], [0]) == 0
     assert report(writer, [number + 1000, 2**32 - 1, 4096], [control] * 3) == 0
     assert report(writer, *being_written) == 0
     unsummed = writer.store(chain[2:], PAGE)
     assert unsummed.written == 1
-    assert report(writer, *seen(writer, chain[2:])) == 0, "without a checksum nobody can tell"
+    assert report(writer, *seen(writer, chain[2:])) == 0, "without a checksum it is unknown"
     totals = bench.node.pool.totals
     assert (totals.corrupt_blocks, totals.false_reports) == (0, 0)
     assert report(writer, [number] * 100, [control] * 100) == 1, "said often is one block"
@@ -189,18 +189,18 @@ def test_a_report_that_does_not_add_up_names_its_field(
         max_size=40,
     )
 )
-def test_no_report_drops_a_block_that_is_whole(said: list[tuple[int, int]]) -> None:
+def test_no_report_drops_a_block_that_is_whole(reported: list[tuple[int, int]]) -> None:
     bench = Bench(make.MIB)
     engine = bench.attach()
     chain = make.keys(8)
     store(bench, engine, chain)
     bench.pass_time(0.1)
-    assert report(engine, [number for number, _ in said], [control for _, control in said]) == 0
+    assert report(engine, [number for number, _ in reported], [control for _, control in reported]) == 0
     assert engine.has(chain) == [True] * 8
     assert bench.faults() == []
 
 
-def test_a_machine_that_cannot_look_says_so_and_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_check_reports_it_and_drops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(make.MIB)
     engine = bench.attach()
     chain = make.keys(2)
@@ -215,7 +215,7 @@ def test_a_machine_that_cannot_look_says_so_and_drops_nothing(monkeypatch: pytes
     assert engine.has(chain) == [True, True]
 
 
-def test_what_is_known_of_an_engine_goes_with_it() -> None:
+def test_records_of_an_engine_end_with_it() -> None:
     bench = Bench(make.MIB)
     for _ in range(5):
         engine = bench.attach()

@@ -14,7 +14,7 @@ def opened() -> int:
 
 
 @contextmanager
-def spare_descriptors(count: int) -> Iterator[None]:
+def free_descriptors(count: int) -> Iterator[None]:
     """Let this process open at most `count` more descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = (number for number in range(soft) if not os.path.lexists(f"/proc/self/fd/{number}"))

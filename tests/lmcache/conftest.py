@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.dataplane.plane import Plane
 from tests.lmcache.client import Client
 from tests.lmcache.gateway import Gateway
+from tests.lmcache.planes import gateway_plane
 
 
 @pytest.fixture
 def make_gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
-    """Gateways with these options; the books of each are in order at the end."""
+    """Gateways with these options; the accounts of each are consistent at the end."""
     made: list[Gateway] = []
 
     def new(**options: Any) -> Gateway:
@@ -38,3 +40,10 @@ def gateway(make_gateway: Callable[..., Gateway]) -> Gateway:
 def client(gateway: Gateway) -> Client:
     """A connection to it."""
     return gateway.client()
+
+
+@pytest.fixture
+def plane(socket_dir: Path) -> Iterator[Plane]:
+    """A data plane of 16 MiB, which has room for 1,024 chunks, with a gateway."""
+    with gateway_plane(socket_dir) as running:
+        yield running

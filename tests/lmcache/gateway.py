@@ -12,7 +12,7 @@ from dataplane.core.inprocess import InProcess
 from dataplane.devices.find import FindRuntime, find
 from dataplane.gateways.lmcache.server import LMCacheServer
 from dataplane.gateways.lmcache.workers.instances import Timeouts
-from dataplane.gateways.lmcache.zmtp.sockets import HeldSocket
+from dataplane.gateways.lmcache.zmtp.sockets import AdoptedSocket
 from dataplane.io.loop import Loop
 from dataplane.protocol.engine import CONNECTION
 from dataplane.protocol.layout import H_MEMORY
@@ -64,17 +64,17 @@ class Holder:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.kept: dict[int, int] = {}
+        self.descriptors: dict[int, int] = {}
         """Descriptors of connections by their numbers."""
 
-    def made(self, kind: str, number: int, file: HeldSocket) -> None:
+    def made(self, kind: str, number: int, file: AdoptedSocket) -> None:
         self.calls.append(f"{kind} made")
         if kind == CONNECTION:
-            self.kept[number] = file.fd
+            self.descriptors[number] = file.fd
 
     def dropped(self, kind: str, number: int) -> None:
         self.calls.append(f"{kind} dropped")
-        del self.kept[number]
+        del self.descriptors[number]
 
 
 class Gateway:
@@ -135,7 +135,7 @@ class Gateway:
         self.server.tick()
 
     def stop(self) -> str:
-        """End the gateway, as a process that is killed does: nobody is told. Its URL."""
+        """End the gateway, as a process that is killed does: without a message. Return its URL."""
         url = self.server.url
         self.server.close()
         self.devices.close()

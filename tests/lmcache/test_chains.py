@@ -32,12 +32,12 @@ SHAPES = {
 }
 
 
-def asked(chains: RequestChains, ids: Sequence[int], request: str = "r", **fields: Any) -> bytes:
+def request_of(chains: RequestChains, ids: Sequence[int], request: str = "r", **fields: Any) -> bytes:
     """Packed keys of what a frame says, by the way that the server goes."""
-    return asked_frame(chains, packed(key(ids, request, **fields)))
+    return request_of_frame(chains, packed(key(ids, request, **fields)))
 
 
-def asked_frame(chains: RequestChains, frame: bytes) -> bytes:
+def request_of_frame(chains: RequestChains, frame: bytes) -> bytes:
     short, same = chains.shortened(frame)
     chain, count = chains.of(_decode(short), same)
     return chain.keys(0, count)
@@ -45,11 +45,11 @@ def asked_frame(chains: RequestChains, frame: bytes) -> bytes:
 
 @pytest.mark.parametrize("ids", SHAPES.values(), ids=SHAPES.keys())
 def test_keys_are_those_of_the_rest_of_larder(ids: list[int]) -> None:
-    assert asked(RequestChains(), ids, cache_salt="a") == b"".join(chain(ids, "a"))
+    assert request_of(RequestChains(), ids, cache_salt="a") == b"".join(chain(ids, "a"))
 
 
 @pytest.mark.parametrize("ids", SHAPES.values(), ids=SHAPES.keys())
-def test_arrays_are_decoded_whatever_room_their_elements_take(ids: list[int]) -> None:
+def test_arrays_are_decoded_for_any_size_of_elements(ids: list[int]) -> None:
     data = packed(ids)
     count, first = tokens.header(data)
     assert count == len(ids)
@@ -58,54 +58,54 @@ def test_arrays_are_decoded_whatever_room_their_elements_take(ids: list[int]) ->
 
 def test_a_request_is_hashed_once() -> None:
     chains, ids = RequestChains(), SHAPES["as a vocabulary of 128,000 has them"]
-    first = asked(chains, ids)
+    first = request_of(chains, ids)
     for worker in range(8):
-        assert asked(chains, ids, worker_id=worker, start=256, end=512) == first
+        assert request_of(chains, ids, worker_id=worker, start=256, end=512) == first
     assert chains.hashed_chunks == 7
 
 
-def test_a_longer_array_goes_on_where_the_shorter_one_ended() -> None:
+def test_a_longer_array_continues_where_the_shorter_one_ended() -> None:
     chains, ids = RequestChains(), [SEED.randrange(128_000) for _ in range(3000)]
     for end in (100, 256, 300, 511, 1024, 1030, 3000):
-        assert asked(chains, ids[:end]) == b"".join(chain(ids[:end]))
+        assert request_of(chains, ids[:end]) == b"".join(chain(ids[:end]))
     assert chains.hashed_chunks == 11
 
 
 def test_a_shorter_array_of_the_same_request_is_not_hashed() -> None:
     chains, ids = RequestChains(), SHAPES["three bytes each"]
-    whole = asked(chains, ids)
-    assert asked(chains, ids[:300]) == whole[:32]
-    assert asked(chains, ids[:300], end=10**6) == whole[:32]
+    whole = request_of(chains, ids)
+    assert request_of(chains, ids[:300]) == whole[:32]
+    assert request_of(chains, ids[:300], end=10**6) == whole[:32]
     assert chains.hashed_chunks == 2
 
 
-def test_a_conversation_that_goes_on_under_another_name_is_not_hashed_from_its_start() -> None:
+def test_a_conversation_that_continues_under_another_name_is_not_hashed_from_its_start() -> None:
     chains, ids = RequestChains(), [SEED.randrange(128_000) for _ in range(4000)]
     for turn, end in enumerate((1000, 1900, 4000)):
-        assert asked(chains, ids[:end], f"turn {turn}") == b"".join(chain(ids[:end]))
+        assert request_of(chains, ids[:end], f"turn {turn}") == b"".join(chain(ids[:end]))
     assert chains.hashed_chunks == 15
-    assert asked(chains, ids, "another tenant", cache_salt="a") == b"".join(chain(ids, "a"))
+    assert request_of(chains, ids, "another tenant", cache_salt="a") == b"".join(chain(ids, "a"))
 
 
 def test_the_same_tokens_under_another_salt_have_other_keys() -> None:
     chains, ids = RequestChains(), SHAPES["three bytes each"]
-    assert asked(chains, ids, cache_salt="a") == b"".join(chain(ids, "a"))
-    assert asked(chains, ids, cache_salt="b") == b"".join(chain(ids, "b"))
-    assert asked(chains, ids, "other", cache_salt="a") == b"".join(chain(ids, "a"))
+    assert request_of(chains, ids, cache_salt="a") == b"".join(chain(ids, "a"))
+    assert request_of(chains, ids, cache_salt="b") == b"".join(chain(ids, "b"))
+    assert request_of(chains, ids, "other", cache_salt="a") == b"".join(chain(ids, "a"))
 
 
 def test_another_request_with_the_same_tokens_is_not_hashed_again() -> None:
     chains, ids = RequestChains(), SHAPES["three bytes each"]
-    asked(chains, ids, "one")
-    assert asked(chains, ids, "two") == b"".join(chain(ids))
+    request_of(chains, ids, "one")
+    assert request_of(chains, ids, "two") == b"".join(chain(ids))
     assert chains.hashed_chunks == 2
 
 
 def test_a_request_that_changes_a_token_has_other_keys() -> None:
     chains, ids = RequestChains(), SHAPES["as a vocabulary of 128,000 has them"]
-    asked(chains, ids)
+    request_of(chains, ids)
     changed = [*ids[:1500], ids[1500] ^ 1, *ids[1501:]]
-    assert asked(chains, changed) == b"".join(chain(changed))
+    assert request_of(chains, changed) == b"".join(chain(changed))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_elements_that_take_more_room_than_they_need_give_the_same_keys(wide: by
     for count in (256, 300, 512, 700):
         raw = b"\xdd" + count.to_bytes(4, "big") + wide * count
         frame = _with_tokens(key([], end=512), raw)
-        assert asked_frame(chains, frame) == b"".join(chain([5] * count))
+        assert request_of_frame(chains, frame) == b"".join(chain([5] * count))
 
 
 @pytest.mark.parametrize(
@@ -124,44 +124,44 @@ def test_elements_that_take_more_room_than_they_need_give_the_same_keys(wide: by
     [[-1] * 300, [2**32] * 300, [1.5] * 300, ["1"] * 300, [None] * 300, [[1]] * 300, [True] * 300],
     ids=str,
 )
-def test_what_is_no_token_is_refused(ids: list[Any]) -> None:
+def test_an_invalid_token_is_refused(ids: list[Any]) -> None:
     with pytest.raises(TokenError):
-        asked(RequestChains(), ids)
+        request_of(RequestChains(), ids)
 
 
 @pytest.mark.parametrize("value", [None, {}, "tokens", 5, b"\x01\x02"])
-def test_what_is_no_array_is_refused(value: Any) -> None:
+def test_a_value_that_is_not_an_array_is_refused(value: Any) -> None:
     with pytest.raises(TokenError):
-        asked(RequestChains(), [], token_ids=value)
+        request_of(RequestChains(), [], token_ids=value)
 
 
 def test_more_tokens_than_a_reservation_has_keys_for_are_refused() -> None:
     raw = b"\xdd" + (MAX_TOKENS + 1).to_bytes(4, "big") + b"\x01" * (MAX_TOKENS + 1)
     with pytest.raises(TokenError, match="at most 1048576 tokens"):
-        asked_frame(RequestChains(), _with_tokens(key([]), raw))
+        request_of_frame(RequestChains(), _with_tokens(key([]), raw))
 
 
 @pytest.mark.parametrize("salt", ["a/b", "a@b", "a\\b", "a\0b", "x" * 129, "_default", "a\nb"])
 def test_a_salt_that_breaks_the_rules_is_refused(salt: str) -> None:
     with pytest.raises(ProtocolError) as error:
-        asked(RequestChains(), list(range(300)), cache_salt=salt)
+        request_of(RequestChains(), list(range(300)), cache_salt=salt)
     assert error.value.code is Code.BAD_SALT
 
 
 def test_tokens_are_found_only_in_their_own_field() -> None:
     chains, ids, other = RequestChains(), list(range(300)), list(range(1000, 1600))
-    asked(chains, ids)
+    request_of(chains, ids)
     nested = {
         "request_configs": {"token_ids": ids},
         **{k: v for k, v in key(other).items() if k != "request_configs"},
     }
-    assert asked_frame(chains, packed(nested)) == b"".join(chain(other))
+    assert request_of_frame(chains, packed(nested)) == b"".join(chain(other))
 
 
-def test_a_frame_that_ends_within_its_tokens_is_no_key() -> None:
+def test_a_frame_that_ends_within_its_tokens_is_refused_as_a_key() -> None:
     chains, ids = RequestChains(), SHAPES["three bytes each"]
     frame = packed(key(ids))
-    asked(chains, ids)
+    request_of(chains, ids)
     for cut in (5, 60, 200, len(frame) // 2, len(frame) - 1):
         short, _ = chains.shortened(frame[:cut])
         with pytest.raises(msgspec.DecodeError):
@@ -171,11 +171,11 @@ def test_a_frame_that_ends_within_its_tokens_is_no_key() -> None:
 def test_chains_are_bounded_by_number_and_by_bytes() -> None:
     chains = RequestChains(max_chains=10, max_bytes=1 << 20)
     for at in range(100):
-        asked(chains, [at + 300] * 512, f"r{at}")
+        request_of(chains, [at + 300] * 512, f"r{at}")
     assert len(chains) == 10
     chains = RequestChains(max_bytes=10_000)
     for at in range(100):
-        asked(chains, [at + 300] * 512, f"r{at}")
+        request_of(chains, [at + 300] * 512, f"r{at}")
     assert chains.nbytes <= 10_000
     assert 1 <= len(chains) <= 6
 
@@ -184,6 +184,6 @@ def _with_tokens(fields: dict[str, Any], raw: bytes) -> bytes:
     return packed({**fields, "token_ids": msgspec.Raw(raw)})
 
 
-def test_keys_decode_with_fields_that_nobody_knows() -> None:
+def test_keys_decode_with_unknown_fields() -> None:
     decoded: Key = _decode(packed({**key([1, 2]), "brand": {"new": [1, None, 2.5]}}))
     assert decoded.request_id == "r"

@@ -25,7 +25,7 @@ from tests.require import require
 CLONE_NEWNET = 0x40000000
 
 
-def said_and_closed(gateway: Gateway, *messages: list[bytes]) -> None:
+def send_and_close(gateway: Gateway, *messages: list[bytes]) -> None:
     """A client that closes with its last word."""
     own: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     socket = own.socket(zmq.DEALER)
@@ -48,26 +48,26 @@ def schedulers(gateway: Gateway) -> int:
 def test_a_look_up_of_a_client_that_is_gone_holds_nothing(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2))
-    asked = gateway.server.counters.of("lookup")
+    handler = gateway.server.counters.of("lookup")
     for at in range(20):
-        said_and_closed(gateway, [b"\x01", b"\x08", packed(lookup_key(prompt(2), f"r{at}")), b"\x01"])
-    gateway.until(lambda: asked.requests == 20, "what they said is read")
+        send_and_close(gateway, [b"\x01", b"\x08", packed(lookup_key(prompt(2), f"r{at}")), b"\x01"])
+    gateway.until(lambda: handler.requests == 20, "what they said is read")
     gateway.until(lambda: len(gateway.server.connections) == 1, "they are forgotten")
     assert (gateway.leased(), len(gateway.server.sessions), schedulers(gateway)) == (0, 0, 0)
 
 
-def test_a_registration_of_a_client_that_is_gone_is_away_or_never_was(gateway: Gateway) -> None:
-    asked = gateway.server.counters.of("register_kv_cache_engine_driven_context")
+def test_a_registration_of_a_gone_client_is_absent(gateway: Gateway) -> None:
+    handler = gateway.server.counters.of("register_kv_cache_engine_driven_context")
     for at in range(10):
-        said_and_closed(gateway, [b"\x01", b"\x0e", packed(context(at))])
-    gateway.until(lambda: asked.requests == 10, "what they said is read")
+        send_and_close(gateway, [b"\x01", b"\x0e", packed(context(at))])
+    gateway.until(lambda: handler.requests == 10, "what they said is read")
     gateway.until(lambda: len(gateway.server.connections) == 0, "they are forgotten")
     assert not any(instance.attached for instance in gateway.server.instances)
 
 
 def test_connections_that_say_nothing_are_not_remembered(client: Client, gateway: Gateway) -> None:
     for _ in range(20):
-        said_and_closed(gateway)
+        send_and_close(gateway)
     assert client.ask("noop") == "OK"
     gateway.until(lambda: len(gateway.server.connections) == 1, "they are forgotten")
 
@@ -80,7 +80,7 @@ def test_many_clients_come_and_go(gateway: Gateway) -> None:
             with gateway.client() as client:
                 assert client.lookup(prompt(1), f"r{at}") == 1
     gateway.until(lambda: len(gateway.server.connections) == 0, "they are forgotten")
-    gateway.until(lambda: gateway.leased() == 0, "what they held is let go")
+    gateway.until(lambda: gateway.leased() == 0, "what they held is released")
     assert schedulers(gateway) == 0
 
 
@@ -105,16 +105,16 @@ class TestWhatHoldersKeep:
 
     def test_a_connection_is_kept_from_its_handshake_to_its_end(self, gateway: Gateway) -> None:
         with gateway.client(greet=False) as client:
-            gateway.until(lambda: gateway.holder.kept, "it is kept before it says anything")
+            gateway.until(lambda: gateway.holder.descriptors, "it is kept before it says anything")
             assert client.ask("noop") == "OK"
             assert gateway.holder.calls == ["listener made", "connection made"]
-        gateway.until(lambda: not gateway.holder.kept, "it is let go")
+        gateway.until(lambda: not gateway.holder.descriptors, "it is released")
 
-    def test_what_was_read_of_a_request_is_in_the_kernel_until_it_was_answered(
+    def test_the_bytes_of_a_request_stay_in_the_kernel_until_it_is_answered(
         self, gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[int] = []
-        (fd,) = gateway.holder.kept.values()
+        (fd,) = gateway.holder.descriptors.values()
         handle = gateway.server._operations.handle
 
         def looking(*arguments: Any) -> object:
@@ -130,20 +130,20 @@ class TestWhatHoldersKeep:
         with socket.socket(fileno=os.dup(fd)) as other, pytest.raises(BlockingIOError):
             other.recv(1000, socket.MSG_PEEK)
 
-    def test_one_that_goes_on_is_kept_only_when_what_it_said_was_served(self, gateway: Gateway) -> None:
+    def test_an_inherited_connection_is_kept_only_after_its_request_is_served(self, gateway: Gateway) -> None:
         """A request that ended the data plane must not end the next one, and the one after it."""
         with gateway.client() as client:
-            (fd,) = gateway.holder.kept.values()
+            (fd,) = gateway.holder.descriptors.values()
             inherited = os.dup(fd)
             client.send([b"\x01", b"\x18"])
             assert select.select([inherited], [], [], 60)[0], "it lies in the kernel"
             holder = Holder()
-            holder.kept[5] = inherited
+            holder.descriptors[5] = inherited
             served: list[bool] = []
             after = ZmtpServer(
                 gateway.loop,
                 "tcp://127.0.0.1:0",
-                lambda connection, frames: served.append(bool(holder.kept)),
+                lambda connection, frames: served.append(bool(holder.descriptors)),
                 lambda connection: None,
                 16,
                 holder,
@@ -152,7 +152,7 @@ class TestWhatHoldersKeep:
             try:
                 after.turn()
                 assert served == [False]
-                assert list(holder.kept) == [5]
+                assert list(holder.descriptors) == [5]
                 assert holder.calls == ["listener made", "connection dropped", "connection made"]
             finally:
                 after.close()
@@ -168,15 +168,15 @@ class TestWhatHoldersKeep:
         self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.LEFT_S", -1.0)
-        said = GREETING + ready() + b"\x00\x05ab"
+        data = GREETING + ready() + b"\x00\x05ab"
         _, _, port = gateway.server.url.rpartition(":")
         with socket.create_connection(("127.0.0.1", int(port))) as peer:
-            peer.sendall(said)
-            gateway.until(lambda: gateway.holder.kept, "it waits for the rest")
+            peer.sendall(data)
+            gateway.until(lambda: gateway.holder.descriptors, "it waits for the rest")
             gateway.server.tick()
-            gateway.until(lambda: not gateway.holder.kept, "it was taken out")
+            gateway.until(lambda: not gateway.holder.descriptors, "it was taken out")
             peer.sendall(b"cde")
-            gateway.until(lambda: gateway.holder.kept, "it is whole")
+            gateway.until(lambda: gateway.holder.descriptors, "it is whole")
 
 
 def test_a_listener_of_another_network_namespace_is_replaced(gateway: Gateway) -> None:
@@ -194,10 +194,10 @@ def test_a_listener_of_another_network_namespace_is_replaced(gateway: Gateway) -
     thread.join()
     require(bool(made), "this user may not create a network namespace")
     with gateway.client() as client:
-        (fd,) = gateway.holder.kept.values()
+        (fd,) = gateway.holder.descriptors.values()
         holder = Holder()
         inherited = [("connection", 5, os.dup(fd)), ("listener", 0, made[0].detach())]
-        holder.kept.update((number, each) for _, number, each in inherited)
+        holder.descriptors.update((number, each) for _, number, each in inherited)
         after = ZmtpServer(gateway.loop, url, lambda *_: None, lambda _: None, 16, holder, inherited)
         try:
             assert holder.calls == ["listener dropped", "connection dropped", "listener made"]
@@ -219,14 +219,14 @@ def test_a_listener_of_this_network_namespace_is_continued(gateway: Gateway) -> 
             after.close()
 
 
-def test_sockets_that_nobody_goes_on_with_are_closed_for_their_peers(gateway: Gateway) -> None:
+def test_sockets_without_a_next_data_plane_are_closed(gateway: Gateway) -> None:
     with gateway.client() as client:
-        (fd,) = gateway.holder.kept.values()
+        (fd,) = gateway.holder.descriptors.values()
         release([("connection", 1, os.dup(fd)), ("listener", 0, os.open("/dev/null", os.O_RDONLY))])
         client.wait_lost()
 
 
-class TestPeersThatHangUp:
+class TestPeersThatDisconnect:
     """The kernel tells once that there is an end, however much came before it."""
 
     def connect(self, gateway: Gateway, receives_bytes: int = 1 << 17) -> socket.socket:
@@ -235,7 +235,7 @@ class TestPeersThatHangUp:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives_bytes)
         peer.connect(("127.0.0.1", int(port)))
         peer.sendall(GREETING + ready())
-        gateway.until(lambda: gateway.holder.kept, "it is there")
+        gateway.until(lambda: gateway.holder.descriptors, "it is there")
         return peer
 
     @pytest.mark.parametrize(
@@ -243,14 +243,14 @@ class TestPeersThatHangUp:
         [b"", b"\x00\x05a", b"\x04\x05\x04PONG", b"\x02" + (300_000).to_bytes(8, "big") + bytes(200_000)],
         ids=["nothing", "part of a message", "what has no answer", "part of a long one"],
     )
-    def test_they_are_forgotten_whatever_they_said_last(self, gateway: Gateway, last: bytes) -> None:
+    def test_connections_are_forgotten_after_any_last_message(self, gateway: Gateway, last: bytes) -> None:
         with self.connect(gateway) as peer:
             peer.sendall(last)
-        gateway.until(lambda: not gateway.holder.kept, "it is let go")
+        gateway.until(lambda: not gateway.holder.descriptors, "it is released")
         gateway.until(lambda: not gateway.server.connections._by_fd, "it is forgotten")
         assert gateway.server.connections._taken_bytes == 0
 
-    def test_one_that_says_that_it_has_said_all_gets_its_answers_and_the_end(self, gateway: Gateway) -> None:
+    def test_a_peer_that_shuts_down_its_side_gets_its_answers_and_the_end(self, gateway: Gateway) -> None:
         with self.connect(gateway) as peer:
             peer.sendall(message([b"\x01", b"\x18"]) * 5000)
             peer.shutdown(socket.SHUT_WR)
@@ -267,20 +267,22 @@ class TestPeersThatHangUp:
                 heard += piece
             assert heard.count(b"\xa2OK") == 5000
 
-    def test_half_an_answer_is_nothing_to_go_on_with(self, gateway: Gateway) -> None:
+    def test_half_an_answer_is_nothing_to_continue_with(self, gateway: Gateway) -> None:
         with self.connect(gateway, receives_bytes=1 << 12) as peer:  # few answers fit
             peer.setblocking(False)
-            said = memoryview(message([b"\x01", b"\x18"]) * 1_000_000)
-            while gateway.holder.kept:
+            data = memoryview(message([b"\x01", b"\x18"]) * 1_000_000)
+            while gateway.holder.descriptors:
                 with suppress(BlockingIOError):
-                    said = said[peer.send(said[: 1 << 16]) :]
+                    data = data[peer.send(data[: 1 << 16]) :]
                 gateway.turn()
             with suppress(BlockingIOError):
                 while True:
                     peer.recv(1 << 20)
                     gateway.turn()
-            gateway.until(lambda: gateway.holder.kept or not _drained(peer), "it takes its answers again")
-            while not gateway.holder.kept:
+            gateway.until(
+                lambda: gateway.holder.descriptors or not _drained(peer), "it takes its answers again"
+            )
+            while not gateway.holder.descriptors:
                 _drained(peer)
                 gateway.turn()
 
@@ -292,16 +294,16 @@ def _drained(peer: socket.socket) -> bool:
     return True
 
 
-def test_what_all_clients_hold_together_is_bounded(
+def test_leases_of_all_clients_are_bounded(
     gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MAX_TAKEN_BYTES", 5_000_000)
     _, _, port = gateway.server.url.rpartition(":")
     peers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
-    said = GREETING + ready() + b"\x02" + (60 << 20).to_bytes(8, "big") + bytes(2_000_000)
+    data = GREETING + ready() + b"\x02" + (60 << 20).to_bytes(8, "big") + bytes(2_000_000)
     for peer in peers:
         peer.setblocking(False)
-        left = memoryview(said)
+        left = memoryview(data)
         for _ in range(300):
             with suppress(BlockingIOError, ConnectionError):
                 left = left[peer.send(left) :]
@@ -319,9 +321,7 @@ def test_what_all_clients_hold_together_is_bounded(
     gateway.until(lambda: not connections._taken_bytes, "what they held is given back")
 
 
-def test_a_message_whose_end_does_not_come_is_given_up(
-    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_message_is_given_up(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MESSAGE_S", -1.0)
     _, _, port = gateway.server.url.rpartition(":")
     with socket.create_connection(("127.0.0.1", int(port))) as peer:
@@ -331,7 +331,7 @@ def test_a_message_whose_end_does_not_come_is_given_up(
         assert not gateway.server.connections._by_fd
 
 
-def test_the_loop_is_told_once_that_there_is_more_to_do(
+def test_the_loop_is_notified_once_of_remaining_work(
     gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each turn would make the next ones longer, and others of the process wait ever longer."""
@@ -348,7 +348,9 @@ def test_the_loop_is_told_once_that_there_is_more_to_do(
             heard += 1
 
 
-def test_look_ups_go_on_however_often_the_node_is_started_again(make_gateway: Callable[..., Gateway]) -> None:
+def test_look_ups_continue_however_often_the_node_is_started_again(
+    make_gateway: Callable[..., Gateway],
+) -> None:
     """Each start leaves the schedulers of before behind: they do not take the places of those that are there."""
     gateway = make_gateway(max_clients=8)
     with gateway.client() as worker:

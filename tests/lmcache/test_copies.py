@@ -50,15 +50,15 @@ class TestCopying:
             count = 256 // tokens
             old = [5, 3, 4, *range(20, 20 + count)][:count]
             new = [40 + 16 - 1 - at if count > 1 else 6 for at in range(count)]
-            wanted = memory.blocks(old)
+            expected = memory.blocks(old)
             buffer = memoryview(bytearray(copies.chunk_bytes))
-            assert copies.chunk_bytes == wanted.nbytes
+            assert copies.chunk_bytes == expected.nbytes
             assert copies.chunks([old], 1) == 1
             copies.gather([old], 0, buffer)
             others = [each for each in range(shape[1] if shape[0] == 2 else shape[0]) if each not in new]
             untouched = memory.blocks(others)
             copies.scatter([new], 0, buffer, 0)
-            assert np.array_equal(memory.blocks(new), wanted)
+            assert np.array_equal(memory.blocks(new), expected)
             assert np.array_equal(memory.blocks(others), untouched)
             copies.close()
 
@@ -83,13 +83,13 @@ class TestCopying:
             blocks = list(range(7, 23))
             buffer = memoryview(bytearray(copies.chunk_bytes))
             copies.gather([blocks], 0, buffer)
-            wanted = memory.layer(0)[7:23].copy()
+            expected = memory.layer(0)[7:23].copy()
             assert np.array_equal(
-                np.frombuffer(buffer, np.uint16).reshape(4, 16, 16, 24), wanted.transpose(1, 0, 2, 3)
+                np.frombuffer(buffer, np.uint16).reshape(4, 16, 16, 24), expected.transpose(1, 0, 2, 3)
             )
             memory.items[:] = 0
             copies.scatter([blocks], 0, buffer, 0)
-            assert np.array_equal(memory.layer(0)[7:23], wanted)
+            assert np.array_equal(memory.layer(0)[7:23], expected)
             assert memory.layer(0)[:7].sum() == memory.layer(0)[23:].sum() == 0
             copies.close()
 
@@ -105,30 +105,32 @@ class TestCopying:
             first, second = list(range(1, 17)), list(range(30, 38))
             buffer = memoryview(bytearray(copies.chunk_bytes))
             copies.gather([first, second], 0, buffer)
-            wanted = [memory.blocks(first)[[0, 2]], memory.blocks(second)[[1, 3]]]
+            expected = [memory.blocks(first)[[0, 2]], memory.blocks(second)[[1, 3]]]
             memory.items[:] = 0
             copies.scatter([first, second], 0, buffer, 0)
-            assert np.array_equal(memory.blocks(first)[[0, 2]], wanted[0])
-            assert np.array_equal(memory.blocks(second)[[1, 3]], wanted[1])
+            assert np.array_equal(memory.blocks(first)[[0, 2]], expected[0])
+            assert np.array_equal(memory.blocks(second)[[1, 3]], expected[1])
             copies.close()
 
     @pytest.mark.parametrize(
-        ("skip", "kept"), [(0, 0), (1, 0), (15, 0), (16, 1), (100, 6), (256, 16), (300, 18), (10**9, 32)]
+        ("skip", "unchanged"), [(0, 0), (1, 0), (15, 0), (16, 1), (100, 6), (256, 16), (300, 18), (10**9, 32)]
     )
-    def test_blocks_that_others_read_are_left_alone(self, engine: EngineMemory, skip: int, kept: int) -> None:
+    def test_blocks_that_others_read_are_left_alone(
+        self, engine: EngineMemory, skip: int, unchanged: int
+    ) -> None:
         engine.fill(4)
         copies = copier(engine)
         blocks = list(range(32))
         buffers = [memoryview(bytearray(copies.chunk_bytes)) for _ in range(2)]
         for chunk, buffer in enumerate(buffers):
             copies.gather([blocks], chunk, buffer)
-        wanted = engine.blocks(blocks)
+        expected = engine.blocks(blocks)
         engine.items[:] = 7
         for chunk, buffer in enumerate(buffers):
             copies.scatter([blocks], chunk, buffer, skip)
         after = engine.blocks(blocks)
-        assert (after[:, :, :kept] == 7).all()
-        assert np.array_equal(after[:, :, kept:], wanted[:, :, kept:])
+        assert (after[:, :, :unchanged] == 7).all()
+        assert np.array_equal(after[:, :, unchanged:], expected[:, :, unchanged:])
         copies.close()
 
     def test_the_first_chunk_without_blocks_ends_a_store(self, engine: EngineMemory) -> None:
@@ -211,7 +213,7 @@ class TestDescriptions:
         ],
         ids=range(8),
     )
-    def test_what_describes_nothing_is_refused(self, body: bytes) -> None:
+    def test_an_invalid_description_is_refused(self, body: bytes) -> None:
         with pytest.raises(MemoryUnsupported):
             decode([body])
 
@@ -251,20 +253,18 @@ class TestDescriptions:
             "lmcache_kv_\0",
         ],
     )
-    def test_segments_that_are_no_engines_cache_are_not_touched(
-        self, engine: EngineMemory, name: str
-    ) -> None:
+    def test_segments_of_other_programs_are_not_touched(self, engine: EngineMemory, name: str) -> None:
         described = decode([packed(engine.describe(0, shm_name=name))])
         with pytest.raises(MemoryUnsupported):
             CpuShmCopier(described, [], None, "vllm")
 
-    def test_a_segment_smaller_than_it_says_is_refused(self, engine: EngineMemory) -> None:
+    def test_a_segment_smaller_than_its_declared_size_is_refused(self, engine: EngineMemory) -> None:
         os.truncate(engine.path, 100)
         with pytest.raises(MemoryUnsupported, match="has 100 bytes"):
             copier(engine)
 
     @pytest.mark.parametrize("kind", ["symlink", "folder", "fifo"])
-    def test_what_is_no_file_is_refused(self, engine: EngineMemory, kind: str) -> None:
+    def test_an_invalid_file_is_refused(self, engine: EngineMemory, kind: str) -> None:
         engine.path.unlink()
         if kind == "symlink":
             engine.path.symlink_to("/etc/passwd")
@@ -304,21 +304,21 @@ class TestDescriptions:
 
 
 class TestOverTheWire:
-    def test_what_was_stored_is_retrieved_into_other_blocks(
+    def test_stored_chunks_are_retrieved_into_other_blocks(
         self, client: Client, gateway: Gateway, engine: EngineMemory
     ) -> None:
         engine.fill(5)
         client.ask("register_kv_cache", *engine.registration())
         old, new = list(range(1, 33)), list(range(32, 64))
-        wanted = engine.blocks(old)
+        expected = engine.blocks(old)
         assert client.ask("store", key(prompt(2)), 7, [old], EVENT) == [b"", True]
         engine.items[:] = 0
         assert client.lookup(prompt(2)) == 2
         assert client.ask("retrieve", key(prompt(2)), 7, [new], EVENT, 0) == [b"", True]
-        assert np.array_equal(engine.blocks(new), wanted)
+        assert np.array_equal(engine.blocks(new), expected)
         assert gateway.leased() == 0
 
-    def test_a_retrieve_of_what_is_not_there_is_refused_and_copies_nothing(
+    def test_a_retrieve_of_missing_chunks_is_refused_and_copies_nothing(
         self, client: Client, gateway: Gateway, engine: EngineMemory
     ) -> None:
         client.ask("register_kv_cache", *engine.registration())
@@ -393,11 +393,11 @@ class TestOverTheWire:
     ) -> None:
         engine.fill(6)
         client.ask("register_kv_cache", *engine.registration())
-        wanted = engine.blocks(list(range(1, 17)))
+        expected = engine.blocks(list(range(1, 17)))
         assert client.ask("store", key(prompt(1)), 7, [list(range(1, 17))], EVENT) == [b"", True]
         gateway.restart()
         assert client.ask("retrieve", key(prompt(1)), 7, [list(range(20, 36))], EVENT, 0) == [b"", True]
-        assert np.array_equal(engine.blocks(list(range(20, 36))), wanted)
+        assert np.array_equal(engine.blocks(list(range(20, 36))), expected)
 
     def test_it_is_not_restored_when_its_memory_is_gone(
         self, client: Client, gateway: Gateway, engine: EngineMemory

@@ -23,7 +23,6 @@ from tests.lmcache.engine_memory import EngineMemory
 from tests.lmcache.planes import (
     FOLDER,
     check,
-    gateway_plane,
     gateway_stats,
     leased,
     listed,
@@ -34,13 +33,6 @@ from tests.lmcache.planes import (
 )
 
 POOL_CHUNKS = (16 << 20) // CHUNK_BYTES
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    """16 MiB: room for 1,024 chunks."""
-    with gateway_plane(socket_dir) as running:
-        yield running
 
 
 @pytest.fixture
@@ -73,7 +65,7 @@ def test_d1_every_failure_is_answered(client: Client) -> None:
         assert client.ask(operation, *arguments) == answer, operation
 
 
-class TestD2BytesThatNobodyWroteNeverBecomeCache:
+class TestD2UnwrittenBytesNeverBecomeCache:
     def test_when_the_worker_unregisters(self, plane: Plane, client: Client) -> None:
         with mapped(client.register()) as segment:
             # Tenant A's bytes, which are then cleared: what lies there is stale.
@@ -163,14 +155,14 @@ class TestD6QuotasHoldForWhatClientsCache:
             with plane.manager() as manager:
                 assert isinstance(manager.push(make.quotas({"small": 2 * CHUNK_BYTES})), Ack)
             wait_for((socket_dir / "quotas.snapshot").exists, "it is written down")
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a standby waits", 60)
             plane.kill_plane()
             assert client.store(prompt(8), cache_salt="small") is False
             (tenant,) = [each for each in plane.describe().tenants if each.tenant == "small"]
             assert tenant.bytes <= 2 * CHUNK_BYTES
 
 
-def test_d7_a_store_that_finds_no_room_is_not_told_that_all_is_cached(plane: Plane, client: Client) -> None:
+def test_d7_a_store_without_room_is_not_answered_as_cached(plane: Plane, client: Client) -> None:
     for name in range(POOL_CHUNKS // 4):
         client.store(prompt(4, name), f"r{name}")
         assert client.lookup(prompt(4, name), f"r{name}") == 4  # and held
@@ -189,7 +181,7 @@ def test_d8_a_commit_that_is_refused_leaves_nothing_locked(plane: Plane, client:
 
 
 class Canary:
-    """A file that is made when somebody unpickles this."""
+    """A file that is made when this is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -221,7 +213,7 @@ class TestD9NothingIsEverUnpickled:
         assert (FOLDER / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_d10_what_is_cached_is_listed_by_tenant(plane: Plane, client: Client) -> None:
+def test_d10_cached_blocks_are_listed_by_tenant(plane: Plane, client: Client) -> None:
     client.store(prompt(2), "a", cache_salt="a")
     client.store(prompt(3), "b", cache_salt="b")
     client.lookup(prompt(3), "b", cache_salt="b")
@@ -236,11 +228,11 @@ def test_d11_a_burst_of_half_again_the_pool_drops_nothing_silently(plane: Plane,
         prompts = POOL_CHUNKS * 3 // 2 // 16
         for name in range(prompts):
             assert store(client, segment, prompt(16, name), name, f"r{name}") is True
-            # What was told to be stored is there, at once and whole.
+            # What was reported as stored is there, at once and whole.
             assert check(client, segment, prompt(16, name), name, f"r{name}")
         stats = plane.describe()
         assert stats.totals.stored_blocks == 16 * prompts
         assert stats.refused == {}
-        kept = [check(client, segment, prompt(16, name), name, f"again{name}") for name in range(prompts)]
-        assert kept.count(True) >= POOL_CHUNKS // 16 - 2
-        assert kept == sorted(kept)  # the oldest ones went
+        segments = [check(client, segment, prompt(16, name), name, f"again{name}") for name in range(prompts)]
+        assert segments.count(True) >= POOL_CHUNKS // 16 - 2
+        assert segments == sorted(segments)  # the oldest ones went

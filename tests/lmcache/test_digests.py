@@ -24,7 +24,7 @@ def engine() -> Iterator[EngineMemory]:
         yield memory
 
 
-def asked(bench: Gateway, **fields: Any) -> ControlReply:
+def control_reply(bench: Gateway, **fields: Any) -> ControlReply:
     """What the gateway replies, when it has read."""
     replies: list[ControlReply] = []
     question = DigestEngine("n", "lmcache", 7, [3, 4, 9], 2)
@@ -46,11 +46,11 @@ def test_digests_are_of_the_bytes_of_each_chunks_blocks(
 ) -> None:
     client.ask("register_kv_cache", *engine.registration())
     both = [[expected(engine, [0, 1], [3, 4]), expected(engine, [0, 1], [9])]]
-    assert asked(gateway) == EngineDigests("n", both)
+    assert control_reply(gateway) == EngineDigests("n", both)
     each = [[expected(engine, [layer], [3, 4]), expected(engine, [layer], [9])] for layer in range(2)]
-    assert asked(gateway, layerwise=True) == EngineDigests("n", each)
+    assert control_reply(gateway, layerwise=True) == EngineDigests("n", each)
     engine.layer(1)[:, 9] += 1
-    assert asked(gateway) != EngineDigests("n", both)
+    assert control_reply(gateway) != EngineDigests("n", both)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_question_that_cannot_be_is_refused(
 ) -> None:
     client.ask("register_kv_cache", *engine.registration())
     with pytest.raises(ProtocolError) as refused:
-        asked(gateway, **fields)
+        control_reply(gateway, **fields)
     assert (refused.value.code, refused.value.field) == (code, field)
 
 
@@ -78,7 +78,7 @@ def test_blocks_that_the_engine_has_not_are_refused(
     gateway: Gateway, client: Client, engine: EngineMemory, blocks: list[int]
 ) -> None:
     client.ask("register_kv_cache", *engine.registration())
-    answer = asked(gateway, blocks=blocks)
+    answer = control_reply(gateway, blocks=blocks)
     assert isinstance(answer, ControlRefused)
     assert (answer.field, answer.nonce) == ("blocks", "n")
 
@@ -86,5 +86,5 @@ def test_blocks_that_the_engine_has_not_are_refused(
 def test_memory_of_a_worker_that_copies_by_itself_is_its_own(gateway: Gateway, client: Client) -> None:
     client.register()
     with pytest.raises(ProtocolError) as refused:
-        asked(gateway)
+        control_reply(gateway)
     assert refused.value.code is Code.UNSUPPORTED

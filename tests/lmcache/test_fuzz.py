@@ -254,7 +254,7 @@ def test_a_million_tokens_are_served_and_more_are_refused(client: Client) -> Non
     assert msgspec.msgpack.decode(frames[0]) == {"context": {}}
 
 
-def test_a_frame_of_megabytes_that_says_nothing_is_answered(client: Client) -> None:
+def test_a_meaningless_frame_of_megabytes_is_answered(client: Client) -> None:
     assert client.call(17, packed(key(TOKENS)), packed(1), packed(b"\0" * (32 << 20))) == [b"\xc2"]
     assert client.call(23, packed(1), packed("llama"), packed([0] * 4_000_000)) == []
 
@@ -283,12 +283,12 @@ def test_other_protocols_on_the_port_are_shut_out(plane: Plane, client: Client) 
                     pass
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     for kind in (zmq.SUB, zmq.PUSH, zmq.ROUTER):
-        stranger = context.socket(kind)
-        stranger.linger = 0
-        stranger.connect(url_of(plane))
+        unknown = context.socket(kind)
+        unknown.linger = 0
+        unknown.connect(url_of(plane))
         if kind == zmq.PUSH:
-            stranger.poll(100, zmq.POLLOUT)
-        stranger.close()
+            unknown.poll(100, zmq.POLLOUT)
+        unknown.close()
     request = context.socket(zmq.REQ)
     request.linger = 0
     request.connect(url_of(plane))
@@ -309,7 +309,7 @@ def test_a_client_that_reads_no_answers_does_not_hold_up_others(plane: Plane, cl
     assert client.ask("noop") == "OK"
 
 
-def test_what_failed_is_counted_by_operation_and_reason(plane: Plane, client: Client) -> None:
+def test_failures_are_counted_by_operation_and_reason(plane: Plane, client: Client) -> None:
     client.call(16, b"\xc0", b"\xc0")
     client.call(99)
     client.ask("commit_store", key(TOKENS), 777, b"")

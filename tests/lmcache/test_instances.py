@@ -20,9 +20,9 @@ NO_POOL = {"shm_name": "", "pool_size": 0}
 
 
 @pytest.fixture(autouse=True)
-def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
+def unknown_owners(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     """Clients of these tests live in this very process, which the gateway does not look at: whose they are is said
-    here, nobody's unless told."""
+    here, without an owner by default."""
     owner = {"owner": processes.UNKNOWN}
 
     def owners_of(fds: Iterable[int]) -> dict[int, processes.Owner]:
@@ -33,7 +33,7 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> dict[str, processes.Owner]:
     return owner
 
 
-def kept(gateway: Gateway) -> list[Path]:
+def registration_files(gateway: Gateway) -> list[Path]:
     return sorted(gateway.folder.glob("*.registration"))
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_registration_gets_no_segment(
 ) -> None:
     assert client.register(**fields) == NO_POOL if "instance_id" not in fields else True
     assert client.ask("noop") == "OK"
-    assert kept(gateway) == []
+    assert registration_files(gateway) == []
     assert groups(gateway) == []
 
 
@@ -108,16 +108,16 @@ def test_any_other_number_is_served(client: Client, instance: int) -> None:
 def test_a_worker_that_unregisters_leaves_nothing(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(1))
-    assert len(kept(gateway)) == 1
+    assert len(registration_files(gateway)) == 1
     assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
-    assert (kept(gateway), groups(gateway)) == ([], [])
+    assert (registration_files(gateway), groups(gateway)) == ([], [])
     assert client.ask("unregister_kv_cache_engine_driven_context", 7) is NOTHING
     assert client.prepare_store(prompt(2)) == {}
     client.register()
     assert client.lookup(prompt(1)) == 1
 
 
-def test_what_an_unregistered_worker_was_writing_is_never_published(client: Client, gateway: Gateway) -> None:
+def test_writes_of_an_unregistered_worker_are_never_published(client: Client, gateway: Gateway) -> None:
     client.register(1)
     client.register(2)
     client.prepare_store(prompt(2), instance=1)
@@ -132,7 +132,7 @@ def test_what_an_unregistered_worker_was_writing_is_never_published(client: Clie
 
 
 def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
-    gateway: Gateway, strangers: dict[str, processes.Owner]
+    gateway: Gateway, unknown_owners: dict[str, processes.Owner]
 ) -> None:
     reading, writing = os.pipe()
     child = os.fork()
@@ -141,7 +141,7 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
         os.read(reading, 1)
         os._exit(0)
     os.close(reading)
-    strangers["owner"] = child, 0
+    unknown_owners["owner"] = child, 0
     client = gateway.client()
     client.register()
     client.prepare_store(prompt(2))
@@ -149,20 +149,20 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
     gateway.until(lambda: gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is lost")
     gateway.pass_time(10 * LOST_TTL_S)
     assert gateway.bench.pool.quarantined_bytes == 2 * CHUNK_BYTES
-    assert len(kept(gateway)) == 1
+    assert len(registration_files(gateway)) == 1
     os.close(writing)
     os.waitpid(child, 0)
     gateway.until(lambda: gateway.bench.pool.quarantined_bytes == 0, "its process is gone")
-    assert (kept(gateway), groups(gateway)) == ([], [])
+    assert (registration_files(gateway), groups(gateway)) == ([], [])
 
 
 def test_two_processes_may_give_the_same_number(
-    gateway: Gateway, strangers: dict[str, processes.Owner]
+    gateway: Gateway, unknown_owners: dict[str, processes.Owner]
 ) -> None:
-    strangers["owner"] = os.getpid(), 0
+    unknown_owners["owner"] = os.getpid(), 0
     one = gateway.client()
     one.register(1000)
-    strangers["owner"] = 1, 0
+    unknown_owners["owner"] = 1, 0
     two = gateway.client()
     two.register(1000, num_layers=4)
     assert groups(gateway) == ["lmcache:1000", "lmcache:1000"]
@@ -172,7 +172,7 @@ def test_two_processes_may_give_the_same_number(
     assert one.commit_store(prompt(1), instance=1000) is True
 
 
-def test_a_worker_whose_connection_closed_goes_on_with_another(gateway: Gateway) -> None:
+def test_a_worker_with_a_closed_connection_continues_on_another(gateway: Gateway) -> None:
     one = gateway.client()
     one.register()
     one.store(prompt(1))
@@ -185,7 +185,7 @@ def test_a_worker_whose_connection_closed_goes_on_with_another(gateway: Gateway)
 
 
 class TestSilence:
-    def test_one_that_pinged_is_lost_after_two_minutes_and_found_again_by_a_word(
+    def test_a_worker_with_pings_is_lost_after_two_minutes_and_returns_with_any_request(
         self, client: Client, gateway: Gateway
     ) -> None:
         client.register()
@@ -200,14 +200,14 @@ class TestSilence:
         assert gateway.bench.node.engines[2].connected
         assert client.store(prompt(2)) is True
 
-    def test_one_that_never_pinged_has_an_hour(self, client: Client, gateway: Gateway) -> None:
+    def test_a_worker_without_pings_is_lost_after_an_hour(self, client: Client, gateway: Gateway) -> None:
         client.register()
         gateway.pass_time(3599)
         assert gateway.bench.node.engines[2].connected
         gateway.pass_time(2)
         assert not gateway.bench.node.engines[2].connected
 
-    def test_work_counts_as_a_word(self, client: Client, gateway: Gateway) -> None:
+    def test_requests_count_as_pings(self, client: Client, gateway: Gateway) -> None:
         client.register()
         client.ask("ping", 7)
         for at in range(10):
@@ -215,7 +215,7 @@ class TestSilence:
             assert client.store(prompt(1, at)) is True
         assert gateway.bench.node.engines[2].connected
 
-    def test_one_that_is_lost_does_not_lessen_what_others_find(self, gateway: Gateway) -> None:
+    def test_a_lost_worker_does_not_reduce_hits_of_others(self, gateway: Gateway) -> None:
         one, two = gateway.client(), gateway.client()
         one.register(1)
         one.ask("ping", 1)
@@ -227,7 +227,7 @@ class TestSilence:
         one.ask("ping", 1)
         assert two.lookup(prompt(2)) == 0
 
-    def test_one_that_is_not_registered_is_told_once_so_that_it_registers(self, client: Client) -> None:
+    def test_an_unregistered_worker_is_invited_to_register_once(self, client: Client) -> None:
         # Its client takes that for a server that is not well, and registers when it is well again.
         for instance in (0, -1, 2**64 - 1, 12_345):
             assert [client.ask("ping", instance) for _ in range(3)] == [False, True, True]
@@ -255,7 +255,7 @@ class TestRestart:
         client.store(prompt(2))
         gateway.pool.identity = 2
         gateway.restart()
-        assert kept(gateway) == []
+        assert registration_files(gateway) == []
         assert client.prepare_store(prompt(1)) == {}
         assert client.prepare_retrieve(prompt(2))["success"] is False
         assert [client.ask("ping", 7) for _ in range(3)] == [False, True, True]
@@ -273,7 +273,7 @@ class TestRestart:
         gateway.begin(url)
         assert client.receive() == [b"\x01", b"\x16", b"\xc3"]
 
-    def test_what_was_being_written_stays_quarantined_until_the_worker_says_that_it_is_done(
+    def test_reserved_bytes_stay_quarantined_until_the_worker_reports_its_end(
         self, client: Client, gateway: Gateway
     ) -> None:
         client.register()
@@ -298,7 +298,7 @@ class TestRestart:
         gateway.pass_time(1)
         assert gateway.leased() == 0
 
-    def test_a_retrieve_that_it_interrupted_is_whole_when_it_was_held_all_the_time(
+    def test_a_retrieve_that_it_interrupted_is_whole_if_it_was_leased_throughout(
         self, client: Client, gateway: Gateway
     ) -> None:
         client.register()
@@ -315,24 +315,24 @@ class TestRestart:
         gateway.pass_time(1)
         assert client.commit_retrieve(prompt(2)) is False
 
-    def test_a_worker_whose_process_ended_meanwhile_is_not_restored(
-        self, gateway: Gateway, strangers: dict[str, processes.Owner]
+    def test_a_worker_of_an_ended_process_is_not_restored(
+        self, gateway: Gateway, unknown_owners: dict[str, processes.Owner]
     ) -> None:
         child = os.fork()
         if not child:
             os._exit(0)
         os.waitpid(child, 0)
-        strangers["owner"] = os.getpid(), 0
+        unknown_owners["owner"] = os.getpid(), 0
         client = gateway.client()
         client.register()
-        (path,) = kept(gateway)
+        (path,) = registration_files(gateway)
         path.unlink()
         registered = next(iter(gateway.server.instances)).registered
         registered.pid = child
         Registrations(gateway.folder).keep(registered)
         gateway.restart()
         assert len(gateway.server.instances) == 0
-        assert kept(gateway) == []
+        assert registration_files(gateway) == []
 
     @pytest.mark.parametrize(
         "damage",
@@ -344,7 +344,7 @@ class TestRestart:
     ) -> None:
         client.register(1)
         client.register(2)
-        kept(gateway)[0].write_bytes(damage)
+        registration_files(gateway)[0].write_bytes(damage)
         gateway.restart()
         assert len(gateway.server.instances) == 1
         assert len(list(gateway.folder.glob("*.corrupt"))) == 1

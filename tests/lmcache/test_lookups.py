@@ -11,7 +11,7 @@ import pytest
 from dataplane.core.inprocess import InProcess
 from dataplane.core.stats import node_stats
 from dataplane.gateways.lmcache.handlers import results
-from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, LookupSessions, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, LookupSessions, SpaceLock
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.events import LeaseBroken
 from dataplane.protocol.spaces import LMCACHE
@@ -19,7 +19,7 @@ from tests.lmcache.client import NOTHING, Client, key, lookup_key, prompt
 from tests.lmcache.gateway import Gateway
 
 
-def test_a_look_up_finds_what_was_stored_and_holds_it(client: Client, gateway: Gateway) -> None:
+def test_a_lookup_finds_and_leases_stored_chunks(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(3))
     assert client.lookup(prompt(4)) == 3
@@ -33,7 +33,7 @@ def broken(gateway: Gateway) -> list[tuple[str, int]]:
     return [(event.reason, event.blocks) for event in gateway.bench.events(LeaseBroken)]
 
 
-def test_its_result_is_told_once(client: Client) -> None:
+def test_the_result_is_returned_once(client: Client) -> None:
     client.register()
     client.store(prompt(1))
     assert client.lookup(prompt(1)) == 1
@@ -49,7 +49,7 @@ def test_waiting_for_a_result_waits_for_nothing(client: Client) -> None:
     assert client.ask("wait_prefetch_status", "r", 100) == 0
 
 
-def test_the_same_request_asked_again_keeps_one_set_of_leases(client: Client, gateway: Gateway) -> None:
+def test_a_repeated_lookup_keeps_one_set_of_leases(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2))
     for _ in range(5):
@@ -99,7 +99,7 @@ def test_a_rank_that_has_nothing_means_no_hit_and_no_lease(client: Client, gatew
     assert gateway.leased() == 0
 
 
-def test_two_forms_of_one_model_never_promise_what_only_one_has(client: Client, gateway: Gateway) -> None:
+def test_hits_are_common_to_two_forms_of_one_model(client: Client, gateway: Gateway) -> None:
     client.register(1)
     client.register(2, dtype_str="float8_e4m3fn")
     client.store(prompt(2), instance=1)
@@ -119,7 +119,7 @@ def test_salts_share_nothing(client: Client) -> None:
     assert client.lookup(prompt(2), cache_salt="a") == 2
 
 
-def test_only_whole_chunks_up_to_the_end_are_asked_for(client: Client) -> None:
+def test_only_whole_chunks_up_to_the_end_are_looked_up(client: Client) -> None:
     client.register()
     client.store(prompt(3))
     assert client.lookup(prompt(3), end=600) == 2
@@ -127,7 +127,7 @@ def test_only_whole_chunks_up_to_the_end_are_asked_for(client: Client) -> None:
     assert client.lookup(prompt(3), end=10**9) == 3
 
 
-def test_a_model_that_nobody_registered_is_a_miss(client: Client) -> None:
+def test_an_unregistered_model_is_a_miss(client: Client) -> None:
     assert client.lookup(prompt(2)) == 0
     client.register()
     client.store(prompt(2))
@@ -144,7 +144,7 @@ def test_a_look_up_that_cannot_be_ends_the_one_before(client: Client, gateway: G
 
 
 class TestTheEndOfLeases:
-    def test_freed_chunks_are_let_go_and_the_others_stay(self, client: Client, gateway: Gateway) -> None:
+    def test_freed_chunks_are_released_and_others_stay(self, client: Client, gateway: Gateway) -> None:
         client.register()
         client.store(prompt(4))
         client.lookup(prompt(4))
@@ -156,7 +156,7 @@ class TestTheEndOfLeases:
         assert gateway.leased() == 0
         assert len(gateway.server.sessions) == 0
 
-    def test_locks_of_nobody_are_freed_without_a_word(self, client: Client) -> None:
+    def test_unknown_locks_are_freed_silently(self, client: Client) -> None:
         client.register()
         assert client.ask("free_lookup_locks", lookup_key(prompt(4)), 1) is NOTHING
 
@@ -214,7 +214,7 @@ class TestTheEndOfLeases:
         assert broken(gateway) == [("disconnected", 2)]
         assert len(gateway.server.sessions) == 0
 
-    def test_nobody_comes_for_them_in_time(self, client: Client, gateway: Gateway) -> None:
+    def test_leases_of_a_lookup_expire(self, client: Client, gateway: Gateway) -> None:
         client.register()
         client.store(prompt(2))
         client.lookup(prompt(2))
@@ -225,7 +225,7 @@ class TestTheEndOfLeases:
         assert broken(gateway) == [("expired", 2)]
         assert client.status("r") == 0
 
-    def test_what_is_held_is_not_evicted(self, make_gateway: Callable[..., Gateway]) -> None:
+    def test_leased_blocks_are_not_evicted(self, make_gateway: Callable[..., Gateway]) -> None:
         gateway = make_gateway(capacity_bytes=2 << 20)
         client = gateway.client()
         client.register()
@@ -244,13 +244,13 @@ class TestTheEndOfLeases:
 def test_results_that_were_not_fetched_are_returned_by_the_next_data_plane(tmp_path: Path) -> None:
     before = LookupSessions(lambda *_: None)
     for request in ("fetched", "not fetched", "ended", "asked again"):
-        before.begin(HeldLookup(b"a", request, 1, b"", 3, 1e9))
+        before.begin(LeasedLookup(b"a", request, 1, b"", 3, 1e9))
     assert before.take_result(b"a", "fetched") == 3
     results.save(tmp_path, before.not_fetched())
     after = LookupSessions(lambda *_: None, handed_over=results.take(tmp_path))
     assert list(tmp_path.iterdir()) == []
     after.end(b"a", "ended")
-    after.begin(HeldLookup(b"a", "asked again", 1, b"", 5, 1e9))
+    after.begin(LeasedLookup(b"a", "asked again", 1, b"", 5, 1e9))
     requests = ("fetched", "not fetched", "not fetched", "ended", "asked again")
     assert [after.take_result(b"a", each) for each in requests] == [0, 3, 0, 0, 5]
     assert after.take_result(b"another", "not fetched") == 0
@@ -267,7 +267,7 @@ def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     released: list[int] = []
     sessions = LookupSessions(lambda client, numbers: released.extend(numbers))
     for at in range(100_000):
-        lookup = HeldLookup(b"a", f"r{at}", 1, b"", 1, 1e9)
+        lookup = LeasedLookup(b"a", f"r{at}", 1, b"", 1, 1e9)
         lookup.locks[1] = SpaceLock([at], [1])
         sessions.begin(lookup)
     assert len(sessions) == 4096
@@ -275,7 +275,7 @@ def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     assert sessions.ended == {"crowded_out": 100_000 - 4096}
     for scheduler in range(20):
         for at in range(4096):
-            sessions.begin(HeldLookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
+            sessions.begin(LeasedLookup(b"s%d" % scheduler, f"r{at}", 1, b"", 1, 1e9))
     assert len(sessions) == 32_768
     for name in (b"a", *(b"s%d" % each for each in range(20))):
         sessions.end_scheduler(name)
@@ -283,7 +283,7 @@ def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     assert len(released) == 100_000
 
 
-def test_a_scheduler_beyond_what_the_core_takes_holds_in_a_common_name(
+def test_schedulers_beyond_the_limit_of_the_core_share_one_client(
     make_gateway: Callable[..., Gateway],
 ) -> None:
     gateway = make_gateway(max_clients=4)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import zmq
 
-from dataplane.memory.named import SPARE_PREFIX
+from dataplane.memory.named import BACKUP_PREFIX
 from tests.dataplane.plane import START_TIMEOUT_S, WAIT_S, Plane, line, wait_for
 from tests.free_port import free_port
 from tests.lmcache.client import CHUNK_BYTES, Client, key, lookup_key, packed, prompt
@@ -39,8 +39,8 @@ from tests.restart.support.relay import Relay
 from tests.threads import join
 
 
-def spare_of(path: Path) -> Path:
-    return path.with_name(SPARE_PREFIX + path.name)
+def backup_name_of(path: Path) -> Path:
+    return path.with_name(BACKUP_PREFIX + path.name)
 
 
 WORKER = """
@@ -53,13 +53,6 @@ sys.stdout.write(f"{len(slots)}\\n")
 sys.stdout.flush()
 sys.stdin.readline()
 """
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    """16 MiB."""
-    with gateway_plane(socket_dir) as running:
-        yield running
 
 
 @pytest.fixture
@@ -77,7 +70,7 @@ def test_bytes_that_one_client_wrote_are_read_by_another(plane: Plane, client: C
         assert leased(plane.describe()) == 0
 
 
-def test_larders_keys_and_lists_name_what_clients_cache(plane: Plane, client: Client) -> None:
+def test_keys_and_listings_name_blocks_of_clients(plane: Plane, client: Client) -> None:
     client.register()
     client.store(prompt(2), cache_salt="a")
     blocks = listed(plane, tenant="a")
@@ -121,7 +114,7 @@ class TestTheNameOfItsMemory:
         assert "was removed" in events[0]
         assert plane.stop() == 0
         assert not path.exists()
-        assert not spare_of(path).exists()
+        assert not backup_name_of(path).exists()
 
     def test_a_worker_that_registers_before_that_is_noticed_gets_a_name_that_exists(
         self, plane: Plane, client: Client
@@ -132,14 +125,14 @@ class TestTheNameOfItsMemory:
             with mapped(client.register(instance)):
                 pass
 
-    def test_without_any_name_registered_workers_go_on_and_new_ones_are_refused(
+    def test_without_any_name_registered_workers_continue_and_new_ones_are_refused(
         self, plane: Plane, client: Client
     ) -> None:
         answer = client.register()
         path = FOLDER / answer["shm_name"]
         with mapped(answer) as segment:
             assert store(client, segment, prompt(3), 0, "one")
-            spare_of(path).unlink()
+            backup_name_of(path).unlink()
             path.unlink()
             wait_for(lambda: gateway_stats(plane).problem, "it says so")
             assert f"restart the data plane (process {plane.pid})" in gateway_stats(plane).problem
@@ -150,18 +143,16 @@ class TestTheNameOfItsMemory:
                 assert other.ask("ping", 8) is True
         wait_for(lambda: "gateway.name_lost" in plane.log(), "the log says so")
 
-    def test_a_refused_worker_is_asked_to_register_again_once_it_can(
-        self, plane: Plane, client: Client
-    ) -> None:
+    def test_a_refused_worker_is_invited_to_register_again(self, plane: Plane, client: Client) -> None:
         path = FOLDER / client.register()["shm_name"]
-        stranger = path.with_name(f"stranger-{path.name}")
-        stranger.write_bytes(b"a stranger's")
-        stranger.replace(path)  # at once: the data plane puts a name back that is missing
+        foreign = path.with_name(f"foreign-{path.name}")
+        foreign.write_bytes(b"foreign")
+        foreign.replace(path)  # at once: the data plane puts a name back that is missing
         try:
             with Client(url_of(plane)) as other:
                 assert other.register(8)["shm_name"] == ""
                 assert [other.ask("ping", 8) for _ in range(3)] == [True] * 3
-                assert path.read_bytes() == b"a stranger's"
+                assert path.read_bytes() == b"foreign"
                 path.unlink()
                 wait_for(lambda: not gateway_stats(plane).problem, "the name is back")
                 assert other.ask("ping", 8) is False, "so it registers again"
@@ -176,7 +167,7 @@ class TestTheNameOfItsMemory:
             path = FOLDER / answer["shm_name"]
             with mapped(answer) as segment:
                 assert store(client, segment, prompt(3), 0, "one")
-            spare_of(path).unlink()
+            backup_name_of(path).unlink()
             path.unlink()
             wait_for(lambda: gateway_stats(plane).problem, "it says so")
             plane.kill_plane()
@@ -188,9 +179,9 @@ class TestTheNameOfItsMemory:
             assert gateway_stats(plane).problem == ""
             wait_for(lambda: plane.logged("lmcache.memory_lost"), "the log says so")
 
-    @pytest.mark.parametrize("stranger", [False, True])
+    @pytest.mark.parametrize("foreign", [False, True])
     def test_a_name_that_is_lost_between_two_data_planes_costs_nothing(
-        self, socket_dir: Path, stranger: bool
+        self, socket_dir: Path, foreign: bool
     ) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             answer = client.register()
@@ -201,14 +192,14 @@ class TestTheNameOfItsMemory:
                 before = plane.plane_pid
                 os.kill(before, signal.SIGSTOP)  # it cannot put the name back
                 path.unlink()
-                if stranger:
-                    path.write_bytes(b"a stranger's")
+                if foreign:
+                    path.write_bytes(b"foreign")
                 plane.kill_plane()
                 wait_for(lambda: plane.plane_pid != before, "the next one begins")
                 assert check(client, segment, prompt(3), 0, "two")
-                if stranger:
+                if foreign:
                     assert "is another file now" in gateway_stats(plane).problem
-                    assert path.read_bytes() == b"a stranger's"
+                    assert path.read_bytes() == b"foreign"
                     path.unlink()
                 wait_for(lambda: not gateway_stats(plane).problem, "the name is back")
             with Client(url_of(plane)) as other, mapped(other.register(8)) as theirs:
@@ -258,7 +249,7 @@ class TestMemoryThatWasNotUsedYet:
         plane.kill()
 
     @pytest.mark.full
-    def test_a_store_that_waits_for_memory_keeps_nobody_else_waiting(self, slow: SlowMemory) -> None:
+    def test_a_store_that_waits_for_memory_does_not_delay_others(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0  # longer than the look-ups take on a busy machine
         slow.start()
         with (
@@ -277,7 +268,7 @@ class TestMemoryThatWasNotUsedYet:
         assert "pages are taken on the loop" not in slow.log()
 
     @pytest.mark.full
-    def test_one_that_waits_for_memory_and_goes_costs_nothing(self, slow: SlowMemory) -> None:
+    def test_a_peer_that_leaves_while_it_waits_for_memory_costs_nothing(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0
         slow.start()
         with Client(url_of(slow)) as stays:
@@ -290,10 +281,8 @@ class TestMemoryThatWasNotUsedYet:
             assert (stats.pool.used_bytes, stats.pool.reserved_bytes) == (0, 0)
             assert stays.ask("noop") == "OK"
 
-    def test_who_is_killed_while_a_store_waits_is_followed_by_one_that_says_so(
-        self, socket_dir: Path
-    ) -> None:
-        """The store was granted nothing: its client is told that there is no room."""
+    def test_a_store_that_waits_during_a_kill_fails_with_the_next_data_plane(self, socket_dir: Path) -> None:
+        """The store was granted nothing: its client gets the answer that there is no room."""
         settings = {"lmcache_port": str(free_port())}
         plane = Relay(socket_dir, settings, module="tests.restart.support.killed_while_waiting").start()
         try:
@@ -313,9 +302,7 @@ class TestMemoryThatWasNotUsedYet:
         finally:
             plane.end()
 
-    def test_a_pool_whose_memory_was_taken_ahead_is_filled_without_waiting_for_any(
-        self, slow: SlowMemory
-    ) -> None:
+    def test_a_preallocated_pool_is_filled_without_waiting(self, slow: SlowMemory) -> None:
         slow.settings["dataplane__prefault"] = "true"
         slow.start()
         with Client(url_of(slow)) as client, mapped(client.register()) as segment:
@@ -327,7 +314,7 @@ class TestMemoryThatWasNotUsedYet:
 
 
 class TestAWorkerThatIsKilled:
-    def test_what_it_was_writing_is_given_back_with_its_end_and_never_published(
+    def test_reserved_bytes_are_freed_at_the_end_of_a_worker_and_never_published(
         self, plane: Plane, client: Client
     ) -> None:
         client.register()
@@ -388,10 +375,10 @@ class TestAKilledDataPlane:
             for name in range(20):
                 assert store(worker, segment, prompt(3, name), name, f"r{name}")
             assert scheduler.lookup(prompt(3, 5), "held") == 3
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a standby waits", 60)
             first = plane.plane_pid
             plane.kill_plane()
-            # Asked of nobody: the next data plane answers.
+            # Sent without a data plane: the next data plane answers.
             worker.send([b"\x51", b"\x12", packed(key(prompt(3, 7), "r7")), packed(7)])
             scheduler.send([b"\x52", b"\x08", packed(lookup_key(prompt(4, 8), "late")), b"\x01"])
             assert worker.receive()[:2] == [b"\x51", b"\x12"]
@@ -412,7 +399,7 @@ class TestAKilledDataPlane:
             worker.register()
             assert worker.store(prompt(1, 1), "before")
             assert len(worker.prepare_store(prompt(2))["slots"]) == 2
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a standby waits", 60)
             plane.kill_plane()
             assert worker.commit_store(prompt(2)) is False
             assert worker.lookup(prompt(2)) == 0
@@ -429,12 +416,12 @@ class TestAKilledDataPlane:
             memory.fill(9)
             worker.ask("register_kv_cache", *memory.registration())
             old, new = list(range(1, 33)), list(range(32, 64))
-            wanted = memory.blocks(old)
+            expected = memory.blocks(old)
             assert worker.ask("store", key(prompt(2)), 7, [old], b"event") == [b"", True]
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a standby waits", 60)
             plane.kill_plane()
             assert worker.ask("retrieve", key(prompt(2)), 7, [new], b"event", 0) == [b"", True]
-            assert np.array_equal(memory.blocks(new), wanted)
+            assert np.array_equal(memory.blocks(new), expected)
 
     def test_many_kills_under_load_lose_no_chunk_and_no_byte(self, socket_dir: Path) -> None:
         with (
@@ -446,7 +433,7 @@ class TestAKilledDataPlane:
             stored: list[int] = []
             name = 0
             for _ in range(3):
-                wait_for(plane.spare_waits, "a spare waits", 60)
+                wait_for(plane.standby_waits, "a standby waits", 60)
                 killer = threading.Timer(0.05, plane.kill_plane)
                 killer.start()
                 last = name + 60  # more than the time until the kill, and goes on behind it
@@ -464,7 +451,7 @@ class TestAKilledDataPlane:
             assert gateway_stats(plane).instances[0].attached
 
     @pytest.mark.parametrize("ahead", ["true", "false"])
-    def test_room_that_it_may_have_granted_is_not_granted_anew_by_the_next_one(
+    def test_room_that_may_have_been_granted_is_not_granted_again_by_the_next_data_plane(
         self, socket_dir: Path, ahead: str
     ) -> None:
         """Its client writes where the first answer says: other, unwritten room must not be published in its place.
@@ -492,11 +479,11 @@ class TestAKilledDataPlane:
         finally:
             plane.end()
 
-    def test_what_was_said_to_it_and_not_answered_is_answered_by_the_next_one(self, socket_dir: Path) -> None:
+    def test_unanswered_requests_are_answered_by_the_next_data_plane(self, socket_dir: Path) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             client.register()
             assert client.store(prompt(3))
-            wait_for(plane.spare_waits, "a spare waits", 60)
+            wait_for(plane.standby_waits, "a standby waits", 60)
             os.kill(plane.plane_pid, signal.SIGSTOP)
             uids = [packed(1000 + at) for at in range(20)]
             for at, uid in enumerate(uids):  # 300 kB together: more than is read at once
@@ -508,11 +495,11 @@ class TestAKilledDataPlane:
             assert [client.status(f"r{at}") for at in range(20)] == 20 * [3]
             assert not client.was_lost()
 
-    def test_a_client_that_closes_while_nobody_serves_is_forgotten(self, socket_dir: Path) -> None:
+    def test_a_client_that_closes_without_a_data_plane_is_forgotten(self, socket_dir: Path) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as stays:
             with Client(url_of(plane)) as goes:
                 goes.register(8)
-                wait_for(plane.spare_waits, "a spare waits", 60)
+                wait_for(plane.standby_waits, "a standby waits", 60)
                 os.kill(plane.plane_pid, signal.SIGSTOP)
             plane.kill_plane()
             assert stays.ask("noop") == "OK"
@@ -546,7 +533,7 @@ def test_a_thousand_connections_are_served(plane: Plane) -> None:
     assert plane.alive
 
 
-def test_a_thousand_schedulers_hold_what_they_found_and_let_it_go(plane: Plane) -> None:
+def test_a_thousand_schedulers_lease_and_release_their_hits(plane: Plane) -> None:
     count = 600
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, count + 24)
@@ -578,7 +565,7 @@ def test_a_thousand_schedulers_hold_what_they_found_and_let_it_go(plane: Plane) 
 
 
 class DefaultPort(Plane):
-    """A data plane that nobody told a port."""
+    """A data plane without a port in its settings."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -608,7 +595,7 @@ class TestThePort:
 
     def test_the_default_port_that_is_taken_leaves_the_gateway_out(self, socket_dir: Path) -> None:
         listener = None
-        with suppress(OSError):  # somebody has it already
+        with suppress(OSError):  # it is in use already
             listener = socket.create_server(("127.0.0.1", 5555))
         plane = DefaultPort(socket_dir)
         try:
@@ -629,15 +616,15 @@ class TestThePort:
         finally:
             plane.kill()
 
-    def test_an_address_that_others_reach_is_told_in_the_log(self, socket_dir: Path) -> None:
+    def test_an_address_that_others_reach_is_logged(self, socket_dir: Path) -> None:
         with gateway_plane(socket_dir, dataplane__lmcache_host="0.0.0.0") as plane:
             with Client(url_of(plane)) as client:
                 client.register()
                 client.store(prompt(1))
-                client.ask("clear", True)  # off loopback nobody may, unless told
+                client.ask("clear", True)  # off loopback this needs the setting
                 assert client.lookup(prompt(1)) == 1
             wait_for(lambda: '"lmcache.open_to_others"' in plane.log(), "the log says so")
 
 
-def test_content_is_what_it_says() -> None:
+def test_content_matches_its_key() -> None:
     assert content(1, 2, 10) == b"1:2;1:2;1:"

@@ -94,7 +94,7 @@ def test_a_client_may_wait_for_the_result(plane: Plane, client: Client) -> None:
         client.ask("end_session", "r")
 
 
-def test_what_another_client_stored_meanwhile_is_found_as_well(plane: Plane, client: Client) -> None:
+def test_concurrent_stores_of_another_client_are_found(plane: Plane, client: Client) -> None:
     tokens = prompt(CHUNKS, 1)
     with mapped(client.register()) as segment:
         assert store(client, segment, tokens, 1, "first")

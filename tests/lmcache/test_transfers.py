@@ -49,7 +49,7 @@ def test_nothing_is_readable_before_its_commit(client: Client) -> None:
     assert client.lookup(prompt(2)) == 2
 
 
-def test_only_what_is_missing_has_slots(client: Client) -> None:
+def test_only_missing_chunks_have_slots(client: Client) -> None:
     client.register()
     client.store(prompt(2))
     answer = client.prepare_store(prompt(4))
@@ -59,7 +59,7 @@ def test_only_what_is_missing_has_slots(client: Client) -> None:
     assert client.prepare_store(prompt(4)) == {"slots": [], "chunk_indices": []}
 
 
-def test_a_part_of_a_request_is_stored_behind_what_came_before(client: Client) -> None:
+def test_a_part_of_a_request_is_stored_behind_the_part_before(client: Client) -> None:
     client.register()
     client.store(prompt(4), start=0, end=512)
     answer = client.prepare_store(prompt(4), start=512, end=1024)
@@ -74,7 +74,7 @@ def test_a_request_shorter_than_a_chunk_has_nothing_to_store(client: Client) -> 
     assert client.prepare_store(prompt(2), start=256, end=256) == {"slots": [], "chunk_indices": []}
 
 
-def test_a_question_that_is_asked_twice_has_one_reservation(client: Client, gateway: Gateway) -> None:
+def test_a_repeated_request_has_one_reservation(client: Client, gateway: Gateway) -> None:
     client.register()
     first = client.prepare_store(prompt(2))
     assert client.prepare_store(prompt(2)) == first
@@ -84,7 +84,7 @@ def test_a_question_that_is_asked_twice_has_one_reservation(client: Client, gate
     assert client.lookup(prompt(2)) == 2
 
 
-def test_what_another_worker_is_writing_has_no_slot(client: Client) -> None:
+def test_chunks_that_another_worker_writes_have_no_slot(client: Client) -> None:
     client.register(1)
     client.register(2)
     client.prepare_store(prompt(2), instance=1)
@@ -94,15 +94,15 @@ def test_what_another_worker_is_writing_has_no_slot(client: Client) -> None:
     assert client.lookup(prompt(3)) == 3
 
 
-def test_a_full_pool_is_told_as_such(make_gateway: Callable[..., Gateway]) -> None:
+def test_a_full_pool_is_reported(make_gateway: Callable[..., Gateway]) -> None:
     gateway = make_gateway(capacity_bytes=2 << 20)
     client = gateway.client()
     client.register()
-    held = 0
+    hits = 0
     for at in range(40):  # 160 chunks, of which 128 fit
         client.store(prompt(4, at), f"r{at}")
-        held += client.lookup(prompt(4, at), f"r{at}")
-    assert held == 128
+        hits += client.lookup(prompt(4, at), f"r{at}")
+    assert hits == 128
     assert client.prepare_store(prompt(4, 99), "late") == REFUSED
     assert client.commit_store(prompt(4, 99), "late") is False
     assert failures(gateway, "prepare_store")["refused"] > 0
@@ -110,7 +110,7 @@ def test_a_full_pool_is_told_as_such(make_gateway: Callable[..., Gateway]) -> No
     assert len(client.prepare_store(prompt(4, 99), "late")["slots"]) == 4
 
 
-def test_a_store_that_found_room_for_a_part_publishes_it_and_says_so(
+def test_a_store_with_room_for_a_part_publishes_and_reports_it(
     make_gateway: Callable[..., Gateway],
 ) -> None:
     gateway = make_gateway(capacity_bytes=2 << 20)
@@ -134,7 +134,7 @@ def test_a_tenant_over_its_limit_is_refused(client: Client, gateway: Gateway) ->
     assert client.store(prompt(2, 5), "three", cache_salt="b") is True
 
 
-def test_a_draining_node_stores_nothing_and_serves_what_it_has(client: Client, gateway: Gateway) -> None:
+def test_a_draining_node_stores_nothing_and_serves_its_blocks(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2))
     gateway.bench.node.drain(on=True)
@@ -147,14 +147,14 @@ def test_a_draining_node_stores_nothing_and_serves_what_it_has(client: Client, g
 def test_bytes_that_come_in_the_message_are_refused_unread(client: Client, gateway: Gateway) -> None:
     client.register()
     client.prepare_store(prompt(1))
-    # What would run `os.abort()` where somebody unpickles it.
+    # What would run `os.abort()` when it is unpickled.
     assert client.commit_store(prompt(1), data=b"cos\nabort\n(tR.") is False
     assert failures(gateway, "commit_store") == {"pickled": 1}
     assert client.lookup(prompt(1)) == 0
     assert gateway.bench.pool.reserved_bytes == 0
 
 
-def test_what_took_too_long_is_never_published(client: Client, gateway: Gateway) -> None:
+def test_a_store_past_its_deadline_is_never_published(client: Client, gateway: Gateway) -> None:
     client.register()
     client.prepare_store(prompt(2))
     gateway.pass_time(31)
@@ -203,7 +203,7 @@ def test_a_retrieve_of_more_than_there_is_holds_nothing(client: Client, gateway:
     assert failures(gateway, "prepare_retrieve") == {"not_cached": 1, "bad_arguments": 1}
 
 
-def test_what_is_read_counts_as_read(client: Client, gateway: Gateway) -> None:
+def test_reads_are_counted(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2), cache_salt="a")
     client.prepare_retrieve(prompt(2), cache_salt="a")
@@ -211,7 +211,7 @@ def test_what_is_read_counts_as_read(client: Client, gateway: Gateway) -> None:
     assert node_stats(gateway.bench.node, gateway.bench.now).totals.read_bytes == 2 * CHUNK_BYTES
 
 
-def test_stores_are_told_with_their_tenant(client: Client, gateway: Gateway) -> None:
+def test_stores_are_reported_with_their_tenant(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2), cache_salt="a")
     (stored,) = gateway.bench.events(BlocksStored)
@@ -250,7 +250,7 @@ def test_a_wrong_key_is_refused_everywhere(client: Client, gateway: Gateway, fie
     assert gateway.bench.pool.used_bytes == 0
 
 
-def test_a_worker_that_nobody_registered_is_refused(client: Client, gateway: Gateway) -> None:
+def test_an_unregistered_worker_is_refused(client: Client, gateway: Gateway) -> None:
     client.register(7)
     for instance in (8, -7, 2**63, 2**64 - 1, 0):
         assert client.prepare_store(prompt(1), instance=instance) == REFUSED
@@ -261,7 +261,7 @@ def test_a_worker_that_nobody_registered_is_refused(client: Client, gateway: Gat
 
 
 class TestClear:
-    def test_clear_takes_everything_that_is_not_held(self, client: Client, gateway: Gateway) -> None:
+    def test_clear_removes_everything_that_is_not_leased(self, client: Client, gateway: Gateway) -> None:
         client.register()
         client.store(prompt(2, 1), "one")
         client.store(prompt(2, 2), "two")
@@ -294,10 +294,10 @@ def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
 ) -> None:
     """Until the pool is full. Chunks of 16 KiB to 2 MiB: many in a slab, and few in a segment."""
     gateway = make_gateway(capacity_bytes=64 << 20)
-    asked: list[int] = []
+    requests: list[int] = []
 
     def lacking(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        asked.extend(base for base, _ in ranges)
+        requests.extend(base for base, _ in ranges)
         return []
 
     monkeypatch.setattr(gateway.pool, "lacking", lacking)
@@ -307,13 +307,13 @@ def test_the_memory_that_a_store_begins_to_use_is_known_before_it(
     bases = gateway.bench.memory.bases
     for turn in range(40):
         for model, instance in (("llama", 7), ("another", 8)):
-            before, seen = set(bases.values()), len(asked)
+            before, seen = set(bases.values()), len(requests)
             tokens = prompt(1 + turn % 5, turn * 10 + instance)
             assert client.store(tokens, f"r{turn}", instance, model_name=model)
             if node_stats(gateway.bench.node, gateway.bench.now).totals.evicted_blocks:
                 assert hidden >= 1000
                 break
-            assert set(asked[seen:]) == set(bases.values()) - before
+            assert set(requests[seen:]) == set(bases.values()) - before
             assert client.store(tokens, f"again{turn}", instance, model_name=model)
-            assert set(asked[seen:]) == set(bases.values()) - before, "for what is there already, none"
-    assert asked
+            assert set(requests[seen:]) == set(bases.values()) - before, "for what is there already, none"
+    assert requests

@@ -1,4 +1,4 @@
-"""Frames: what goes over the wire, byte for byte, and how operations are told apart."""
+"""Frames: what goes over the wire, byte for byte, and how operations are distinguished."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GOLDEN = {
     "get_experimental of 0.5.3": ("05 28", "05 28 90"),
     "query_prefetch_lookup_hits": ("0b 0b a27231", "0b 0b 00"),
     "cb_protocol_handshake": ("05 21 01", "05 21 9200c2"),
-    "query_prefetch_status of nobody": ("0b 09 a27231", "0b 09 00"),
+    "query_prefetch_status of an unknown request": ("0b 09 a27231", "0b 09 00"),
     "clear": ("0f 14 c3", "0f 14"),
     "clear without an argument": ("0f 14", "0f 14"),
     "end_session": ("cd1234 0d a27231", "cd1234 0d"),
@@ -114,7 +114,7 @@ def test_a_registration_names_the_segment_and_its_size(client: Client, gateway: 
     assert client.register() == {"shm_name": SHM_NAME, "pool_size": gateway.pool.nbytes}
 
 
-def test_slots_say_where_and_what_belongs_there(client: Client, gateway: Gateway) -> None:
+def test_slots_have_an_address_and_a_chunk(client: Client, gateway: Gateway) -> None:
     client.register()
     answer = client.prepare_store(prompt(2))
     assert answer["chunk_indices"] == [0, 1]
@@ -145,12 +145,12 @@ def test_an_unknown_operation_is_answered_without_a_result(client: Client, opera
 @pytest.mark.parametrize(
     "operation", [b"\xc0", b"\xc3", b"\x91\x01", b"\xc1", b"\xff", b"\xd9\xff", b"\xa2\xff\xff"]
 )
-def test_what_is_no_operation_is_answered_all_the_same(client: Client, operation: bytes) -> None:
+def test_an_unknown_operation_is_answered(client: Client, operation: bytes) -> None:
     client.send([b"\x01", operation])
     assert client.receive() == [b"\x01", operation]
 
 
-def test_words_about_streams_are_no_requests(client: Client) -> None:
+def test_stream_messages_are_not_requests(client: Client) -> None:
     client.send([b"\x01", b"", b"ack"])
     client.send([b"\x02", b"", b"cancel"])
     assert client.ask("noop") == "OK"
@@ -167,7 +167,7 @@ def test_any_uid_is_echoed(client: Client) -> None:
         assert client.receive() == [uid, b"\x18", packed("OK")]
 
 
-def test_a_uid_or_an_operation_that_is_none_is_not_said_back(client: Client) -> None:
+def test_an_invalid_uid_or_operation_is_not_echoed(client: Client) -> None:
     client.send([b"x" * 1025, b"\x18"])
     client.send([b"\x01", b"\xda\x04\x10" + b"x" * 1040])
     assert client.ask("noop") == "OK"
@@ -186,7 +186,7 @@ def test_more_frames_than_any_operation_has_are_one_wrong_request(client: Client
 
 
 class TestDialects:
-    def test_the_first_request_says_which_numbers_a_client_uses(self) -> None:
+    def test_the_first_request_determines_the_numbers_of_a_client(self) -> None:
         assert introduced_by(21, 0) == (DIALECT_055, DIALECT_053)
         assert introduced_by(18, 0) == (DIALECT_050,)
         assert introduced_by(18, 2) == ()
@@ -247,7 +247,7 @@ class TestDialects:
         assert {name for name in named if failed[name]} == named - {"get_experimental"}
         assert all(failed[name].keys() == {"unsupported"} for name in named - {"get_experimental"})
 
-    def test_each_request_of_a_connection_is_told_apart_by_its_form(self, client: Client) -> None:
+    def test_requests_of_a_connection_are_distinguished_by_their_form(self, client: Client) -> None:
         for _ in range(2):
             assert client.call(32) == [packed([])]
             assert client.call(32, *map(packed, [key(prompt(1)), [], 0, 7, b""])) == NOT_COPIED
@@ -271,7 +271,7 @@ def _old_key(tokens: list[int]) -> dict[str, Any]:
 
 
 class TestSplitting:
-    def test_a_word_about_a_stream_wants_no_answer(self) -> None:
+    def test_a_stream_message_gets_no_answer(self) -> None:
         assert split([b"\x05", b"", b"ack"]) is None
 
     def test_an_answer_repeats_the_bytes_that_came(self) -> None:

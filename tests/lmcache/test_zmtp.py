@@ -40,11 +40,11 @@ MESSAGES = [[b"\x01", b"\x16", b"\xc0"], [b"x"], [b"a", b"", b"b" * 255, b"c" * 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100, 5000])
 def test_messages_are_the_same_in_pieces_of_any_size(size: int) -> None:
-    said = GREETING + ready() + b"".join(map(message, MESSAGES)) * 3
-    assert all_of(stream(), said, size) == MESSAGES * 3
+    data = GREETING + ready() + b"".join(map(message, MESSAGES)) * 3
+    assert all_of(stream(), data, size) == MESSAGES * 3
 
 
-def test_this_end_says_its_greeting_and_what_it_is_before_anything_else() -> None:
+def test_the_server_sends_its_greeting_and_properties_first() -> None:
     talk = stream()
     assert len(talk.data_to_send) == GREETING_BYTES
     all_of(talk, GREETING, 100)
@@ -70,16 +70,16 @@ def test_a_heartbeat_between_the_frames_of_a_message_is_answered_once(size: int)
     all_of(talk, GREETING + ready(), 100)
     talk.data_to_send.clear()
     ping = b"\x04\x0a\x04PING\x00\x10abc"
-    said = b"\x01\x01a" + ping + b"\x01\x02bc" + ping + b"\x00\x01d" + message([b"x"])
+    sent = b"\x01\x01a" + ping + b"\x01\x02bc" + ping + b"\x00\x01d" + message([b"x"])
     found: list[list[bytes]] = []
-    kept = b""  # what a connection leaves in the kernel
-    for at in range(0, len(said), size):
-        data = kept + said[at : at + size]
+    in_kernel = b""  # what a connection leaves in the kernel
+    for at in range(0, len(sent), size):
+        data = in_kernel + sent[at : at + size]
         talk.receive_data(data)
         while (frames := talk.next_message()) is not None:
             found.append(frames)
         left = talk.give_back(1000)
-        kept = data[len(data) - left :]
+        in_kernel = data[len(data) - left :]
     assert found == [[b"a", b"bc", b"d"], [b"x"]]
     assert talk.data_to_send == b"\x04\x08\x04PONGabc" * 2
 
@@ -93,7 +93,7 @@ def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("data", "why"),
     [
         (b"GET / HTTP/1.1", "first byte"),
         (b"\xff" + bytes(9), "tenth byte"),
@@ -112,9 +112,9 @@ def test_frames_beyond_the_number_are_left_out_and_counted_by_bytes() -> None:
         (GREETING + ready() + b"\x06" + (1 << 20).to_bytes(8, "big"), "a command has"),
     ],
 )
-def test_what_is_no_zmtp_is_told_by_its_first_wrong_byte(said: bytes, why: str) -> None:
+def test_a_peer_without_zmtp_is_refused_at_its_first_wrong_byte(data: bytes, why: str) -> None:
     with pytest.raises(ZmtpError, match=why):
-        all_of(stream(), said, 1)
+        all_of(stream(), data, 1)
 
 
 def test_anything_is_either_words_or_malformed() -> None:
@@ -131,12 +131,12 @@ def test_anything_is_either_words_or_malformed() -> None:
 class TestConnections:
     """Plain sockets at a gateway."""
 
-    def connect(self, gateway: Gateway, said: bytes) -> socket.socket:
+    def connect(self, gateway: Gateway, data: bytes) -> socket.socket:
         _, _, port = gateway.server.url.rpartition(":")
         peer = socket.create_connection(("127.0.0.1", int(port)))
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setblocking(False)
-        peer.sendall(said)
+        peer.sendall(data)
         return peer
 
     def heard(self, gateway: Gateway, peer: socket.socket, nbytes: int) -> bytes:
@@ -155,7 +155,7 @@ class TestConnections:
             select.select([peer], [], [], 0.01)
         raise AssertionError(f"{nbytes} bytes are said, got {len(data)}")
 
-    def test_what_comes_byte_by_byte_is_answered(self, gateway: Gateway) -> None:
+    def test_a_request_sent_byte_by_byte_is_answered(self, gateway: Gateway) -> None:
         with self.connect(gateway, b"") as peer:
             for byte in GREETING + ready() + message([b"\x01", b"\x18"]):
                 peer.send(bytes((byte,)))
@@ -164,9 +164,7 @@ class TestConnections:
             hello = GREETING_BYTES + len(stream_ready())
             assert self.heard(gateway, peer, hello + len(answer)).endswith(answer)
 
-    def test_who_says_nothing_is_not_waited_for(
-        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_silent_peer_is_not_waited_for(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         with self.connect(gateway, b"") as peer:
             self.heard(gateway, peer, GREETING_BYTES)
             gateway.server.tick()
@@ -180,8 +178,8 @@ class TestConnections:
     ) -> None:
         count = 40_000
         with gateway.client() as other, self.connect(gateway, GREETING + ready()) as peer:
-            said = message([b"\xce\x00\x00\x00\x01", b"\xa4noop", b""])  # refused, and answered
-            data = memoryview(said * count)
+            request = message([b"\xce\x00\x00\x00\x01", b"\xa4noop", b""])  # refused, and answered
+            data = memoryview(request * count)
             sent = idle = 0
             while sent < len(data) and idle < 200:
                 try:

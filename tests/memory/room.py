@@ -21,9 +21,9 @@ ROOM = {Code.FRAGMENTED, Code.POOL_FULL}
 
 
 class Oracle:
-    """Whether anything in a pool could serve a block of `size` in `space` while `spared` keys stay."""
+    """Whether anything in a pool could serve a block of `size` in `space` while `excluded` keys stay."""
 
-    def __init__(self, bench: Bench, space: int, size: int, spared: Sequence[bytes]) -> None:
+    def __init__(self, bench: Bench, space: int, size: int, excluded: Sequence[bytes]) -> None:
         self.space, self.size = space, size
         self.capacity = bench.node.pool.slabs.capacity_bytes
         self.named = bench.node.pool.spaces.named(space)
@@ -33,7 +33,7 @@ class Oracle:
         assert isinstance(counters, np.ndarray)
         self.blocks: dict[int, list[Block]] = {segment.number: [] for segment in self.segments}
         self.stays: set[Block] = set()
-        keep = set(spared)
+        keep = set(excluded)
         for block in bench.node.pool.table.blocks.values():
             self.blocks[block.slot.slab.segment.number].append(block)
             if (
@@ -156,8 +156,8 @@ class Traffic:
         assert refused <= ROOM, refused
         self.refusals += 1
         oracle = Oracle(self.bench, space, size, present)
-        place = oracle.could_serve()
-        assert place == "", f"{size} bytes in space {space}: {place}"
+        could_serve = oracle.could_serve()
+        assert could_serve == "", f"{size} bytes in space {space}: {could_serve}"
         fits = oracle.evictable_bytes() >= size
         assert refused == {Code.FRAGMENTED if fits else Code.POOL_FULL}, (refused, fits)
 

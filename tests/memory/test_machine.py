@@ -46,8 +46,8 @@ def run(preexec: Callable[[], None] | None = None, **environ: str) -> subprocess
 @pytest.fixture
 def alone_with_huge_pages() -> Iterator[None]:
     """The machine has one number of them: no other test changes it meanwhile."""
-    with LOCK.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
@@ -68,7 +68,7 @@ def huge_pages(alone_with_huge_pages: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("alone_with_huge_pages")
-def test_a_machine_without_huge_pages_is_told_how_many_to_reserve() -> None:
+def test_a_machine_without_huge_pages_gets_the_number_to_reserve() -> None:
     available, reserved = huge_bytes_available(), huge_pages_reserved()
     pages = available // HUGE_BYTES + 1000
     done = run(LARDER_POOL_BYTES=str(pages * HUGE_BYTES), LARDER_DATAPLANE__HUGE_PAGES="true")
@@ -112,7 +112,7 @@ def test_a_pool_of_huge_pages_stores_and_gives_them_back(
     assert huge_bytes_available() == free
 
 
-def test_a_limit_on_locked_memory_is_named_with_what_to_set() -> None:
+def test_a_limit_on_locked_memory_is_reported_with_the_setting() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give up the right to lock")
 
@@ -127,7 +127,7 @@ def test_a_limit_on_locked_memory_is_named_with_what_to_set() -> None:
         assert part in done.stderr
 
 
-def test_a_locked_pool_says_so(make_plane: Callable[..., Plane]) -> None:
+def test_a_locked_pool_reports_it(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(pool_bytes="16MiB", dataplane__mlock="true", dataplane__prefault="true")
     try:
         settings.check_machine(

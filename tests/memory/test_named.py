@@ -15,8 +15,8 @@ import pytest
 from dataplane.io.peers import maps_device, may_pin
 from dataplane.memory.memory import NodeMemory
 from dataplane.memory.named import (
+    BACKUP_PREFIX,
     PREFIX,
-    SPARE_PREFIX,
     CannotName,
     Header,
     NamedFile,
@@ -36,11 +36,11 @@ SIZE = 4 * make.MIB
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """One that nobody else has; nothing of it is left."""
+    """One of its own; nothing of it is left."""
     chosen = shm_name(os.getpid())
     yield chosen
     path_of(chosen).unlink(missing_ok=True)
-    spare_of(chosen).unlink(missing_ok=True)
+    backup_name_of(chosen).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def path_of(name: str) -> Path:
     return FOLDER / (PREFIX + name)
 
 
-def spare_of(name: str) -> Path:
-    return FOLDER / (SPARE_PREFIX + PREFIX + name)
+def backup_name_of(name: str) -> Path:
+    return FOLDER / (BACKUP_PREFIX + PREFIX + name)
 
 
 def owner(name: str, then: str = "sys.stdin.read()") -> subprocess.Popen[bytes]:
@@ -127,7 +127,7 @@ def test_names_of_other_dead_owners_are_removed_too(name: str) -> None:
     assert not path_of(name).exists()
 
 
-def test_what_is_left_behind_is_listed_with_its_bytes_and_removed_if_asked(tmp_path: Path) -> None:
+def test_leftover_files_are_listed_with_their_bytes_and_removed_on_request(tmp_path: Path) -> None:
     living, dead, young = (
         NamedFile.create(name, SIZE, os.getpid(), 1, folder=tmp_path) for name in ("living", "dead", "young")
     )
@@ -162,7 +162,7 @@ def test_whoever_holds_a_duplicate_owns_the_name_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "link", "folder", "torn"])
-def test_what_is_not_larders_stays_as_it_is(name: str, what: str, tmp_path: Path) -> None:
+def test_foreign_files_are_left_unchanged(name: str, what: str, tmp_path: Path) -> None:
     path = path_of(name)
     target = tmp_path / "target"
     target.write_bytes(b"x" * 8192)
@@ -227,7 +227,7 @@ def test_pages_that_a_device_may_write_to_stay_until_it_is_gone(named: NamedFile
     assert pages(named) == 2 * make.MIB, "whole pieces"
 
 
-def test_another_process_goes_on_with_the_file(named: NamedFile) -> None:
+def test_another_process_continues_with_the_file(named: NamedFile) -> None:
     named.part(1, 0, make.MIB)
     named.view()[:5] = b"bytes"
     named.part(2, make.MIB, make.MIB)
@@ -259,26 +259,26 @@ def test_a_name_that_was_removed_is_put_back_for_the_same_file(named: NamedFile,
     assert problems == [f"{path_of(name)} was removed", ""] * 2
     named.remove()
     assert not path_of(name).exists()
-    assert not spare_of(name).exists()
+    assert not backup_name_of(name).exists()
     named.look()
     assert not path_of(name).exists(), "its owner removed it"
 
 
-def test_a_spare_name_that_was_removed_is_put_back(named: NamedFile, name: str) -> None:
-    spare_of(name).unlink()
+def test_a_removed_backup_name_is_restored(named: NamedFile, name: str) -> None:
+    backup_name_of(name).unlink()
     named.look()
     path_of(name).rename(path_of(name).with_suffix(".moved"))
     path_of(name).with_suffix(".moved").unlink()
     named.look()
     assert named.present
-    assert spare_of(name).exists()
+    assert backup_name_of(name).exists()
 
 
-def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: NamedFile, name: str) -> None:
-    spare_of(name).unlink()
+def test_without_any_name_the_memory_stays_and_the_remedy_is_logged(named: NamedFile, name: str) -> None:
+    backup_name_of(name).unlink()
     path_of(name).unlink()
     named.look()
-    assert "and its spare name were removed" in named.problem
+    assert "and its backup name were removed" in named.problem
     assert f"restart the data plane (process {os.getpid()})" in named.problem
     assert not path_of(name).exists()
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
@@ -287,18 +287,18 @@ def test_without_any_name_the_memory_stays_as_it_is_and_says_what_to_do(named: N
     discard(duplicate)
 
 
-@pytest.mark.parametrize("has_spare", [True, False])
+@pytest.mark.parametrize("has_backup_name", [True, False])
 @pytest.mark.parametrize("what", ["file", "larders", "link", "folder"])
-def test_another_file_under_the_name_is_never_touched_and_is_told(
-    named: NamedFile, name: str, what: str, has_spare: bool, tmp_path: Path
+def test_another_file_under_the_name_is_never_touched_and_is_reported(
+    named: NamedFile, name: str, what: str, has_backup_name: bool, tmp_path: Path
 ) -> None:
     target = tmp_path / "target"
-    target.write_bytes(b"a stranger's")
+    target.write_bytes(b"foreign")
     path_of(name).unlink()
-    if not has_spare:
-        spare_of(name).unlink()
+    if not has_backup_name:
+        backup_name_of(name).unlink()
     if what == "file":
-        path_of(name).write_bytes(b"a stranger's")
+        path_of(name).write_bytes(b"foreign")
     elif what == "larders":  # even what looks like a file that a dead data plane left
         path_of(name).write_bytes(bytes(4096) + Header(1, 1, 1, 4096, PREFIX + name).packed().ljust(4096))
     elif what == "link":
@@ -309,26 +309,26 @@ def test_another_file_under_the_name_is_never_touched_and_is_told(
     for _ in range(2):
         named.look()
         assert named.problem.startswith(f"{path_of(name)} is another file now")
-        assert ("restart the data plane" in named.problem) is not has_spare
+        assert ("restart the data plane" in named.problem) is not has_backup_name
     duplicate = named.file.of(named.name, os.dup(named.file.fd))
     after = NamedFile.adopt(duplicate, 7, 8)
     assert after.problem == named.problem, "what is cached is kept for workers that map it"
     after.close()
     assert os.path.samestat(before, path_of(name).lstat())
-    assert target.read_bytes() == b"a stranger's"
+    assert target.read_bytes() == b"foreign"
     path_of(name).rmdir() if what == "folder" else path_of(name).unlink()
     named.look()
-    assert named.present is has_spare
-    assert (named.problem == "") is has_spare
+    assert named.present is has_backup_name
+    assert (named.problem == "") is has_backup_name
 
 
-def test_what_dead_owners_leave_is_removed_with_its_spare_name(name: str) -> None:
+def test_files_of_dead_owners_are_removed_with_their_backup_name(name: str) -> None:
     with owner(name) as process:
         process.kill()
-    assert spare_of(name).exists()
+    assert backup_name_of(name).exists()
     free_bytes()
     assert not path_of(name).exists()
-    assert not spare_of(name).exists()
+    assert not backup_name_of(name).exists()
 
 
 def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(named: NamedFile) -> None:
@@ -425,7 +425,7 @@ FULL = """
 
 def test_a_process_that_maps_a_device_may_write_by_address() -> None:
     assert not may_pin(os.getpid())
-    assert may_pin(0), "nobody knows who it is"
+    assert may_pin(0), "its user is unknown"
     script = (
         "import mmap; m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 4096); print(1, flush=True); input()"
     )
@@ -441,7 +441,7 @@ def test_a_process_that_maps_a_device_may_write_by_address() -> None:
 @pytest.mark.parametrize(
     "line", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dri/renderD128"]
 )
-def test_devices_are_known_by_what_a_process_maps(line: str) -> None:
+def test_devices_are_known_by_mappings_of_a_process(line: str) -> None:
     assert maps_device(f"7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        {line}\n")
     assert not maps_device(
         "7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /dev/shm/lmcache_l1_pool_x\n"
@@ -457,7 +457,7 @@ def test_a_full_file_system_refuses_a_segment_and_takes_nothing_for_it(tmp_path:
         check=False,
     )
     if "unshare" in done.stderr or "mount" in done.stderr:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not permit mounts")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"4194304 bytes of {tmp_path}/{PREFIX}full: No space left on device",

@@ -94,22 +94,20 @@ def test_pages_are_taken_for_a_store_that_waits_and_no_byte_of_others_changes(
     pages.use(0, PIECE_BYTES + 4096)
     fallocated.clear()
     os.pwrite(fd, b"x" * 4096, PIECE_BYTES)
-    wanted = [(PIECE_BYTES + 4096, 3 * PIECE_BYTES)]
-    threads = [threading.Thread(target=pages.take, args=(wanted,)) for _ in range(3)]
+    expected = [(PIECE_BYTES + 4096, 3 * PIECE_BYTES)]
+    threads = [threading.Thread(target=pages.take, args=(expected,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    assert pages.lacking(wanted) == []
-    pages.use(*wanted[0])
+    assert pages.lacking(expected) == []
+    pages.use(*expected[0])
     assert fallocated == []
     assert os.pread(fd, 4096, PIECE_BYTES) == b"x" * 4096
 
 
-def test_what_a_retired_range_had_serves_the_next_one_and_the_rest_goes_back(
-    fd: int, pages: NamedPages
-) -> None:
+def test_memory_of_a_retired_range_is_reused_and_the_rest_is_given_back(fd: int, pages: NamedPages) -> None:
     pages.keep_ahead(2 * PIECE_BYTES)
     pages.use(0, 8 * PIECE_BYTES)
     wait_for(lambda: pages.ahead_bytes == 2 * PIECE_BYTES, "what is ahead")
@@ -122,7 +120,7 @@ def test_what_a_retired_range_had_serves_the_next_one_and_the_rest_goes_back(
     assert pages.lacking([(0, 2 * PIECE_BYTES)]) == [], "the lowest stay"
 
 
-def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
+def test_nothing_is_given_back_once_clients_may_know_addresses(
     fd: int, pages: NamedPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, proceed = threading.Event(), threading.Event()
@@ -141,14 +139,14 @@ def test_nothing_is_given_back_from_when_somebody_may_know_addresses(
     assert begun.wait(60)
     threading.Timer(0.1, proceed.set).start()
     pages.keep()  # returns when no piece is being given back
-    kept = given(fd)
-    assert kept >= 7 * PIECE_BYTES
+    allocated = given(fd)
+    assert allocated >= 7 * PIECE_BYTES
     pages.keep_ahead(2 * PIECE_BYTES)
     pages.take([(15 * PIECE_BYTES, PIECE_BYTES)])
-    assert given(fd) == kept + PIECE_BYTES
+    assert given(fd) == allocated + PIECE_BYTES
 
 
-def test_what_a_data_plane_before_left_is_given_back_or_used(fd: int, pages: NamedPages) -> None:
+def test_memory_of_the_previous_data_plane_is_given_back_or_used(fd: int, pages: NamedPages) -> None:
     os.posix_fallocate(fd, 0, SIZE)
     pages.stray()
     pages.known(PIECE_BYTES + 4096, 2 * PIECE_BYTES)
@@ -198,12 +196,12 @@ def node_memory(capacity_bytes: int, ahead_bytes: int) -> Iterator[tuple[NodeMem
         memory.close()
 
 
-def test_what_is_ahead_is_shared_and_goes_to_who_uses_it_within_the_pool() -> None:
+def test_prepared_memory_is_shared_within_the_pool_by_use() -> None:
     capacity = 8 * PIECE_BYTES
     with node_memory(capacity, 100 * PIECE_BYTES) as (memory, named, prefault):
 
         def ahead() -> tuple[int, int]:
-            return named.pages.ahead_bytes // PIECE_BYTES, prefault.spare_bytes // PIECE_BYTES
+            return named.pages.ahead_bytes // PIECE_BYTES, prefault.prepared_bytes // PIECE_BYTES
 
         wait_for(lambda: ahead() == (4, 4), "half for each")
         memory.create_segment(1, 2 * PIECE_BYTES, 0)
@@ -258,7 +256,7 @@ def test_a_full_file_system_is_a_refusal_and_never_a_signal(tmp_path: Path) -> N
         timeout=60,
     )
     if "unshare" in done.stderr or "mount" in done.stderr:
-        pytest.skip("this machine lets nobody mount")
+        pytest.skip("this machine does not permit mounts")
     assert done.returncode == 0, done.stderr
     full = "No space left on device"
     assert done.stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""Memory is taken ahead of need, never more than the pool, and given back; a refusal of the machine is told."""
+"""Memory is taken ahead of need, never more than the pool, and given back; a refusal of the machine is reported."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def resident(file: SharedFile) -> int:
 
 def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> None:
     with prefaulting() as prefault:
-        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "what was to be ahead")
+        wait_for(lambda: prefault.prepared_bytes == 4 * SEGMENT, "what was to be ahead")
         file = prefault.make("larder-test", SEGMENT - 8192)
         assert resident(file) == file.nbytes == SEGMENT - 8192
         prefault.submit(1, file)
         assert prefault.prefaulted_bytes >= 4 * SEGMENT - 8192
-        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "another one in its place")
+        wait_for(lambda: prefault.prepared_bytes == 4 * SEGMENT, "another one in its place")
         with pytest.raises(PermissionError):
             os.ftruncate(file.fd, SEGMENT)
         with mmap.mmap(file.fd, file.nbytes) as mapped:
@@ -54,8 +54,8 @@ def test_memory_is_ready_before_anybody_asks_and_a_segment_is_cut_from_it() -> N
         file.close()
 
 
-def test_the_thread_never_writes_what_a_segment_is_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread may choose the same spare again while `make` waits for the end of its piece."""
+def test_the_thread_never_writes_to_the_file_of_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread may choose the same segment again while `make` waits for the end of its piece."""
     writing, go, chosen, made, left = (threading.Event() for _ in range(5))
     written: list[int] = []
     take = Prefault._take
@@ -104,12 +104,12 @@ def test_the_thread_never_writes_what_a_segment_is_made_from(monkeypatch: pytest
         file.close()
 
 
-def test_segments_and_what_is_ready_never_exceed_the_pool() -> None:
+def test_segments_and_prepared_memory_never_exceed_the_pool() -> None:
     with prefaulting(ahead_bytes=100 * SEGMENT, capacity_bytes=3 * SEGMENT + 4096) as prefault:
-        wait_for(lambda: prefault.spare_bytes == 3 * SEGMENT + 4096, "the whole pool")
+        wait_for(lambda: prefault.prepared_bytes == 3 * SEGMENT + 4096, "the whole pool")
         large = prefault.make("larder-test", 2 * SEGMENT)
         prefault.submit(1, large)
-        assert prefault.spare_bytes + large.nbytes <= 3 * SEGMENT + 4096
+        assert prefault.prepared_bytes + large.nbytes <= 3 * SEGMENT + 4096
         wait_for(lambda: prefault.prefaulted_bytes == 3 * SEGMENT + 4096, "the rest of the pool")
         prefault.resize(4 * SEGMENT)
         wait_for(lambda: prefault.prefaulted_bytes == 4 * SEGMENT, "the pool after it grew")
@@ -117,7 +117,7 @@ def test_segments_and_what_is_ready_never_exceed_the_pool() -> None:
         large.close()
 
 
-def test_what_engines_wrote_is_left_as_it_is() -> None:
+def test_prefaulting_does_not_change_written_bytes() -> None:
     with prefaulting(ahead_bytes=0) as prefault:
         file = prefault.make("larder-test", 4 * SEGMENT)
         with mmap.mmap(file.fd, file.nbytes) as mapped:
@@ -130,7 +130,7 @@ def test_what_engines_wrote_is_left_as_it_is() -> None:
         file.close()
 
 
-def test_a_machine_that_refuses_is_told_once_and_segments_are_made_as_before(
+def test_a_refusal_by_the_machine_is_logged_once_and_segments_are_made_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(fd: int, offset: int, nbytes: int) -> None:
@@ -144,9 +144,9 @@ def test_a_machine_that_refuses_is_told_once_and_segments_are_made_as_before(
         file = prefault.make("larder-test", SEGMENT)
         assert file.nbytes == SEGMENT
         file.close()
-        assert prefault.spare_bytes == 0
+        assert prefault.prepared_bytes == 0
         monkeypatch.undo()
-        wait_for(lambda: prefault.spare_bytes == 4 * SEGMENT, "memory, once the machine has some again")
+        wait_for(lambda: prefault.prepared_bytes == 4 * SEGMENT, "memory, once the machine has some again")
     assert failures == ["[Errno 28] No space left on device"]
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_taken_ahead_that_the_machine_needs(monkeypatch: pytest.Monke
     with prefaulting(failures) as prefault:
         wait_for(lambda: failures, "the reason")
         assert "available" in failures[0]
-        assert prefault.spare_bytes == 0
+        assert prefault.prepared_bytes == 0
 
 
 @pytest.fixture
@@ -179,20 +179,20 @@ def slow_piece(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[queue.SimpleQu
 SlowPiece = tuple["queue.SimpleQueue[int]", threading.Event]
 
 
-def test_a_segment_is_not_cut_from_what_is_being_written(slow_piece: SlowPiece) -> None:
-    """The write would give the segment another size than engines are told."""
+def test_a_segment_is_not_made_from_memory_being_written(slow_piece: SlowPiece) -> None:
+    """The write would give the segment another size than engines expect."""
     writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT) as prefault:
         busy = writing.get(timeout=60)
         file = prefault.make("larder-test", SEGMENT // 2)
         assert file.fd != busy
         proceed.set()
-        wait_for(lambda: prefault.spare_bytes == SEGMENT, "what was written is ready after all")
+        wait_for(lambda: prefault.prepared_bytes == SEGMENT, "what was written is ready after all")
         assert os.fstat(file.fd).st_size == SEGMENT // 2
         file.close()
 
 
-def test_what_is_being_written_is_closed_after_the_write(slow_piece: SlowPiece) -> None:
+def test_a_file_is_closed_after_the_write_in_progress(slow_piece: SlowPiece) -> None:
     """Else the number of its descriptor could be another file's when the thread writes to it."""
     writing, proceed = slow_piece
     with prefaulting(ahead_bytes=SEGMENT, capacity_bytes=SEGMENT) as prefault:
@@ -220,7 +220,7 @@ def test_locked_segments_are_shown_and_counted_by_the_kernel() -> None:
         pytest.skip(f"RLIMIT_MEMLOCK is {limit} here")
     before = _locked_kib()
     with prefaulting(lock=True, ahead_bytes=SEGMENT) as prefault:
-        wait_for(lambda: prefault.spare_bytes == SEGMENT, "a locked segment")
+        wait_for(lambda: prefault.prepared_bytes == SEGMENT, "a locked segment")
         file = prefault.make("larder-test", SEGMENT)
         prefault.submit(1, file)
         wait_for(lambda: prefault.prefaulted_bytes == 2 * SEGMENT, "and another one")

@@ -40,7 +40,7 @@ def test_a_pool_that_grew_holds_more_and_pins_more() -> None:
     assert bench.faults() == []
 
 
-def test_what_was_refused_is_served_after_the_pool_grew() -> None:
+def test_refused_blocks_are_stored_after_the_pool_grew() -> None:
     bench = Bench(2 * make.MIB)
     engine = bench.attach()
     chain = make.keys(512)
@@ -65,13 +65,13 @@ def test_pins_that_waited_for_budget_get_it() -> None:
     assert bench.faults() == []
 
 
-@pytest.mark.parametrize("wanted", [0, -1, 2 * make.MIB - 4096, 2 * make.MIB + 1, 1 << 62])
-def test_a_size_that_cannot_be_is_refused_and_changes_nothing(wanted: int) -> None:
+@pytest.mark.parametrize("size", [0, -1, 2 * make.MIB - 4096, 2 * make.MIB + 1, 1 << 62])
+def test_a_size_that_cannot_be_is_refused_and_changes_nothing(size: int) -> None:
     bench = Bench(2 * make.MIB)
     with pytest.raises(ProtocolError) as caught:
-        bench.node.resize(wanted, bench.now)
+        bench.node.resize(size, bench.now)
     assert (caught.value.code, caught.value.field) == (Code.CANNOT_RESIZE, "capacity_bytes")
-    assert str(wanted) in caught.value.message
+    assert str(size) in caught.value.message
     assert bench.pool.capacity_bytes == 2 * make.MIB
 
 

@@ -21,9 +21,7 @@ POOLS = {"models": (160, 64), "odd": (24, 4), "small": (8, 2), "large": (48, 16)
 @pytest.mark.parametrize("mix", list(SIZES))
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_whatever_is_leased_pinned_or_being_written_a_refusal_means_that_no_place_is_left(
-    mix: str, seed: int
-) -> None:
+def test_a_refusal_means_no_room_with_any_leases_pins_and_reservations(mix: str, seed: int) -> None:
     capacity, segment = POOLS[mix]
     traffic = Traffic(seed, capacity * make.MIB, segment * make.MIB, SIZES[mix])
     for number in range(150):
@@ -38,4 +36,4 @@ def test_whatever_is_leased_pinned_or_being_written_a_refusal_means_that_no_plac
     assert traffic.bench.apply(snapshot, bodies) == []
     for space in range(2):
         stored = traffic.engines[0].store([make.key(("last", space))], SIZES[mix][-1], space=space)
-        assert stored.written == 1, "once everybody let go, everything fits again"
+        assert stored.written == 1, "once every lease ended, everything fits again"

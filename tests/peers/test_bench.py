@@ -30,22 +30,20 @@ def _checked(python: Path, server: Server, way: str) -> str:
         *("--num-tokens", "1024", "--start", first, "--end", first + REQUESTS, "--interval", "0"),
         *("--kvcache-shape-spec", "(2,256,16,4,64):float16:4", *WAYS[way]),
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0, said[-3000:]
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-3000:]
+    return output
 
 
-def _figure(said: str, name: str) -> float:
-    match = re.search(rf"^{re.escape(name)}:\s+([0-9.]+)$", said, re.MULTILINE)
-    assert match, said[-3000:]
+def _figure(output: str, name: str) -> float:
+    match = re.search(rf"^{re.escape(name)}:\s+([0-9.]+)$", output, re.MULTILINE)
+    assert match, output[-3000:]
     return float(match[1])
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_retrieved_has_the_checksums_of_what_was_stored(
-    lmcache_python: Path, server: Server, way: str
-):
-    said = _checked(lmcache_python, server, way)
-    assert _figure(said, "Checksum OK") == REQUESTS, said[-3000:]
-    assert _figure(said, "Checksum FAIL") == 0
-    assert _figure(said, "Pass rate (%)") == 100
+def test_retrieved_chunks_have_the_checksums_of_stored_ones(lmcache_python: Path, server: Server, way: str):
+    output = _checked(lmcache_python, server, way)
+    assert _figure(output, "Checksum OK") == REQUESTS, output[-3000:]
+    assert _figure(output, "Checksum FAIL") == 0
+    assert _figure(output, "Pass rate (%)") == 100

@@ -45,7 +45,7 @@ def command_line(lmcache_python: Path, server: Server) -> CommandLine:
     return CommandLine(lmcache_python, server)
 
 
-def test_quotas_are_set_told_listed_and_deleted(command_line: CommandLine):
+def test_quotas_are_set_shown_listed_and_deleted(command_line: CommandLine):
     found = command_line.run(
         "quota set acme --limit-gb 1.5",
         "quota get acme",

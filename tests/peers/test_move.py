@@ -41,9 +41,9 @@ def _staying(python: Path, server: Server, model: Path) -> Iterator[Any]:
         try:
             assert process.stdout is not None
             assert process.stdin is not None
-            said = next((line for line in process.stdout if line.startswith('{"cached"')), None)
-            assert said is not None, f"vLLM ended with {process.wait(60)}"
-            yield json.loads(said)
+            output = next((line for line in process.stdout if line.startswith('{"cached"')), None)
+            assert output is not None, f"vLLM ended with {process.wait(60)}"
+            yield json.loads(output)
             process.stdin.close()
             process.stdout.read()
             assert process.wait(120) == 0
@@ -59,7 +59,7 @@ def _opened(browser: Browser, server: Server) -> Page:
     return page
 
 
-def test_the_same_vllm_goes_on_with_larder_and_is_seen(
+def test_the_same_vllm_continues_with_larder_and_is_seen(
     vllm_python: Path, browser: Browser, tmp_path: Path
 ) -> None:
     require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")

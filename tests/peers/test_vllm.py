@@ -28,14 +28,14 @@ def _generated(python: Path, server: Server, model: Path) -> Any:
     return ran(python, "generate", server.rpc_port, model, timeout_s=420)
 
 
-def test_a_second_vllm_takes_what_the_first_computed(vllm_python: Path, server: Server, model: Path):
+def test_a_second_vllm_loads_blocks_of_the_first(vllm_python: Path, server: Server, model: Path):
     first = _generated(vllm_python, server, model)
     assert first["cached"] == 0
     second = _generated(vllm_python, server, model)
     assert second == {"cached": FULL_CHUNKS, "tokens": first["tokens"]}
 
 
-def test_a_vllm_takes_what_was_computed_before_the_data_plane_was_killed(
+def test_a_vllm_loads_blocks_stored_before_the_data_plane_was_killed(
     vllm_python: Path, larder: Server, model: Path
 ):
     first = _generated(vllm_python, larder, model)

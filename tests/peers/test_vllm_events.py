@@ -46,11 +46,11 @@ def test_vllms_own_types_decode_the_stream(vllm_python: Path, lmcache_python: Pa
             pass
         with servers.larder(512 << 20, settings) as server:
             ran(lmcache_python, "calls", server.rpc_url)
-            said, _ = subscriber.communicate(timeout=90)
+            output, _ = subscriber.communicate(timeout=90)
     finally:
         subscriber.kill()
         subscriber.wait(60)
-    found = json.loads(said.splitlines()[-1])
+    found = json.loads(output.splitlines()[-1])
     assert found["kinds"][:2] == ["AllBlocksCleared", "BlockStored"]
     assert found["kinds"][-1] == "BlockRemoved"
     assert found["numbers"] == list(range(len(found["numbers"])))
@@ -64,7 +64,7 @@ def test_vllms_own_types_decode_the_stream(vllm_python: Path, lmcache_python: Pa
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_what_a_vllm_stored_is_published_with_its_prompt(vllm_python: Path, tmp_path: Path):
+def test_blocks_of_a_vllm_are_published_with_their_prompt(vllm_python: Path, tmp_path: Path):
     url, replays = (f"tcp://127.0.0.1:{servers.free_port()}" for _ in range(2))
     settings = {
         "LARDER_KV_EVENTS_URL": url,

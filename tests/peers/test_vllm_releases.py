@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_the_release_and_it_decodes_every_failure_answe
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_same_release_and_the_newest_take_what_an_older_one_computed(
+def test_the_same_release_and_the_newest_load_blocks_of_an_older_one(
     larder: Server, model: Path, release: str
 ):
     first = _generated(release, larder, model)
@@ -81,7 +81,7 @@ def test_the_same_release_and_the_newest_take_what_an_older_one_computed(
     assert _failures(larder) == {}
 
 
-def test_older_releases_take_what_the_newest_computed(larder: Server, model: Path):
+def test_older_releases_load_blocks_of_the_newest(larder: Server, model: Path):
     built = [release for release, peer in RELEASES.items() if BUILT[peer.name] and release not in UNSHARED]
     if not built:
         pytest.skip("no older release of LMCache is built: run `make peers`")

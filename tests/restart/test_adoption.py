@@ -82,19 +82,19 @@ def kill(plane: Relay, client: Client) -> None:
     wait_for(lambda: not connected(client), "the loss is noticed")
 
 
-def test_an_engine_goes_on_with_its_area_its_leases_and_its_views(plane: Relay) -> None:
+def test_an_engine_continues_with_its_area_its_leases_and_its_views(plane: Relay) -> None:
     chain = make.keys(5)
     events: list[ClientEvent] = []
     with connect(plane, on_event=events.append) as client:
         store(client, chain, tenant="a")
         lease = client.acquire(chain)
         view = lease.view(2)
-        epoch, world = client.epoch, client._link.world
+        epoch, attachment = client.epoch, client._link.attachment
         kill(plane, client)
         assert read(client, chain) == 5, "reading does not depend on it"
         plane.start()
         wait_for(lambda: connected(client), "the client attaches again")
-        assert client._link.world is world
+        assert client._link.attachment is attachment
         assert client.epoch != epoch
         assert bytes(view) == contents(chain, PAGE_BYTES)[2]
         assert read(client, chain) == 5
@@ -127,24 +127,24 @@ def test_an_error_that_nothing_catches_keeps_every_block(
         assert plane.describe().adopted_blocks == 5
 
 
-def test_a_lease_taken_while_nobody_served_is_honoured_before_anything_is_evicted(plane: Relay) -> None:
-    held, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
+def test_a_lease_taken_without_a_data_plane_prevents_eviction_after_its_start(plane: Relay) -> None:
+    files, others = make.keys(4, "held"), [make.key(number) for number in range(40)]
     with connect(plane) as client:
-        store(client, held, make.MIB)
+        store(client, files, make.MIB)
         kill(plane, client)
-        lease = client.acquire(held)
+        lease = client.acquire(files)
         assert len(lease) == 4
         plane.start()
         wait_for(lambda: connected(client), "the client attaches again")
         for each in others:
             store(client, [each], make.MIB)
-        assert read(client, held, make.MIB) == 4
+        assert read(client, files, make.MIB) == 4
         lease.release()
         del lease
         gc.collect()
         for each in others:
             store(client, [each], make.MIB)
-        assert client.lookup(held) == 0
+        assert client.lookup(files) == 0
 
 
 def test_a_store_that_was_cut_off_is_refused_and_can_be_done_again(plane: Relay) -> None:
@@ -171,7 +171,7 @@ time.sleep(600)
 """
 
 
-def test_what_an_engine_wrote_that_died_meanwhile_comes_back(plane: Relay) -> None:
+def test_reserved_bytes_of_an_engine_that_died_are_freed(plane: Relay) -> None:
     with engine_process(HALF_A_STORE, plane.socket) as engine:
         assert line(engine) == "half"
         plane.kill()
@@ -200,7 +200,7 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
     plane.start()
     (line,) = plane.wait_logged("memory.not_adopted")
     assert reason in line["reason"], line
-    wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches anew")
+    wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches again")
     assert store(client, make.keys(5)) == 5
     assert read(client, make.keys(5)) == 5
     assert plane.describe().adopted_blocks == 0
@@ -212,14 +212,24 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
         ("index", H_VERSION, 1, "index memory has layout 1, expected 2"),
         ("index", H_MAGIC, 7, "not index memory"),
         ("index", H_BUCKETS, 3, "corrupted header"),
-        ("books", 1, 1, "the books have layout 1, expected 2"),
+        ("books", 1, 1, "the recovery table has layout 1, expected 2"),
         ("books", 3, 5, "belong to different memory"),
         *(
-            ("books", word, 2**64 - 1, f"word {word} of the books is {2**64 - 1}, expected less than ")
+            (
+                "books",
+                word,
+                2**64 - 1,
+                f"word {word} of the recovery table is {2**64 - 1}, expected less than ",
+            )
             for word in (B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY)
         ),
         *(
-            ("books", PAGE // 8 + word, 2**64 - 1, f"a row of the books has {2**64 - 1} in word {word}")
+            (
+                "books",
+                PAGE // 8 + word,
+                2**64 - 1,
+                f"a row of the recovery table has {2**64 - 1} in word {word}",
+            )
             for word in (ROW_USED, ROW_HITS, ROW_RESERVATION)
         ),
         ("names", 1, 9, "the journal has layout 9, expected 2"),
@@ -273,16 +283,16 @@ def test_any_scribbling_is_survived(plane: Relay) -> None:
             assert plane.alive
 
 
-def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Relay], tmp_path: Path) -> None:
+def test_memory_of_a_live_writer_is_not_adopted(make_relay: Callable[..., Relay], tmp_path: Path) -> None:
     first = make_relay().start()
     with connect(first) as client:
         store(client, make.keys(3))
         second = Relay(first.folder / "second", dict(first.settings))
         second.folder.mkdir()
         try:
-            held = requests.peek(first.folder)
-            hold(second.folder, [each for each in held if each[0] in ("index", "books", "names")])
-            holder.close_all([fd for _, _, fd in held])
+            files = requests.peek(first.folder)
+            hold(second.folder, [each for each in files if each[0] in ("index", "books", "names")])
+            holder.close_all([fd for _, _, fd in files])
             with pytest.raises(AssertionError, match=f"process {first.pid} still writes the memory"):
                 second.start()
         finally:
@@ -290,7 +300,7 @@ def test_memory_whose_writer_lives_is_not_adopted(make_relay: Callable[..., Rela
         assert read(client, make.keys(3)) == 3
 
 
-def test_a_segment_that_was_not_held_costs_its_blocks_alone(plane: Relay) -> None:
+def test_a_segment_missing_from_the_holder_costs_its_blocks_alone(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(2, "small"))
         store(client, make.keys(2, "large"), make.MIB)
@@ -303,7 +313,7 @@ def test_a_segment_that_was_not_held_costs_its_blocks_alone(plane: Relay) -> Non
         assert [line["blocks"] for line in plane.wait_logged("memory.incomplete")] == [2]
 
 
-def test_leases_that_nobody_knows_are_a_cold_start(plane: Relay) -> None:
+def test_unknown_leases_cause_a_cold_start(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(5))
         kill(plane, client)
@@ -318,7 +328,7 @@ def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
         wait_for(lambda: not connected(client), "the loss is noticed")
         assert requests.peek(plane.folder) == []
         plane.start()
-        wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches anew")
+        wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches again")
         start = plane.describe().start
         assert (start.kind, start.released, start.lost_blocks) == ("cold", True, 5)
 

@@ -32,17 +32,17 @@ def bench() -> tuple[KillBench, BenchEngine]:
 
 
 def restore(image: Image) -> KillBench:
-    """The next data plane; whatever the cut, its books are in order and what readers had they still have."""
+    """The next data plane; whatever the cut, its accounts are consistent and what readers had they still have."""
     after = KillBench(image, capacity_bytes=CAPACITY)
     assert after.faults() == []
     controls = image.state()
     words = after.index.control
     assert ((words >> STATE_BITS) >= (controls >> STATE_BITS)).all(), "an incarnation went back"
     readable = np.isin(controls & STATE_MASK, [State.READY, State.EVICTING])
-    held = np.zeros(len(words), np.bool_)
+    leased = np.zeros(len(words), np.bool_)
     for area in after.memory.areas.values():
-        held |= area.counters != 0
-    assert (words[readable & held] & STATE_MASK == State.READY).all(), "a held block went"
+        leased |= area.counters != 0
+    assert (words[readable & leased] & STATE_MASK == State.READY).all(), "a held block went"
     assert not np.isin(words & STATE_MASK, [State.RESERVED, State.EVICTING]).any()
     return after
 
@@ -92,13 +92,13 @@ def test_a_store_that_is_cut_anywhere_leaves_the_others_and_nothing_half_made() 
         assert BenchEngine(end, engine.client, engine.spaces, engine.area).lookup(make.keys(4, "before")) == 4
 
 
-def test_an_eviction_that_is_cut_anywhere_gives_back_what_was_not_freed() -> None:
+def test_an_interrupted_eviction_restores_blocks_that_were_not_freed() -> None:
     made, engine = bench()
     engine.store(make.keys(BLOCKS, "old"), SLOT)
     check_all(made, engine, lambda: engine.store(make.keys(6, "new"), SLOT))
 
 
-def test_what_a_lease_holds_survives_an_eviction_that_is_cut_anywhere() -> None:
+def test_leased_blocks_survive_an_interrupted_eviction() -> None:
     made, engine = bench()
     chain = make.keys(BLOCKS, "old")
     engine.store(chain, SLOT)
@@ -138,7 +138,7 @@ def test_the_death_of_a_writer_that_is_cut_anywhere() -> None:
     check_all(made, engine, other.die)
 
 
-def test_an_attach_and_a_goodbye_that_are_cut_anywhere() -> None:
+def test_an_interrupted_attach_and_detach() -> None:
     made, engine = bench()
     engine.store(make.keys(3, "before"), SLOT)
 
@@ -256,13 +256,13 @@ def test_another_process_does_not_resume() -> None:
     made, engine = bench()
     after = restore(made.image())
     spaces = [SpaceRequest(make.space())]
-    for pid, group, memory, wanted in (
+    for pid, group, memory, expected in (
         (9, "one", MEMORY, spaces),
         (1, "two", MEMORY, spaces),
         (1, "one", MEMORY + 1, spaces),
         (1, "one", MEMORY, [SpaceRequest(make.space(), writes=False)]),
     ):
-        message = Attach(1, VERSION, group, wanted, resume=engine.client, resume_memory=memory)
+        message = Attach(1, VERSION, group, expected, resume=engine.client, resume_memory=memory)
         other, _ = after.node.attach(message, pid, after.now)
         assert not other.resumed
         assert other.client != engine.client

@@ -1,5 +1,5 @@
-"""`kill -9` amid copies of devices, at many bytes: the next data plane goes on with the memory. No READY block is lost,
-nothing half-written is ever read, whoever waits for a copy hears of its end, and nothing stays leased or open.
+"""`kill -9` during copies of devices, at many bytes: the next data plane continues with the memory. No READY block is
+lost, nothing half-written is ever read, whoever waits for a copy hears of its end, and nothing stays leased or open.
 
 `LARDER_TEST_KILLS=200` (`make kills`) kills more often than CI has time for.
 """
@@ -88,7 +88,7 @@ def keys(name: object) -> list[bytes]:
 
 @pytest.mark.full
 @pytest.mark.timeout(120 + 15 * KILLS)
-def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
+def test_many_kills_during_copies_lose_nothing_and_leave_nothing(
     emulated: Machine, plane: DeviceRelay, engines: Sequence[Engine], workers: Sequence[Other]
 ) -> None:
     storing, loading, other = engines
@@ -96,7 +96,7 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
     own = emulated.runtime.memory_used(emulated.device)
     done(loading.client.store_from(keys("base"), OLD))
     based = loading.blocks(OLD)
-    wanted = reader.ask(do="blocks", numbers=OLD)["digest"]
+    expected = reader.ask(do="blocks", numbers=OLD)["digest"]
     assert reader.ask(do="store", chunks=CHUNKS, blocks=OLD, name=0) == {"result": True}
     stored: list[list[bytes]] = [keys("base")]
     for kill in range(1, KILLS + 1):
@@ -117,9 +117,11 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
         plane.ask("resume_for", nbytes=COPIED * 9 // 10 * (kill - 1) // KILLS)
         assert plane.ask("stopped") == {"stopped": True}
         plane.kill()
-        assert emulated.runtime.memory_used(emulated.device) == own  # nobody else has what engines exported
+        assert (
+            emulated.runtime.memory_used(emulated.device) == own
+        )  # no other process has what engines exported
         plane.start()
-        # The engine has said nothing yet: what it may have been told to leave alone is nobody else's.
+        # The engine has said nothing yet: what it may have to leave alone is not reused.
         wait_for(lambda: other.client.lookup(keys("base")) == CHUNKS, "another one is attached")
         here = other.client.lookup(keys(kill))
         stats = plane.describe()
@@ -136,7 +138,7 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
         storer.hear()
         read = reader.hear()["result"]
         if read:
-            assert reader.ask(do="blocks", numbers=NEW)["digest"] == wanted
+            assert reader.ask(do="blocks", numbers=NEW)["digest"] == expected
         # They go on.
         stored.append(keys(kill))
         wait_for(lambda: store_again(storing, stored[-1]), "it stores again")
@@ -144,7 +146,7 @@ def test_many_kills_amid_copies_lose_nothing_and_leave_nothing(
         assert loading.blocks(NEW) == based
         assert storer.ask(do="store", chunks=CHUNKS, blocks=OLD, name=kill) == {"result": True}
         assert reader.ask(do="retrieve", chunks=CHUNKS, blocks=NEW, name=0) == {"result": True}
-        assert reader.ask(do="blocks", numbers=NEW)["digest"] == wanted
+        assert reader.ask(do="blocks", numbers=NEW)["digest"] == expected
         assert [other.client.lookup(each) for each in stored] == [CHUNKS] * len(stored)
         after = plane.wait_stats(lambda stats: not leased(stats), "nothing is leased")
         assert after.pool.used_bytes == after.pool.ready_bytes == 2 * (kill + 1) * CHUNKS * CHUNK_BYTES
@@ -166,22 +168,20 @@ def store_again(engine: Engine, chain: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("do", ["begin_store", "load"])
-def test_what_was_copied_for_an_engine_that_died_too_is_given_back_at_once(
+def test_bytes_copied_for_a_dead_engine_are_freed_at_once(
     emulated: Machine, plane: DeviceRelay, do: str
 ) -> None:
     arguments = {"kind": emulated.kind, "uuid": emulated.uuid, "socket": plane.socket, **FORM}
-    doomed = Process("engine", arguments)
-    assert doomed.hear() == {"ready": True}
-    assert doomed.ask(do="register") == {"code": None}
-    assert doomed.ask(do="store", keys=[each.hex() for each in keys("base")], blocks=OLD) == {
-        "blocks": CHUNKS
-    }
+    dying = Process("engine", arguments)
+    assert dying.hear() == {"ready": True}
+    assert dying.ask(do="register") == {"code": None}
+    assert dying.ask(do="store", keys=[each.hex() for each in keys("base")], blocks=OLD) == {"blocks": CHUNKS}
     plane.ask("stop_after", nbytes=100_000)
     name = "new" if do == "begin_store" else "base"
-    doomed.tell(do=do, keys=[each.hex() for each in keys(name)], blocks=OLD)
+    dying.tell(do=do, keys=[each.hex() for each in keys(name)], blocks=OLD)
     assert plane.ask("stopped") == {"stopped": True}
     plane.kill()
-    doomed.kill()
+    dying.kill()
     assert emulated.runtime.memory_used(emulated.device) == 0
     plane.start()
     stats = plane.wait_stats(lambda stats: of_engines(stats) == 0, "the engine is forgotten")

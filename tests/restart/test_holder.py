@@ -40,7 +40,7 @@ from tests.lmcache.planes import gateway_plane, mapped, url_of
 from tests.lmcache.planes import store as store_chunks
 from tests.restart.support.harness import Supervised
 from tests.restart.support.load import engine, read_line
-from tests.restart.support.relay import HeldFile, Relay, hold, writer
+from tests.restart.support.relay import MemoryFile, Relay, hold, writer
 from tests.threads import join
 
 PAGE_BYTES = 4096
@@ -143,7 +143,7 @@ def test_an_end_and_a_start_keep_every_block_lease_and_view(plane: Relay, number
     with connect(plane) as client:
         assert store(client, chain, "a") == 5
         lease = client.acquire(chain)
-        view, world = lease.view(2), client._link.world
+        view, attachment = lease.view(2), client._link.attachment
         for cycle in range(3):
             assert ended_by(plane, number) == code
             wait_for(lambda: not connected(client), "the loss is noticed")
@@ -151,7 +151,7 @@ def test_an_end_and_a_start_keep_every_block_lease_and_view(plane: Relay, number
             assert not client.reserve(make.keys(1, "refused"), PAGE_BYTES).number
             plane.start()
             wait_for(lambda: connected(client), "the client attaches again")
-            assert client._link.world is world, "with the same memory"
+            assert client._link.attachment is attachment, "with the same memory"
             assert bytes(view) == contents(chain, PAGE_BYTES)[2]
             assert store(client, make.keys(3, ("new", cycle))) == 3
         stats = plane.describe()
@@ -160,8 +160,8 @@ def test_an_end_and_a_start_keep_every_block_lease_and_view(plane: Relay, number
         assert (start.kind, start.blocks, start.bytes, start.lost_blocks) == ("warm", 11, 11 * PAGE_BYTES, 0)
         lease.release()
     assert holders(plane.folder) == [pid], "one holder for all of them"
-    kept = [(each["blocks"], each["seconds"], each["pid"]) for each in plane.logged("memory.kept")]
-    assert kept == ([] if code else [(5, 60.0, pid), (8, 60.0, pid), (11, 60.0, pid)])
+    records = [(each["blocks"], each["seconds"], each["pid"]) for each in plane.logged("memory.kept")]
+    assert records == ([] if code else [(5, 60.0, pid), (8, 60.0, pid), (11, 60.0, pid)])
 
 
 def test_memory_that_comes_and_goes_is_followed(plane: Relay) -> None:
@@ -184,7 +184,7 @@ def test_a_data_plane_that_is_killed_before_its_holder_runs_leaves_the_memory_to
     fd = os.memfd_create("index")
     first = HolderConnection(socket_dir, 60)
     assert first.take() == ([], "")
-    first.list_all([("index", 0, HeldFile(fd))])
+    first.list_all([("index", 0, MemoryFile(fd))])
     assert first._connection is not None
     first._connection.close()  # at once, as a kill does
     second = HolderConnection(socket_dir, 60)
@@ -227,7 +227,7 @@ def test_a_holder_that_is_killed_is_replaced_and_has_everything(plane: Relay) ->
         assert read(client, make.keys(3)) == 3
 
 
-def test_the_death_of_the_holder_after_the_data_plane_makes_the_next_start_cold_and_says_so(
+def test_a_start_after_the_death_of_the_holder_is_cold_and_logged(
     plane: Relay,
 ) -> None:
     store_alone(plane)
@@ -269,7 +269,7 @@ def test_engines_under_load_read_on_through_stops_and_kills_and_lose_nothing(pla
     assert all(each["verified_blocks"] > 50 for each in seen)
 
 
-def test_what_lmcache_clients_stored_is_there_after_a_stop_and_a_start(socket_dir: Path) -> None:
+def test_blocks_of_lmcache_clients_survive_a_stop_and_a_start(socket_dir: Path) -> None:
     with (
         gateway_plane(socket_dir, dataplane__keep_memory_s="60") as plane,
         LMCacheClient(url_of(plane)) as client,
@@ -291,7 +291,7 @@ def test_what_lmcache_clients_stored_is_there_after_a_stop_and_a_start(socket_di
         assert released is not None
         assert released.blocks == 3
         assert not (SHM / name).exists(), "the name goes with the memory"
-        assert [path.name for path in SHM.iterdir() if path.name.endswith(name)] == [], "the spare name too"
+        assert [path.name for path in SHM.iterdir() if path.name.endswith(name)] == [], "the backup name too"
 
 
 def test_a_kill_keeps_the_connections_of_lmcache_clients(make_plane: Callable[..., Relay]) -> None:
@@ -366,9 +366,9 @@ def test_the_memory_is_released_when_its_time_is_over(make_plane: Callable[..., 
     plane = make_plane(dataplane__keep_memory_s="0.5").start()
     with connect(plane) as client:
         store(client, make.keys(3))
-        world = client._link.world
+        attachment = client._link.attachment
         assert plane.stop() == 0
-        wait_for(lambda: int(world.index.header[H_CLOSED]), "engines learn that it is released")
+        wait_for(lambda: int(attachment.index.header[H_CLOSED]), "engines learn that it is released")
         assert client.lookup(make.keys(3)) == 0 or not client.connected
     wait_for(lambda: not holders(plane.folder), "the holder ends")
     assert not (plane.folder / holder.SOCKET_NAME).exists()
@@ -385,31 +385,31 @@ def test_the_memory_is_released_when_its_time_is_over(make_plane: Callable[..., 
 def test_the_release_signal_releases(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(3))
-        world = client._link.world
+        attachment = client._link.attachment
         assert ended_by(plane, RELEASE_SIGNAL) == 0
-        assert int(world.index.header[H_CLOSED]) == 1
+        assert int(attachment.index.header[H_CLOSED]) == 1
     wait_for(lambda: not holders(plane.folder), "the holder ends")
 
 
 def test_a_holder_that_is_stopped_releases_the_memory(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(3))
-        world = client._link.world
+        attachment = client._link.attachment
         assert plane.stop() == 0
         requests.signal_holders(plane.folder, signal.SIGTERM)
-        wait_for(lambda: int(world.index.header[H_CLOSED]), "engines learn that it is released")
+        wait_for(lambda: int(attachment.index.header[H_CLOSED]), "engines learn that it is released")
     wait_for(lambda: not holders(plane.folder), "it ends")
     assert "SIGTERM" in record(plane)["reason"]
     assert not (plane.folder / holder.SOCKET_NAME).exists()
 
 
-def test_a_holder_that_is_stopped_while_its_memory_is_served_takes_nothing_away(plane: Relay) -> None:
+def test_a_holder_that_is_stopped_while_its_memory_is_served_loses_nothing(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(3))
         (pid,) = requests.signal_holders(plane.folder, signal.SIGTERM)
         wait_for(lambda: [each for each in holders(plane.folder) if each != pid], "another one runs")
         assert read(client, make.keys(3)) == 3
-        assert int(client._link.world.index.header[H_CLOSED]) == 0
+        assert int(client._link.attachment.index.header[H_CLOSED]) == 0
 
 
 def test_a_deleted_state_directory_releases_the_memory(make_plane: Callable[..., Relay]) -> None:
@@ -420,12 +420,12 @@ def test_a_deleted_state_directory_releases_the_memory(make_plane: Callable[...,
     pattern = f"*{plane.environ['LARDER_DATAPLANE__LMCACHE_SHM_NAME']}"
     with connect(plane) as client:
         store(client, make.keys(3))
-        world = client._link.world
+        attachment = client._link.attachment
         assert plane.stop() == 0
         assert list(SHM.glob(pattern))
         shutil.rmtree(plane.folder)
         wait_for(lambda: not holders(plane.folder), "the holder ends")
-        assert int(world.index.header[H_CLOSED]) == 1
+        assert int(attachment.index.header[H_CLOSED]) == 1
     assert not list(SHM.glob(pattern))
 
 
@@ -445,15 +445,15 @@ def test_a_renamed_state_directory_and_a_removed_socket_keep_the_memory(
     assert plane.describe().start.kind == "warm"
 
 
-def test_memory_of_other_settings_is_not_adopted_and_what_is_lost_is_said(
+def test_memory_of_other_settings_is_not_adopted_and_the_loss_is_logged(
     plane: Relay, make_plane: Callable[..., Relay]
 ) -> None:
     with connect(plane) as client:
         store(client, make.keys(3))
-        world = client._link.world
+        attachment = client._link.attachment
         assert plane.stop() == 0
         other = make_plane(dataplane__max_blocks="128").start()
-        wait_for(lambda: int(world.index.header[H_CLOSED]) == 1, "engines let the old memory go")
+        wait_for(lambda: int(attachment.index.header[H_CLOSED]) == 1, "engines let the old memory go")
     start = other.describe().start
     assert (start.kind, start.released, start.lost_blocks) == ("cold", False, 3)
     assert "block descriptors, the settings say 128" in start.reason
@@ -481,50 +481,50 @@ def fail_to_start(plane: Relay, **environ: str) -> int:
 def test_starts_that_fail_for_another_reason_leave_the_memory(plane: Relay) -> None:
     with connect(plane) as client:
         store(client, make.keys(2))
-        world = client._link.world
+        attachment = client._link.attachment
         assert plane.stop() == 0
         for _ in range(holder.WARM_STARTS + 1):
             assert fail_to_start(plane, LARDER_CONTROL_URL="ipc:///proc/none/control.sock") == 1
-        assert int(world.index.header[H_CLOSED]) == 0
+        assert int(attachment.index.header[H_CLOSED]) == 0
         released = release(plane.folder, "by an operator")
         assert released is not None
-        assert int(world.index.header[H_CLOSED]) == 1
+        assert int(attachment.index.header[H_CLOSED]) == 1
     assert record(plane)["reason"] == "by an operator"
 
 
-def begin_and_end(plane: Relay, *said: str) -> None:
+def begin_and_end(plane: Relay, *messages: str) -> None:
     """A start that takes the memory, says something, and dies."""
     connection = wait_for(lambda: requests.connect(plane.folder), "the holder listens")
     with connection:
         answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": True})
         holder.close_all([fd for _, _, fd in holder.receive_memory(connection)])
-        for do in said:
+        for do in messages:
             holder.send(connection, {"do": do})
 
 
-@pytest.mark.parametrize("said", [("adopting", "failed"), ("adopting",)], ids=" ".join)
-def test_starts_that_fail_because_of_the_memory_give_it_up(plane: Relay, said: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("messages", [("adopting", "failed"), ("adopting",)], ids=" ".join)
+def test_starts_that_fail_because_of_the_memory_give_it_up(plane: Relay, messages: tuple[str, ...]) -> None:
     with connect(plane) as client:
         store(client, make.keys(3))
-        world = client._link.world
+        attachment = client._link.attachment
         plane.kill()
         for _ in range(holder.WARM_STARTS):
-            assert int(world.index.header[H_CLOSED]) == 0
-            begin_and_end(plane, *said)
+            assert int(attachment.index.header[H_CLOSED]) == 0
+            begin_and_end(plane, *messages)
         plane.start()
-        assert int(world.index.header[H_CLOSED]) == 1
+        assert int(attachment.index.header[H_CLOSED]) == 1
     start = plane.describe().start
     assert (start.kind, start.reason) == ("cold", f"{holder.WARM_STARTS} starts with it failed")
 
 
-@pytest.mark.parametrize("said", [(), ("adopting", "leave")], ids=["killed", "left"])
+@pytest.mark.parametrize("messages", [(), ("adopting", "leave")], ids=["killed", "left"])
 def test_starts_that_end_before_or_beside_the_adoption_do_not_count(
-    plane: Relay, said: tuple[str, ...]
+    plane: Relay, messages: tuple[str, ...]
 ) -> None:
     store_alone(plane)
     plane.kill()
     for _ in range(holder.WARM_STARTS + 1):
-        begin_and_end(plane, *said)
+        begin_and_end(plane, *messages)
     plane.start()
     assert read_alone(plane) == 3
 
@@ -556,7 +556,7 @@ def test_a_start_without_enough_descriptors_leaves_the_memory(socket_dir: Path) 
     second = HolderConnection(socket_dir, 60)
     taken, failure = second.take()
     assert (len(taken), failure) == (200, "")
-    second.list_all([(kind, number, HeldFile(fd)) for kind, number, fd in taken])
+    second.list_all([(kind, number, MemoryFile(fd)) for kind, number, fd in taken])
     (pid,) = holders(socket_dir)
     wait_for(lambda: second.is_current and len(peeked_in(socket_dir)) == 200, "it has all again")
     assert len(os.listdir(f"/proc/{pid}/fd")) < 230, "none of them twice"
@@ -601,15 +601,15 @@ def test_the_deadline_waits_for_a_data_plane_that_takes_the_memory(make_plane: C
     plane = make_plane(dataplane__keep_memory_s="1").start()
     with connect(plane) as client:
         store(client, make.keys(2))
-        world = client._link.world
+        attachment = client._link.attachment
         assert plane.stop() == 0
         with writer(plane.folder, adopt=True):
             time.sleep(2)  # beyond the deadline: nothing may happen, so there is nothing to wait for
-            assert int(world.index.header[H_CLOSED]) == 0
+            assert int(attachment.index.header[H_CLOSED]) == 0
         assert "index" in {kind for kind, _ in peeked(plane)}
 
 
-def test_memory_whose_data_plane_lives_is_not_marked_as_released(socket_dir: Path) -> None:
+def test_memory_of_a_live_data_plane_is_not_marked_as_released(socket_dir: Path) -> None:
     """It has lost its connection, and serves on."""
     fd = os.memfd_create("index")
     os.truncate(fd, PAGE_BYTES)
@@ -671,9 +671,9 @@ def test_a_holder_of_a_service_stays_and_is_awaited(make_plane: Callable[..., Re
         released = release(plane.folder, "by an operator")
         assert released is not None
         assert released.files
-        held = describe(plane.folder)
-        assert held is not None
-        assert (held.files, held.seconds_left, held.connected) == (0, None, False)
+        described = describe(plane.folder)
+        assert described is not None
+        assert (described.files, described.seconds_left, described.connected) == (0, None, False)
         with external(plane.folder) as second:
             assert second.wait(60) == 1
             assert second.stderr is not None
@@ -730,7 +730,7 @@ TAKE = {"do": "take", "version": holder.VERSION, "keep_s": 1, "adopt": False}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "messages",
     [
         b"\x00" * 100,
         b"\xff" * 1000,
@@ -752,19 +752,19 @@ TAKE = {"do": "take", "version": holder.VERSION, "keep_s": 1, "adopt": False}
         {"do": "release"},
         {"do": "release", "reason": 5},
     ],
-    ids=lambda said: str(said)[:40],
+    ids=lambda messages: str(messages)[:40],
 )
-def test_nothing_that_a_peer_says_ends_the_holder(plane: Relay, said: object) -> None:
+def test_no_message_of_a_peer_ends_the_holder(plane: Relay, messages: object) -> None:
     store_alone(plane, 2)
     assert plane.stop() == 0
-    assert "expected " in ask(plane.folder, said)["refused"]
-    held = describe(plane.folder)
-    assert held is not None
-    assert (held.blocks, held.bytes, held.connected) == (2, 2 * PAGE_BYTES, False)
+    assert "expected " in ask(plane.folder, messages)["refused"]
+    described = describe(plane.folder)
+    assert described is not None
+    assert (described.blocks, described.bytes, described.connected) == (2, 2 * PAGE_BYTES, False)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "messages",
     [
         {"do": "hold"},
         {"do": "hold", "memory": 1},
@@ -777,13 +777,13 @@ def test_nothing_that_a_peer_says_ends_the_holder(plane: Relay, said: object) ->
         {"do": "stop"},
         {"do": "stop", "keep_s": 1, "blocks": "x", "bytes": 0},
     ],
-    ids=lambda said: str(said)[:60],
+    ids=lambda messages: str(messages)[:60],
 )
-def test_bad_messages_of_a_data_plane_are_refused(plane: Relay, said: dict[str, Any]) -> None:
+def test_bad_messages_of_a_data_plane_are_refused(plane: Relay, messages: dict[str, Any]) -> None:
     store_alone(plane, 2)
     assert plane.stop() == 0
     with writer(plane.folder) as (connection, _):
-        holder.send(connection, said)
+        holder.send(connection, messages)
         answer, _ = holder.receive(connection)
         assert answer is not None
         assert ": expected " in answer["refused"]
@@ -801,7 +801,7 @@ def test_a_data_plane_displaces_a_writer_that_does_not_own_the_folder(plane: Rel
     assert holders(plane.folder) == [pid]
 
 
-def test_peers_that_do_not_read_or_never_pause_block_nobody(plane: Relay) -> None:
+def test_peers_that_do_not_read_or_never_pause_block_no_other(plane: Relay) -> None:
     store_alone(plane)
     assert plane.stop() == 0
     (pid,) = holders(plane.folder)
@@ -838,7 +838,7 @@ def test_a_file_that_its_owner_truncates_does_not_end_the_holder(socket_dir: Pat
 
 
 @pytest.mark.parametrize("path", ["/dev/shm/a\0b", "/dev/shm/\ud800", "relative", ""])
-def test_names_that_are_no_paths_are_refused(plane: Relay, path: str) -> None:
+def test_names_that_are_not_paths_are_refused(plane: Relay, path: str) -> None:
     assert plane.stop() == 0
     plane.start()
     store_alone(plane)
@@ -926,12 +926,12 @@ def test_more_descriptors_than_fit_a_datagram_arrive_in_order(socket_dir: Path) 
         os.write(fd, number.to_bytes(4, "little"))
     hold(socket_dir, [("segment", number, fd) for number, fd in enumerate(fds)])
     wait_for(lambda: len(peeked_in(socket_dir)) == count, "the holder has received all")
-    held = requests.peek(socket_dir)
+    described = requests.peek(socket_dir)
     try:
-        assert [number for _, number, _ in held] == list(range(count))
-        assert [int.from_bytes(os.pread(fd, 4, 0), "little") for _, _, fd in held] == list(range(count))
+        assert [number for _, number, _ in described] == list(range(count))
+        assert [int.from_bytes(os.pread(fd, 4, 0), "little") for _, _, fd in described] == list(range(count))
     finally:
-        holder.close_all([*fds, *(fd for _, _, fd in held)])
+        holder.close_all([*fds, *(fd for _, _, fd in described)])
         release(socket_dir, "the test is over")
 
 
@@ -946,7 +946,7 @@ def test_a_record_that_cannot_be_read_is_none(plane: Relay, content: bytes) -> N
     assert plane.describe().start.kind == "first"
 
 
-def test_a_pipe_in_place_of_the_record_keeps_nothing_waiting(plane: Relay) -> None:
+def test_a_pipe_instead_of_the_record_does_not_block(plane: Relay) -> None:
     assert plane.stop() == 0
     (plane.folder / "cache.json").unlink(missing_ok=True)
     os.mkfifo(plane.folder / "cache.json")

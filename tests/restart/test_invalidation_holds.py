@@ -46,7 +46,7 @@ def test_an_invalidation_works_after_a_kill_in_the_middle_of_one() -> None:
         assert after.faults() == []
 
 
-def test_an_invalidation_after_a_restart_covers_what_was_stored_while_the_clock_was_ahead() -> None:
+def test_an_invalidation_after_a_restart_covers_blocks_stored_with_a_clock_ahead() -> None:
     chain = make.keys(8)
     bench, _ = stored(chain)
     image = bench.image()
@@ -57,7 +57,7 @@ def test_an_invalidation_after_a_restart_covers_what_was_stored_while_the_clock_
     assert readable(after, chain) == 0
 
 
-def test_an_invalidation_covers_what_was_stored_before_the_clock_was_set_back() -> None:
+def test_an_invalidation_covers_blocks_stored_before_the_clock_was_set_back() -> None:
     chain, later = make.keys(8), make.keys(4, "later")
     bench, engine = stored(chain)
     bench.now -= 3600
@@ -67,7 +67,7 @@ def test_an_invalidation_covers_what_was_stored_before_the_clock_was_set_back() 
     assert readable(bench, later) == len(later), "what is stored after it is not meant"
 
 
-def test_memory_with_a_time_of_storing_that_cannot_be_is_not_gone_on_with() -> None:
+def test_memory_with_an_impossible_store_time_is_not_adopted() -> None:
     bench, _ = stored(make.keys(2))
     image: Image = bench.image()
     index = bytearray(image.index)

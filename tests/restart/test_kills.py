@@ -30,15 +30,15 @@ from tests.sizes import size
 KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 4)))
 ENGINES = 4
 BACK_S = 1.0
-"""For the median of the kills that met a spare process; asserted by `make kills`, which has the machine for itself."""
+"""For the median of the kills that had a standby; asserted by `make kills`, which has the machine for itself."""
 TIMED = "LARDER_TEST_KILLS" in os.environ
 
 
 def left_behind(client: Client, dead: int) -> int | None:
     """Blocks that a killed data plane left readable; None when the next one has begun already."""
-    world = client._link.world
-    assert world is not None
-    index: IndexMemory = world.index
+    attachment = client._link.attachment
+    assert attachment is not None
+    index: IndexMemory = attachment.index
     control, entries = index.control.copy(), index.entries.copy().reshape(-1)
     if index.cells[H_PID] != dead:
         return None
@@ -64,10 +64,10 @@ def wait_gone(pid: int) -> None:
 
 def back_after(client: Client, killed: float, number: int) -> float:
     """Seconds from the kill to the first reservation that is served."""
-    asked = 0
+    requests = 0
     while True:
-        asked += 1
-        reservation = client.reserve([make.key(("probe", number, asked))], BLOCK_BYTES)
+        requests += 1
+        reservation = client.reserve([make.key(("probe", number, requests))], BLOCK_BYTES)
         if reservation.number:
             after = time.monotonic() - killed
             reservation.abort()
@@ -93,7 +93,7 @@ def kill_once(plane: Supervised, client: Client, number: int, chance: random.Ran
     after = back_after(client, killed, number)
     plane.describe()  # asserts that the audit finds nothing
     wait_for(lambda: plane.plane_pid != dead, "the supervisor tells of the new process")
-    wait_for(lambda: len(plane.logged("memory.adopted")) > adopted, "the adoption is told")
+    wait_for(lambda: len(plane.logged("memory.adopted")) > adopted, "the adoption is logged")
     line = plane.logged("memory.adopted")[-1]
     if left is not None:
         assert line["blocks"] == left, "every READY block is there"
@@ -112,27 +112,27 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
         client = stack.enter_context(attach(plane.socket, [make.space()], timeout_s=30))
         with plane.manager() as manager:
             manager.push(make.quotas({"t0": None}, 1))
-        memory = client._link.world.index.cells[H_MEMORY]
+        memory = client._link.attachment.index.cells[H_MEMORY]
         times: dict[bool, list[float]] = {True: [], False: []}
         counted = 0
         for number in range(KILLS):
-            spare = number % 2 == 0
-            if spare:
-                wait_for(plane.spare_waits, "a spare process waits")
+            has_standby = number % 2 == 0
+            if has_standby:
+                wait_for(plane.standby_waits, "a standby waits")
             time.sleep(chance.random() * 0.3)
             after, whole = kill_once(plane, client, number, chance)
-            times[spare].append(after)
+            times[has_standby].append(after)
             counted += whole
-        assert client._link.world.index.cells[H_MEMORY] == memory
+        assert client._link.attachment.index.cells[H_MEMORY] == memory
         seen = []
         for each in engines:
             each.terminate()
             seen.append(json.loads(read_line(each)))
         stats = plane.describe()
         assert stats.armed, "quotas are in force from the first moment"
-        for spare, found in times.items():
-            which = "with" if spare else "perhaps without"
-            print(f"back {which} a spare: median {np.median(found):.3f} s, worst {max(found):.3f} s")
+        for has_standby, found in times.items():
+            which = "with" if has_standby else "perhaps without"
+            print(f"back {which} a standby: median {np.median(found):.3f} s, worst {max(found):.3f} s")
         print(f"{counted} of {KILLS} could be counted")
         print(json.dumps(seen))
     assert [each["own_misses"] for each in seen] == [0] * ENGINES

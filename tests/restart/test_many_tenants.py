@@ -84,7 +84,7 @@ def test_seventy_two_thousand_tenants_with_the_longest_salts_live_through_a_kill
         plane.end()
 
 
-def test_a_journal_of_a_release_with_a_smaller_one_is_gone_on_with(
+def test_a_smaller_journal_of_an_older_release_is_adopted(
     socket_dir: Path,
 ) -> None:
     plane = relay(socket_dir, pool_bytes="128MiB", dataplane__max_blocks="32768")

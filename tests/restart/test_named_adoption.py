@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from dataplane.client import attach
-from dataplane.memory.named import FOLDER, PREFIX, SPARE_PREFIX, CannotName
+from dataplane.memory.named import BACKUP_PREFIX, FOLDER, PREFIX, CannotName
 from dataplane.recovery import named_segment
 from dataplane.settings import load
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, wait_for
 from tests.forked import run
 from tests.free_port import free_port
-from tests.restart.support.gateway_plane import CHAIN, HELD, NBYTES
+from tests.restart.support.gateway_plane import CHAIN, LEASED, NBYTES
 from tests.restart.support.relay import Relay
 from tests.run_marks import shm_name
 
@@ -31,15 +31,15 @@ SEGMENT = 2 * make.MIB
 class Gateway(Relay):
     """One that says what its engine found, before `start` returns."""
 
-    def said(self) -> list[dict[str, Any]]:
+    def report(self) -> list[dict[str, Any]]:
         path = self.folder / "said"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def start(self) -> Gateway:
-        before = len(self.said())
+        before = len(self.report())
         super().start()
-        wait_for(lambda: len(self.said()) > before or not self.alive, "the engine says what it found")
+        wait_for(lambda: len(self.report()) > before or not self.alive, "the engine says what it found")
         assert self.alive, self.log()
         return self
 
@@ -63,7 +63,7 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
         each.end()
     for name in names:
         (FOLDER / (PREFIX + name)).unlink(missing_ok=True)
-        (FOLDER / (SPARE_PREFIX + PREFIX + name)).unlink(missing_ok=True)
+        (FOLDER / (BACKUP_PREFIX + PREFIX + name)).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -75,9 +75,9 @@ def path_of(plane: Gateway) -> Path:
     return FOLDER / (PREFIX + plane.settings["dataplane__lmcache_shm_name"])
 
 
-def said(plane: Gateway) -> dict[str, Any]:
+def report(plane: Gateway) -> dict[str, Any]:
     """What the last one wrote, before it served."""
-    return plane.said()[-1]
+    return plane.report()[-1]
 
 
 def again(plane: Gateway, **settings: str) -> dict[str, Any]:
@@ -85,11 +85,11 @@ def again(plane: Gateway, **settings: str) -> dict[str, Any]:
     plane.kill()
     plane.settings.update(settings)
     plane.start()
-    return said(plane)
+    return report(plane)
 
 
-def test_what_a_gateway_cached_outlives_a_kill_where_clients_map_it(plane: Gateway) -> None:
-    first = said(plane)
+def test_named_memory_of_a_gateway_survives_a_kill_at_its_address(plane: Gateway) -> None:
+    first = report(plane)
     assert (first["named"], first["stored"], first["faults"]) == (path_of(plane).name, len(CHAIN), [])
     for _ in range(3):
         after = again(plane)
@@ -97,7 +97,7 @@ def test_what_a_gateway_cached_outlives_a_kill_where_clients_map_it(plane: Gatew
         assert after["resumed"]
         assert after["faults"] == []
         assert after["inode"] == first["inode"] == path_of(plane).stat().st_ino
-        assert (after["held"], after["found"], after["again"]) == (HELD, len(CHAIN), len(CHAIN))
+        assert (after["held"], after["found"], after["again"]) == (LEASED, len(CHAIN), len(CHAIN))
         assert after["stored"] == 5
         assert after["open"] == 0, "what was being written is never published"
     assert plane.stop() == 0
@@ -119,13 +119,13 @@ def test_own_engines_and_a_gateways_outlive_a_kill_together(plane: Gateway) -> N
     client.close()
 
 
-def test_a_name_whose_owners_are_dead_is_taken_by_the_next_one(plane: Gateway) -> None:
-    first = said(plane)
+def test_a_name_of_dead_owners_is_taken_by_the_next_owner(plane: Gateway) -> None:
+    first = report(plane)
     plane.kill()
     plane.forget()
     assert path_of(plane).exists()
     plane.start()
-    after = said(plane)
+    after = report(plane)
     assert not after["adopted"]
     assert after["inode"] != first["inode"]
     assert after["inode"] == path_of(plane).stat().st_ino
@@ -142,7 +142,7 @@ def rival(plane: Gateway, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
     plane: Gateway, tmp_path: Path
 ) -> None:
-    first = said(plane)
+    first = report(plane)
     failed = rival(plane, tmp_path / "one")
     assert failed.returncode == 2
     assert f"the LMCache gateway: {path_of(plane)} belongs to another data plane" in failed.stderr
@@ -150,7 +150,7 @@ def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
     plane.kill()
     assert rival(plane, tmp_path / "two").returncode == 2
     plane.start()
-    assert said(plane)["inode"] == first["inode"]
+    assert report(plane)["inode"] == first["inode"]
 
 
 def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Gateway) -> None:
@@ -169,7 +169,7 @@ def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Ga
 
 
 def test_a_name_that_was_removed_between_two_data_planes_is_put_back(plane: Gateway) -> None:
-    first = said(plane)
+    first = report(plane)
     plane.kill()
     path_of(plane).unlink()
     after = again(plane)
@@ -184,7 +184,7 @@ def test_both_names_removed_cost_the_gateways_cache_alone(plane: Gateway) -> Non
         assert reservation.commit().blocks == len(chain)
     plane.kill()
     path_of(plane).unlink()
-    path_of(plane).with_name(SPARE_PREFIX + path_of(plane).name).unlink()
+    path_of(plane).with_name(BACKUP_PREFIX + path_of(plane).name).unlink()
     after = again(plane)
     assert (after["adopted"], after["resumed"], after["found"]) == (False, False, 0)
     assert after["faults"] == []
@@ -195,7 +195,7 @@ def test_both_names_removed_cost_the_gateways_cache_alone(plane: Gateway) -> Non
 
 
 def test_a_cold_start_has_a_new_file_under_the_same_name(plane: Gateway) -> None:
-    first = said(plane)
+    first = report(plane)
     after = again(plane, dataplane__max_blocks="999")
     assert not after["adopted"]
     assert after["inode"] != first["inode"]
@@ -204,7 +204,7 @@ def test_a_cold_start_has_a_new_file_under_the_same_name(plane: Gateway) -> None
 
 
 def test_after_a_stop_in_good_order_the_next_start_is_cold(plane: Gateway) -> None:
-    first = said(plane)
+    first = report(plane)
     assert plane.stop() == 0
     after = again(plane)
     assert (after["adopted"], after["found"], after["stored"]) == (False, 0, len(CHAIN))
@@ -220,7 +220,7 @@ def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway)
     assert not path.exists()
 
 
-def test_more_than_dev_shm_has_is_told_in_one_line(make_plane: Callable[..., Gateway]) -> None:
+def test_a_size_beyond_dev_shm_is_logged_in_one_line(make_plane: Callable[..., Gateway]) -> None:
     plane = make_plane(dataplane__lmcache_pool_bytes="512TiB")
     failed = run("dataplane", env=plane.environ)
     assert failed.returncode == 2
@@ -234,7 +234,7 @@ def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
     make_plane: Callable[..., Gateway],
 ) -> None:
     small = make_plane().start()
-    assert said(small)["nbytes"] == 16 * make.MIB
+    assert report(small)["nbytes"] == 16 * make.MIB
     settings = load(environ={"LARDER_POOL_BYTES": "64MiB"})
     assert named_segment._size(settings, 256 * make.MIB) == 64 * make.MIB
     assert named_segment._size(settings, 32 * make.MIB) == 32 * make.MIB
@@ -242,7 +242,9 @@ def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
         named_segment._size(settings, 8 * make.MIB)
 
 
-def test_a_pool_larger_than_the_machine_is_refused_with_what_fits(make_plane: Callable[..., Gateway]) -> None:
+def test_a_pool_larger_than_the_machine_is_refused_with_the_size_that_fits(
+    make_plane: Callable[..., Gateway],
+) -> None:
     failed = run("dataplane", env=make_plane(pool_bytes="512TiB").environ)
     assert failed.returncode == 2
     assert re.search(

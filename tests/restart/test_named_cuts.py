@@ -37,7 +37,7 @@ def restore(image: Image, named_bytes: int = NAMED) -> KillBench:
     return after
 
 
-def places(made: KillBench) -> dict[int, tuple[int, int]]:
+def locations(made: KillBench) -> dict[int, tuple[int, int]]:
     """Where the bytes of each READY block are, whatever the segment's number: (base or -segment, offset)."""
     found = {}
     for number, block in made.node.pool.table.blocks.items():
@@ -49,20 +49,20 @@ def places(made: KillBench) -> dict[int, tuple[int, int]]:
 
 def check_all(made: KillBench, engines: tuple[BenchEngine, ...], work: Callable[[], object]) -> None:
     """Cut the work everywhere: what was READY before and after it is where it was, and everybody goes on."""
-    before = places(made)
+    before = locations(made)
     images = made.cuts(work)
-    stay = dict(before.items() & places(made).items())
+    stay = dict(before.items() & locations(made).items())
     controls = made.image().state()
     assert len(images) > 5
     for number, image in enumerate(images):
         if not number % 16:
             gc.collect()  # a node is megabytes, and a circle
         after = restore(image)
-        now = places(after)
+        now = locations(after)
         there = image.state()
-        for block, place in stay.items():
+        for block, location in stay.items():
             if there[block] == controls[block]:
-                assert now[block] == place, "a READY block lies somewhere else"
+                assert now[block] == location, "a READY block lies somewhere else"
         for engine in engines:
             again = after.resume(engine)
             chain = make.keys(3, ("afterwards", engine.client))
@@ -103,9 +103,9 @@ def test_a_restoration_that_is_cut_anywhere_is_done_again() -> None:
     worker.store(make.keys(BLOCKS, "old"), SLOT)
     images = made.cuts(lambda: worker.store(make.keys(3, "new"), SLOT, space=1))
     for image in images[:: max(1, len(images) // 8)]:
-        expected = places(restore(image))
+        expected = locations(restore(image))
         for again in restoration_cuts(image, CAPACITY, NAMED)[::5]:
-            assert places(restore(again)) == expected
+            assert locations(restore(again)) == expected
 
 
 def test_a_journal_that_is_compacted_keeps_where_ranges_begin() -> None:
@@ -116,10 +116,10 @@ def test_a_journal_that_is_compacted_keeps_where_ranges_begin() -> None:
         worker.store(make.keys(BLOCKS, ("theirs", turn)), SLOT, tenant=f"tenant {turn}" + "x" * 100)
         own.store(make.keys(40, ("ours", turn)), SLOT, tenant=f"tenant {turn}" + "y" * 100)
     worker.store(make.keys(24, "last"), SLOT)
-    before = places(made)
+    before = locations(made)
     assert halves == {0, 1}, "it was compacted"
-    assert {place > -1 for place, _ in before.values()} == {True, False}
-    assert places(restore(made.image())) == before
+    assert {location > -1 for location, _ in before.values()} == {True, False}
+    assert locations(restore(made.image())) == before
 
 
 def test_many_kills_in_a_row_lose_nothing_and_no_range_is_given_twice() -> None:
@@ -128,15 +128,15 @@ def test_many_kills_in_a_row_lose_nothing_and_no_range_is_given_twice() -> None:
         worker.store(make.keys(20, ("a", turn)), SLOT)
         worker.store(make.keys(9, ("b", turn)), SLOT, space=1)
         own.store(make.keys(9, ("own", turn)), SLOT)
-        before = places(made)
+        before = locations(made)
         made = restore(made.image())
-        assert places(made) == before
+        assert locations(made) == before
         worker, own = made.resume(worker), made.resume(own)
         taken = sorted((base, made.memory.segments[number]) for number, base in made.memory.bases.items())
         assert all(base + nbytes <= after for (base, nbytes), (after, _) in pairwise(taken))
 
 
-def test_without_the_named_segment_what_was_in_it_is_lost_and_the_rest_stays() -> None:
+def test_without_the_named_segment_its_blocks_are_lost_and_others_stay() -> None:
     made, worker, own = bench()
     worker.store(make.keys(20), SLOT)
     chain = make.keys(8, "own")
@@ -165,7 +165,7 @@ def test_leases_of_a_gateways_engine_outlive_the_data_plane_and_its_writes_are_n
     assert after.faults() == []
 
 
-def test_ranges_that_overlap_are_no_memory_of_a_data_plane() -> None:
+def test_ranges_that_overlap_are_refused() -> None:
     made, worker, _ = bench()
     worker.store(make.keys(40), SLOT)
     first, second = made.node.pool.slabs.segments.values()

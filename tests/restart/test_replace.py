@@ -29,10 +29,10 @@ RESTARTS = size(3, 2)
 
 def away_s(client: Client, number: int, ended: threading.Event) -> float:
     """The longest time in which no reservation was served."""
-    worst, last, asked = 0.0, time.monotonic(), 0
+    worst, last, requests = 0.0, time.monotonic(), 0
     while not ended.is_set():
-        asked += 1
-        reservation = client.reserve([make.key(("probe", number, asked))], BLOCK_BYTES)
+        requests += 1
+        reservation = client.reserve([make.key(("probe", number, requests))], BLOCK_BYTES)
         if reservation.number:
             reservation.abort()
             worst, last = max(worst, time.monotonic() - last), time.monotonic()
@@ -47,7 +47,7 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
         engines = [stack.enter_context(engine(plane.socket, seed)) for seed in range(ENGINES)]
         assert [read_line(each) for each in engines] == ["begun"] * ENGINES
         client = stack.enter_context(attach(plane.socket, [make.space()], timeout_s=30))
-        memory = client._link.world.index.cells[H_MEMORY]
+        memory = client._link.attachment.index.cells[H_MEMORY]
         away, pids = [], {plane.plane_pid}
         for number in range(RESTARTS):
             ended = threading.Event()
@@ -67,7 +67,7 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
             start = plane.describe().start  # asserts that the audit finds nothing
             assert (start.kind, start.lost_blocks) == ("warm", 0)
         assert len(pids) == RESTARTS + 1
-        assert client._link.world.index.cells[H_MEMORY] == memory, "engines keep their memory"
+        assert client._link.attachment.index.cells[H_MEMORY] == memory, "engines keep their memory"
         counts = []
         for each in engines:
             each.terminate()
@@ -76,7 +76,7 @@ def test_restarts_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) ->
         adopted = plane.logged("memory.adopted")
         assert [each["quarantined_blocks"] >= 0 for each in adopted] == [True] * RESTARTS
         assert plane.logged("memory.not_adopted") == []
-        assert plane.logged("memory.kept") == [], "its holder is there: no keeper is needed"
+        assert plane.logged("memory.kept") == [], "its holder is there: no other holder is needed"
         print(f"no reservation was served for: {[round(each, 3) for each in away]} s")
     assert [each["own_misses"] for each in counts] == [0] * ENGINES
     assert [each["wrong_blocks"] for each in counts] == [0] * ENGINES

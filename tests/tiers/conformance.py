@@ -69,9 +69,9 @@ class Backend(Protocol):
 class TierConformance:
     """The tests of a tier."""
 
-    def held_bytes(self, tier: Tier, backend: Backend, held: Sequence[StoredBlock]) -> int:
+    def bytes_stored(self, tier: Tier, backend: Backend, stored_block: Sequence[StoredBlock]) -> int:
         """Return what blocks take of the budget."""
-        return sum(tier.stored_size(each.length) for each in held)
+        return sum(tier.stored_size(each.length) for each in stored_block)
 
     @pytest.fixture
     def tier(self, backend: Backend) -> Iterator[Tier]:
@@ -104,14 +104,17 @@ class TierConformance:
     def test_one_call_moves_many_blocks_in_the_order_of_its_arguments(self, tier: Tier) -> None:
         stored = [block(number, 1000 * number + 1) for number in range(1, 20)]
         assert store(tier, *stored) == [Outcome.OK] * len(stored)
-        wanted = [*reversed(stored), block(99, 10)]
-        memory = [bytearray(each.block.length) for each in wanted]
+        expected = [*reversed(stored), block(99, 10)]
+        memory = [bytearray(each.block.length) for each in expected]
         loads = [
-            BlockLoad(each.block.name, memoryview(into)) for each, into in zip(wanted, memory, strict=True)
+            BlockLoad(each.block.name, memoryview(into)) for each, into in zip(expected, memory, strict=True)
         ]
         loaded = tier.load(loads, soon())
-        assert loaded == [*(Loaded(Outcome.OK, each.block) for each in wanted[:-1]), Loaded(Outcome.MISSING)]
-        assert memory[:-1] == [each.data for each in wanted[:-1]]
+        assert loaded == [
+            *(Loaded(Outcome.OK, each.block) for each in expected[:-1]),
+            Loaded(Outcome.MISSING),
+        ]
+        assert memory[:-1] == [each.data for each in expected[:-1]]
 
     def test_calls_without_blocks_do_nothing(self, tier: Tier) -> None:
         assert tier.lookup([], soon()) == []
@@ -146,7 +149,7 @@ class TierConformance:
         assert store(tier, after) == [Outcome.OK]
         assert_holds(tier, [after])
         assert listed(tier) == [after.block]
-        assert tier.usage().stored_bytes == self.held_bytes(tier, backend, [after.block])
+        assert tier.usage().stored_bytes == self.bytes_stored(tier, backend, [after.block])
 
     def test_keys_of_two_spaces_are_two_blocks(self, tier: Tier) -> None:
         one = block(1, 100)
@@ -166,17 +169,17 @@ class TierConformance:
         assert_lacks(tier, stored[:1])
         assert_holds(tier, stored[1:])
 
-    def test_usage_counts_what_is_held(self, tier: Tier, backend: Backend) -> None:
+    def test_usage_counts_stored_blocks(self, tier: Tier, backend: Backend) -> None:
         stored = [block(number, 3000 * number) for number in range(1, 6)]
         store(tier, *stored)
         tier.delete([stored[0].block.name], soon())
         found = tier.usage()
         assert found.blocks == 4
-        assert found.stored_bytes == self.held_bytes(tier, backend, [each.block for each in stored[1:]])
+        assert found.stored_bytes == self.bytes_stored(tier, backend, [each.block for each in stored[1:]])
         assert found.budget_bytes == backend.budget_bytes
         assert found.corrupt_blocks == 0
 
-    def test_blocks_lists_what_is_held(self, tier: Tier) -> None:
+    def test_blocks_lists_stored_blocks(self, tier: Tier) -> None:
         stored = [block(number, 100 + number, tenant=f"tenant {number % 3}") for number in range(40)]
         store(tier, *stored)
         assert sorted(listed(tier), key=lambda each: each.name) == [each.block for each in stored]
@@ -206,14 +209,14 @@ class TierConformance:
         assert_holds(tier, [candidate])
 
     def test_after_its_deadline_a_call_does_nothing(self, tier: Tier) -> None:
-        held, other = block(1, 5000), block(2, 5000)
-        store(tier, held)
+        stored_block, other = block(1, 5000), block(2, 5000)
+        store(tier, stored_block)
         past = monotonic() - 1
         assert tier.store([other], past) == [Outcome.LATE]
-        assert tier.delete([held.block.name], past) == [Outcome.LATE]
+        assert tier.delete([stored_block.block.name], past) == [Outcome.LATE]
         memory = memoryview(bytearray(5000))
-        assert tier.load([BlockLoad(held.block.name, memory)], past) == [Loaded(Outcome.LATE)]
-        assert_holds(tier, [held])
+        assert tier.load([BlockLoad(stored_block.block.name, memory)], past) == [Loaded(Outcome.LATE)]
+        assert_holds(tier, [stored_block])
         assert_lacks(tier, [other])
 
     # --- bytes that changed
@@ -238,12 +241,12 @@ class TierConformance:
         assert store(tier, stored) == [Outcome.OK]
         assert_holds(tier, [stored])
 
-    @pytest.mark.parametrize("kept", [0, 100, HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 69_999])
-    def test_a_truncated_block_is_never_served(self, tier: Tier, backend: Backend, kept: int) -> None:
+    @pytest.mark.parametrize("kept_bytes", [0, 100, HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 69_999])
+    def test_a_truncated_block_is_never_served(self, tier: Tier, backend: Backend, kept_bytes: int) -> None:
         stored = block(1, 70_000)
         store(tier, stored)
         whole = backend.stored(tier, stored.block.name)
-        backend.overwrite(tier, stored.block.name, whole[: min(kept, len(whole) - 1)])
+        backend.overwrite(tier, stored.block.name, whole[: min(kept_bytes, len(whole) - 1)])
         _assert_refused(tier, stored)
 
     def test_swapped_blocks_are_never_served_for_each_other(self, tier: Tier, backend: Backend) -> None:
@@ -255,7 +258,7 @@ class TierConformance:
         _assert_refused(tier, one)
         _assert_refused(tier, other)
 
-    def test_an_older_block_in_place_of_a_newer_one_is_not_served_as_newer(
+    def test_an_older_block_instead_of_a_newer_one_is_not_served_as_newer(
         self, tier: Tier, backend: Backend
     ) -> None:
         old, new = block(1, 70_000), block(1, 70_000)
@@ -362,11 +365,11 @@ class TierConformance:
         for model in models:
             assert_holds(tier, list(model.values()))
         shared = [number for number in range(3) if tier.lookup([name(number)], soon())[0]]
-        held = sorted([number for model in models for number in model] + shared)
-        assert sorted(int.from_bytes(each.name.key, "big") for each in tier.blocks()) == held
+        stored_block = sorted([number for model in models for number in model] + shared)
+        assert sorted(int.from_bytes(each.name.key, "big") for each in tier.blocks()) == stored_block
         found = tier.usage()
-        assert found.blocks == len(held)
-        assert found.stored_bytes == self.held_bytes(tier, backend, list(tier.blocks()))
+        assert found.blocks == len(stored_block)
+        assert found.stored_bytes == self.bytes_stored(tier, backend, list(tier.blocks()))
         assert found.corrupt_blocks == 0
 
 

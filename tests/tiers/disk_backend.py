@@ -66,8 +66,8 @@ def slot_of(tier: Tier, of: BlockName) -> tuple[SegmentFile, int]:
     assert isinstance(tier, DiskTier)
     found = tier._find(of.space + of.key)
     assert found is not None
-    directory, place = found
-    return directory.segments[place >> 32], place & 0xFFFFFFFF
+    directory, location = found
+    return directory.segments[location >> 32], location & 0xFFFFFFFF
 
 
 def state(tier: Tier) -> tuple[Sequence[object], int]:

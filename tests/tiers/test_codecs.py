@@ -56,7 +56,7 @@ class TestZstd:
         assert apart < ZSTD.encode(data, BlockForm()).encoding.nbytes
 
     @pytest.mark.parametrize("nbytes", [0, 1, 10, 100_000])
-    def test_what_does_not_become_smaller_is_not_encoded(self, nbytes: int) -> None:
+    def test_incompressible_blocks_are_not_encoded(self, nbytes: int) -> None:
         with pytest.raises(NotEncoded, match="size"):
             ZSTD.encode(np.random.default_rng(0).bytes(nbytes), BlockForm("bfloat16"))
 
@@ -165,11 +165,11 @@ class TestFp8:
         exponent, mantissa = codes >> 3, codes & 7
         grid = np.where(exponent > 0, (8.0 + mantissa), mantissa) * np.exp2(np.maximum(exponent, 1) - 10.0)
         between = np.concatenate([grid[:-1] + part * np.diff(grid) for part in (0.25, 0.5, 0.75)])
-        wanted = np.concatenate([codes[:-1], codes[:-1] + codes[:-1] % 2, codes[1:]])
+        expected = np.concatenate([codes[:-1], codes[:-1] + codes[:-1] % 2, codes[1:]])
         rows = np.stack([between, np.full(len(between), 448.0)], axis=1).astype(np.float32)
         encoded = FP8.encode(rows.tobytes(), BlockForm("float32", 2))
         stored = np.frombuffer(encoded.data, np.uint8)[len(rows) :].reshape(-1, 2)
-        assert (stored[:, 0] == wanted).all()
+        assert (stored[:, 0] == expected).all()
         assert (stored[:, 1] == 126).all()
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -20,16 +20,16 @@ def test_the_budget_holds_while_threads_store_blocks_of_many_sizes(tmp_path: Pat
     backend = DiskBackend(*(tmp_path / str(each) for each in range(directories)), budget_bytes=BUDGET_BYTES)
     tier = backend.open()
     over: list[int] = []
-    held: list[list[BlockStore]] = [[] for _ in range(6)]
+    stored: list[list[BlockStore]] = [[] for _ in range(6)]
 
     def work(thread: int) -> None:
         choice = random.Random(thread)
         for number in range(60):
-            stored = block(1000 * thread + number, choice.choice(LENGTHS))
-            if store(tier, stored) == [Outcome.OK]:
-                held[thread].append(stored)
-            elif held[thread]:
-                victim = held[thread].pop(choice.randrange(len(held[thread])))
+            added = block(1000 * thread + number, choice.choice(LENGTHS))
+            if store(tier, added) == [Outcome.OK]:
+                stored[thread].append(added)
+            elif stored[thread]:
+                victim = stored[thread].pop(choice.randrange(len(stored[thread])))
                 assert tier.delete([victim.block.name], soon()) == [Outcome.OK]
             if max(tier.usage().stored_bytes, backend.segment_bytes_on_disk()) > BUDGET_BYTES:
                 over.append(number)
@@ -39,7 +39,7 @@ def test_the_budget_holds_while_threads_store_blocks_of_many_sizes(tmp_path: Pat
         each.start()
     join(*threads)
     assert over == []
-    everything = [stored for each in held for stored in each]
+    everything = [each for of_thread in stored for each in of_thread]
     assert_holds(tier, everything)
     assert tier.usage().stored_bytes == sum(tier.stored_size(each.block.length) for each in everything)
     before = state(tier)

@@ -52,11 +52,11 @@ def test_a_second_node_is_refused_while_the_first_runs(tmp_path: Path) -> None:
 
 
 def test_a_refused_directory_leaves_the_others_free(tmp_path: Path) -> None:
-    held = DiskBackend(tmp_path / "two").open()
+    whole = DiskBackend(tmp_path / "two").open()
     with pytest.raises(TierError, match="two: in use"):
         DiskBackend(tmp_path / "one", tmp_path / "two").open()
     DiskBackend(tmp_path / "one").open().close()
-    held.close()
+    whole.close()
 
 
 def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
@@ -161,15 +161,15 @@ def test_a_file_system_without_direct_io_is_shown(tmp_path: Path, monkeypatch: p
 
 def test_a_full_device_is_full_and_not_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier = DiskBackend(tmp_path / "one").open()
-    held = block(1, MIB)
-    store(tier, held)
+    whole = block(1, MIB)
+    store(tier, whole)
     mend = _fails(monkeypatch, "posix_fallocate", errno.ENOSPC, lambda path: True)
     outcomes = store(tier, *(block(number, MIB) for number in range(2, 12)))
     assert outcomes.count(Outcome.OK) == 2  # the rest of the segment that is there
     assert set(outcomes) == {Outcome.OK, Outcome.FULL}
     assert len(list((tmp_path / "one").glob("segment-*"))) == 1
     assert tier.health(soon()).reason == ""
-    assert_holds(tier, [held])
+    assert_holds(tier, [whole])
     mend()
     tier._directories[0].min_free_bytes = 0  # as when the device has more room
     assert store(tier, block(20, MIB)) == [Outcome.OK]
@@ -219,13 +219,13 @@ def test_a_small_file_system_is_filled_and_no_more(tmp_path: Path) -> None:
         tier = backend.open()
         stored = [block(number, MIB) for number in range(10)]
         outcomes = store(tier, *stored)
-        held = [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.OK]
-        assert len(held) == 6  # three to a segment
+        whole = [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.OK]
+        assert len(whole) == 6  # three to a segment
         assert outcomes.count(Outcome.FULL) == 4
-        assert_holds(tier, held)
+        assert_holds(tier, whole)
         tier.close()
         tier = backend.open()
-        assert_holds(tier, held)
+        assert_holds(tier, whole)
         tier.close()
 
 
@@ -308,13 +308,13 @@ def test_without_a_directory_in_service_the_tier_is_not_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tier, one, two = _two(tmp_path)
-    held = block(1, 5000)
-    store(tier, held)
+    whole = block(1, 5000)
+    store(tier, whole)
     _fails(monkeypatch, "pwritev", errno.EIO, lambda path: True)
     assert store(tier, block(2, 5000)) == [Outcome.FAILED]
     with pytest.raises(TierError, match=f"{one}: write failed: Input/output error; {two}: "):
         store(tier, block(3, 5000))
-    assert_holds(tier, [held])
+    assert_holds(tier, [whole])
     tier.close()
 
 

@@ -43,7 +43,7 @@ def _hard_link(path: Path, victim: Path) -> None:
 
 @pytest.mark.parametrize("plant", [_link, _hard_link])
 @pytest.mark.parametrize("name", ["lock", "segment-000000", "segment-000007", "superblock.json"])
-def test_a_link_in_place_of_a_file_is_refused_and_not_followed(
+def test_a_link_instead_of_a_file_is_refused_and_not_followed(
     backend: DiskBackend, folder: Path, victim: Path, name: str, plant: Callable[[Path, Path], None]
 ) -> None:
     tier = backend.open()
@@ -56,7 +56,7 @@ def test_a_link_in_place_of_a_file_is_refused_and_not_followed(
 
 
 @pytest.mark.parametrize("plant", [_link, _hard_link])
-def test_links_in_place_of_files_that_are_written_again_are_replaced(
+def test_links_instead_of_files_that_are_written_again_are_replaced(
     backend: DiskBackend, folder: Path, victim: Path, plant: Callable[[Path, Path], None]
 ) -> None:
     tier = backend.open()
@@ -71,7 +71,7 @@ def test_links_in_place_of_files_that_are_written_again_are_replaced(
     assert victim.read_bytes() == PRECIOUS
 
 
-def test_a_link_in_place_of_the_next_superblock_is_replaced(
+def test_a_link_instead_of_the_next_superblock_is_replaced(
     backend: DiskBackend, folder: Path, victim: Path
 ) -> None:
     folder.mkdir()

@@ -80,8 +80,8 @@ def test_a_slot_that_only_its_header_knows_is_bad(backend: DiskBackend) -> None:
     """As after a deletion whose header was not erased."""
     (folder,) = backend.directories
     tier = backend.open()
-    kept, deleted = block(1, 5000), block(2, 5000)
-    store(tier, kept, deleted)
+    whole, deleted = block(1, 5000), block(2, 5000)
+    store(tier, whole, deleted)
     segment, slot = slot_of(tier, deleted.block.name)
     raw = backend.stored(tier, deleted.block.name)
     tier.delete([deleted.block.name], 1e12)
@@ -94,7 +94,7 @@ def test_a_slot_that_only_its_header_knows_is_bad(backend: DiskBackend) -> None:
     ]
     offline.repair(str(folder))
     tier = backend.scanned()
-    assert_holds(tier, [kept])
+    assert_holds(tier, [whole])
     assert_lacks(tier, [deleted])
     tier.close()
 
@@ -104,9 +104,9 @@ def test_orphaned_and_truncated_segments_are_listed_and_repaired(
 ) -> None:
     (folder,) = backend.directories
     tier = backend.open()
-    lost, kept, small = block(1, 70_000), block(2, 70_000), block(3, 5000)
-    store(tier, kept, lost, small)
-    large = slot_of(tier, kept.block.name)[0].path
+    lost, whole, small = block(1, 70_000), block(2, 70_000), block(3, 5000)
+    store(tier, whole, lost, small)
+    large = slot_of(tier, whole.block.name)[0].path
     slot = slot_of(tier, lost.block.name)[1]
     tier.close()
     other = DiskBackend(tmp_path / "other")
@@ -127,7 +127,7 @@ def test_orphaned_and_truncated_segments_are_listed_and_repaired(
     assert found.faults == []
     assert found.segment_bytes == 2 * SEGMENT_BYTES
     tier = backend.open()
-    assert_holds(tier, [kept, small])
+    assert_holds(tier, [whole, small])
     assert_lacks(tier, [lost])
     tier.close()
 

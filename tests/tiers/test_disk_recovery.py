@@ -26,17 +26,17 @@ def backend(tmp_path: Path) -> DiskBackend:
 def _changed(tier: DiskTier, seed: int, steps: int) -> dict[int, BlockStore]:
     """Store, replace and delete blocks, and return what is held."""
     choice = random.Random(seed)
-    held: dict[int, BlockStore] = {}
+    expected_blocks: dict[int, BlockStore] = {}
     for _ in range(steps):
         number = choice.randrange(30)
         if choice.random() < 0.3:
             assert tier.delete([name(number)], soon()) == [Outcome.OK]
-            held.pop(number, None)
+            expected_blocks.pop(number, None)
         else:
             stored = block(number, choice.choice([1, 5000, 70_000]), tenant=f"tenant {choice.randrange(5)}")
             assert store(tier, stored) == [Outcome.OK]
-            held[number] = stored
-    return held
+            expected_blocks[number] = stored
+    return expected_blocks
 
 
 def _abandoned(tier: DiskTier) -> None:
@@ -53,7 +53,7 @@ def test_the_journal_and_the_headers_give_the_same(
     backend: DiskBackend, seed: int, end: Callable[[DiskTier], None]
 ) -> None:
     tier = backend.open()
-    held = _changed(tier, seed, 120)
+    expected_blocks = _changed(tier, seed, 120)
     before = state(tier)
     end(tier)
     for open_again in (backend.open, backend.scanned, backend.open):
@@ -61,18 +61,18 @@ def test_the_journal_and_the_headers_give_the_same(
         by_journal = [each.recovered_by == "" for each in tier._directories]
         assert by_journal == [open_again == backend.open] * 2
         assert state(tier) == before
-        assert_holds(tier, list(held.values()))
+        assert_holds(tier, list(expected_blocks.values()))
         end(tier)
 
 
-def test_work_goes_on_after_each_kind_of_recovery(backend: DiskBackend) -> None:
-    held: dict[int, BlockStore] = {}
+def test_work_continues_after_each_kind_of_recovery(backend: DiskBackend) -> None:
+    expected_blocks: dict[int, BlockStore] = {}
     for number in range(6):
         tier = backend.scanned() if number % 2 else backend.open()
-        assert_holds(tier, list(held.values()))
+        assert_holds(tier, list(expected_blocks.values()))
         tier.delete([name(each) for each in range(30)], soon())
         assert tier.usage().stored_bytes == 0
-        held = _changed(tier, number, 60)
+        expected_blocks = _changed(tier, number, 60)
         _abandoned(tier)
 
 
@@ -81,14 +81,14 @@ def test_a_long_journal_is_replaced_by_a_checkpoint(
 ) -> None:
     monkeypatch.setattr(slot_journal, "_MIN_COMPACTED_BYTES", 4096)
     tier = backend.open()
-    held = _changed(tier, 3, 400)
+    expected_blocks = _changed(tier, 3, 400)
     before = state(tier)
     _abandoned(tier)
     assert all((folder / "journal").stat().st_size < 24_000 for folder in backend.directories)
     tier = backend.open()
     assert [each.recovered_by for each in tier._directories] == ["", ""]
     assert state(tier) == before
-    assert_holds(tier, list(held.values()))
+    assert_holds(tier, list(expected_blocks.values()))
     tier.close()
 
 
@@ -102,8 +102,8 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
 ) -> None:
     backend, copy = DiskBackend(tmp_path / "one"), DiskBackend(tmp_path / "copy")
     tier = backend.open()
-    held, written = block(1, 5000), block(2, 5000)
-    store(tier, held)
+    expected_blocks, written = block(1, 5000), block(2, 5000)
+    store(tier, expected_blocks)
     real = alignment.write_slot
 
     def write(*arguments: Any, direct: bool) -> None:
@@ -122,7 +122,7 @@ def test_a_checkpoint_during_a_write_leaves_the_slot_to_its_header(
     by_journal, by_headers = backend.open(), copy.scanned()
     assert by_journal._directories[0].recovered_by == ""
     assert state(by_journal) == state(by_headers)
-    assert_holds(by_journal, [held, written])
+    assert_holds(by_journal, [expected_blocks, written])
     by_journal.close()
     by_headers.close()
 
@@ -166,7 +166,7 @@ def test_a_journal_that_cannot_be_used_is_rebuilt_from_the_headers(
     backend: DiskBackend, damage: Callable[[Path], object]
 ) -> None:
     tier = backend.open()
-    held = _changed(tier, 1, 100)
+    expected_blocks = _changed(tier, 1, 100)
     before = state(tier)
     tier.close()
     for folder in backend.directories:
@@ -174,7 +174,7 @@ def test_a_journal_that_cannot_be_used_is_rebuilt_from_the_headers(
     tier = backend.open()
     assert all("journal" in each.recovered_by for each in tier._directories)
     assert state(tier) == before
-    assert_holds(tier, list(held.values()))
+    assert_holds(tier, list(expected_blocks.values()))
     tier.close()
 
 
@@ -183,7 +183,7 @@ def test_a_journal_of_another_boot_counts_only_if_it_was_closed(
     backend: DiskBackend, monkeypatch: pytest.MonkeyPatch, closed: bool
 ) -> None:
     tier = backend.open()
-    held = _changed(tier, 1, 50)
+    expected_blocks = _changed(tier, 1, 50)
     if closed:
         tier.close()
     else:
@@ -191,13 +191,13 @@ def test_a_journal_of_another_boot_counts_only_if_it_was_closed(
     monkeypatch.setattr(slot_journal, "boot", lambda: "another boot")
     tier = backend.open()
     assert [each.recovered_by == "" for each in tier._directories] == [closed] * 2
-    assert_holds(tier, list(held.values()))
+    assert_holds(tier, list(expected_blocks.values()))
     tier.close()
 
 
 def test_a_journal_of_another_directory_is_not_used(backend: DiskBackend) -> None:
     tier = backend.open()
-    held = _changed(tier, 1, 50)
+    expected_blocks = _changed(tier, 1, 50)
     before = state(tier)
     tier.close()
     one, two = (folder / "journal" for folder in backend.directories)
@@ -205,7 +205,7 @@ def test_a_journal_of_another_directory_is_not_used(backend: DiskBackend) -> Non
     tier = backend.open()
     assert [each.recovered_by == "" for each in tier._directories] == [True, False]
     assert state(tier) == before
-    assert_holds(tier, list(held.values()))
+    assert_holds(tier, list(expected_blocks.values()))
     tier.close()
 
 
@@ -259,8 +259,8 @@ def test_swapped_slots_are_never_served_for_each_other(tmp_path: Path, recovered
 
 
 @pytest.mark.parametrize("recovered", ["open", "scanned"])
-@pytest.mark.parametrize("kept", [0, 100, 4096, 4096 + 74_000, SEGMENT_BYTES // 2, SEGMENT_BYTES - 1])
-def test_a_truncated_segment_loses_only_its_own_end(tmp_path: Path, recovered: str, kept: int) -> None:
+@pytest.mark.parametrize("surviving", [0, 100, 4096, 4096 + 74_000, SEGMENT_BYTES // 2, SEGMENT_BYTES - 1])
+def test_a_truncated_segment_loses_only_its_own_end(tmp_path: Path, recovered: str, surviving: int) -> None:
     backend = DiskBackend(tmp_path / "one")
     tier = backend.open()
     stored = [block(number, 70_000) for number in range(20)]
@@ -270,9 +270,9 @@ def test_a_truncated_segment_loses_only_its_own_end(tmp_path: Path, recovered: s
     segment = slots[stored[0].block.name][0]
     ends = {of: segment.offset(slot) + segment.slot_bytes for of, (_, slot) in slots.items()}
     tier.close()
-    os.truncate(segment.path, kept)
+    os.truncate(segment.path, surviving)
     tier = getattr(backend, recovered)()
-    whole = [each for each in stored if ends[each.block.name] <= kept]
+    whole = [each for each in stored if ends[each.block.name] <= surviving]
     assert_holds(tier, [*whole, other])
     assert_lacks(tier, [each for each in stored if each not in whole])
     again = [block(number, 70_000) for number in range(20)]
@@ -286,18 +286,18 @@ def test_a_truncated_segment_loses_only_its_own_end(tmp_path: Path, recovered: s
 def test_a_removed_segment_takes_only_its_own_blocks_along(tmp_path: Path) -> None:
     backend = DiskBackend(tmp_path / "one")
     tier = backend.open()
-    lost, kept = block(1, 70_000), block(2, 5000)
-    store(tier, lost, kept)
+    lost, surviving = block(1, 70_000), block(2, 5000)
+    store(tier, lost, surviving)
     path = slot_of(tier, lost.block.name)[0].path
     tier.close()
     path.unlink()
     tier = backend.open()
     assert_lacks(tier, [lost])
-    assert_holds(tier, [kept])
+    assert_holds(tier, [surviving])
     assert store(tier, lost) == [Outcome.OK]
     tier.close()
     tier = backend.scanned()
-    assert_holds(tier, [lost, kept])
+    assert_holds(tier, [lost, surviving])
     tier.close()
 
 
@@ -380,19 +380,19 @@ def test_a_directory_on_a_full_device_is_recovered(tmp_path: Path, monkeypatch: 
 def test_names_of_tenants_without_blocks_are_forgotten(tmp_path: Path, recovered: str) -> None:
     backend = DiskBackend(tmp_path / "one")
     tier = backend.open()
-    kept = block(1, 100, "kept")
+    surviving = block(1, 100, "kept")
     for number in range(1100):
         store(tier, block(2, 100, f"tenant {number}"))
-    store(tier, kept)
+    store(tier, surviving)
     tier.delete([name(2)], soon())
     tier.close()
     tier = getattr(backend, recovered)()
     assert tier._directories[0]._tenants == ["kept"]
-    assert_holds(tier, [kept])
+    assert_holds(tier, [surviving])
     more = block(3, 100, "more")
     store(tier, more)
     _abandoned(tier)
     tier = backend.open()
     assert tier._directories[0].recovered_by == ""
-    assert_holds(tier, [kept, more])
+    assert_holds(tier, [surviving, more])
     tier.close()

@@ -110,7 +110,7 @@ def test_a_host_without_an_address_is_named(tiers: Any) -> None:
         ({"password": "file:/nowhere/secret"}, "cannot read /nowhere/secret: No such file or directory"),
     ],
 )
-def test_a_refused_connection_says_which_parameter_is_wrong(
+def test_a_refused_connection_names_the_wrong_parameter(
     tiers: Any, server: RedisServer, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setenv("LARDER_TEST_OTHER", f"{SECRET}-old")
@@ -200,15 +200,15 @@ def test_a_server_that_demands_a_certificate_gets_one(tiers: Any) -> None:
 def test_a_restarted_server_has_lost_the_blocks_and_takes_new_ones(tiers: Any) -> None:
     with redis_server() as server:
         tier = tiers(server.address, password="")
-        lost, kept = block(1, 100_000), block(2, 100_000)
+        lost, surviving = block(1, 100_000), block(2, 100_000)
         store(tier, lost)
         assert tier.usage().blocks == 1
         server.kill()
         server.start()
         assert load(tier, lost)[0] == Loaded(Outcome.MISSING)
         assert tier.usage().blocks == 0
-        assert store(tier, kept) == [Outcome.OK]
-        assert_holds(tier, [kept])
+        assert store(tier, surviving) == [Outcome.OK]
+        assert_holds(tier, [surviving])
 
 
 def test_a_server_that_comes_back_is_used_again(tiers: Any) -> None:
@@ -249,11 +249,11 @@ def test_a_server_without_memory_is_full(tiers: Any) -> None:
 def test_a_silent_connection_is_late_and_is_replaced(tiers: Any, server: RedisServer) -> None:
     with tcp_proxy(server.port) as proxy:
         tier = tiers(proxy.address)
-        held = block(1, 100_000)
-        store(tier, held)
+        cached = block(1, 100_000)
+        store(tier, cached)
         proxy.silent = True
         memory = memoryview(bytearray(100_000))
-        assert tier.load([BlockLoad(held.block.name, memory)], monotonic() + SHORT_S) == [
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
             Loaded(Outcome.LATE)
         ]
         assert tier.store([block(2, 100)], monotonic() + SHORT_S) == [Outcome.LATE]
@@ -264,7 +264,7 @@ def test_a_silent_connection_is_late_and_is_replaced(tiers: Any, server: RedisSe
         proxy.silent = False
         proxy.drop()
         wait_until(lambda: tier.health(soon()).ok, "the tier reconnects")
-        assert_holds(tier, [held])
+        assert_holds(tier, [cached])
 
 
 def test_a_server_that_accepts_and_never_answers_is_given_up_after_the_connect_timeout(tiers: Any) -> None:
@@ -275,15 +275,15 @@ def test_a_server_that_accepts_and_never_answers_is_given_up_after_the_connect_t
 def test_a_slow_server_is_late(tiers: Any, server: RedisServer) -> None:
     with tcp_proxy(server.port) as proxy:
         tier = tiers(proxy.address)
-        held = block(1, MIB)
-        store(tier, held)
+        cached = block(1, MIB)
+        store(tier, cached)
         proxy.slow = True
         memory = memoryview(bytearray(MIB))
-        assert tier.load([BlockLoad(held.block.name, memory)], monotonic() + SHORT_S) == [
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
             Loaded(Outcome.LATE)
         ]
         proxy.slow = False
-        assert_holds(tier, [held])
+        assert_holds(tier, [cached])
 
 
 def test_a_connection_that_is_cut_is_replaced_once(tiers: Any, server: RedisServer) -> None:
@@ -318,7 +318,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("answer", GARBAGE, ids=lambda answer: repr(answer[:12]))
-def test_a_server_that_is_no_redis_is_reported(tiers: Any, answer: bytes) -> None:
+def test_a_server_other_than_redis_is_reported(tiers: Any, answer: bytes) -> None:
     with scripted_server(answer) as strange:
         assert f"Redis server {strange.address}: " in fails(tiers(strange.address))
 
@@ -330,7 +330,7 @@ def test_a_line_without_an_end_is_given_up(tiers: Any) -> None:
 
 
 @pytest.mark.parametrize("answer", [*GARBAGE, b"+OK\r\n", b"$3\r\nabcde", b"$-1\r\n$-1\r\n", b":1\r\n"])
-def test_garbage_in_place_of_a_value_never_comes_through(tiers: Any, answer: bytes) -> None:
+def test_garbage_instead_of_a_value_never_comes_through(tiers: Any, answer: bytes) -> None:
     with scripted_server(b"+PONG\r\n" + answer, stays_open=True) as strange:
         tier = tiers(strange.address, password="")
         memory = memoryview(bytearray(1000))
@@ -352,18 +352,18 @@ def test_a_key_of_another_kind_is_not_served(tiers: Any, server: RedisServer) ->
 def test_blocks_expire_unless_they_are_loaded(tiers: Any) -> None:
     with redis_server() as server, server.client() as client:
         tier = tiers(server.address, password="", ttl_s=1000)
-        held = block(1, 100)
-        key = value_name(CLUSTER, held.block.name)
-        store(tier, held)
+        cached = block(1, 100)
+        key = value_name(CLUSTER, cached.block.name)
+        store(tier, cached)
         assert 0 < client.ttl(key) <= 1000
         client.expire(key, 500)
-        tier.lookup([held.block.name], soon())
+        tier.lookup([cached.block.name], soon())
         assert 0 < client.ttl(key) <= 500
-        load(tier, held)
+        load(tier, cached)
         assert client.ttl(key) > 500
         client.delete(key)
         assert tier.usage().blocks == 1
-        load(tier, held)
+        load(tier, cached)
         assert tier.usage().blocks == 0
 
 
@@ -377,7 +377,7 @@ def test_a_block_that_expired_is_not_counted(tiers: Any) -> None:
 
 
 def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: RedisServer) -> None:
-    one, other, stranger = (
+    one, other, foreign = (
         tiers(server.address, identity=identity, database=5) for identity in (CLUSTER, CLUSTER, OTHER_CLUSTER)
     )
     mine, theirs = block(1, 1000), block(2, 2000)
@@ -385,13 +385,13 @@ def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: RedisSe
     store(other, theirs)
     assert_holds(one, [mine, theirs])
     assert_holds(other, [mine, theirs])
-    assert_lacks(stranger, [mine, theirs])
+    assert_lacks(foreign, [mine, theirs])
     assert one.usage().stored_bytes == value_size(1000)
     assert other.usage().stored_bytes == value_size(2000)
-    assert [each.name for each in stranger.blocks()] == []
+    assert [each.name for each in foreign.blocks()] == []
 
 
-def test_a_scan_counts_what_this_node_wrote_before(tiers: Any, server: RedisServer) -> None:
+def test_a_scan_counts_earlier_writes_of_this_node(tiers: Any, server: RedisServer) -> None:
     stored = [written_by(block(300, 1000), "node-1"), written_by(block(301, 1000), "node-2")]
     store(tiers(server.address, database=6), *stored)
     after = tiers(server.address, database=6)
@@ -452,10 +452,10 @@ def test_a_server_without_a_cluster_is_reported(tiers: Any, server: RedisServer)
 
 def test_a_moved_slot_is_followed(tiers: Any, cluster: list[RedisServer]) -> None:
     tier = tiers(cluster[0].address, cluster=True, password="")
-    held, later = block(1, 100_000), block(1, 100_000)
-    store(tier, held)
-    tier.delete([held.block.name], soon())
-    with _slot_of(cluster, held) as (slot, source, target, clients):
+    cached, later = block(1, 100_000), block(1, 100_000)
+    store(tier, cached)
+    tier.delete([cached.block.name], soon())
+    with _slot_of(cluster, cached) as (slot, source, target, clients):
         _move(slot, source, target, clients)
         assert store(tier, later) == [Outcome.OK]
         assert_holds(tier, [later])
@@ -465,16 +465,16 @@ def test_a_moved_slot_is_followed(tiers: Any, cluster: list[RedisServer]) -> Non
 
 def test_a_slot_that_is_being_moved_is_read_on_both_servers(tiers: Any, cluster: list[RedisServer]) -> None:
     tier = tiers(cluster[0].address, cluster=True, password="")
-    held = block(2, 100_000)
-    with _slot_of(cluster, held) as (slot, source, target, clients):
+    cached = block(2, 100_000)
+    with _slot_of(cluster, cached) as (slot, source, target, clients):
         ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
         clients[ids.index(target)].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
         clients[ids.index(source)].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target)
-        assert store(tier, held) == [Outcome.OK]
+        assert store(tier, cached) == [Outcome.OK]
         assert clients[ids.index(source)].dbsize() == 0
-        assert_holds(tier, [held])
-        assert tier.delete([held.block.name], soon()) == [Outcome.OK]
-        assert_lacks(tier, [held])
+        assert_holds(tier, [cached])
+        assert tier.delete([cached.block.name], soon()) == [Outcome.OK]
+        assert_lacks(tier, [cached])
         for client in clients:
             client.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
 
@@ -514,7 +514,7 @@ def _slot_of(cluster: list[RedisServer], stored: BlockStore) -> Iterator[tuple[i
 
 def _move(slot: int, source: str, target: str, clients: list[Any]) -> None:
     """Give an empty slot to another server of a cluster. The new server imports it and comes first: this gives it a new
-    epoch. Otherwise, the old server might claim the slot again before all have been told."""
+    epoch. Otherwise, the old server might claim the slot again before all know it."""
     ids = [client.execute_command("CLUSTER", "MYID").decode() for client in clients]
     clients[ids.index(target)].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
     for _, client in sorted(enumerate(clients), key=lambda each: ids[each[0]] != target):
@@ -522,7 +522,7 @@ def _move(slot: int, source: str, target: str, clients: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("field", ["ca_file", "certificate_file", "key_file"])
-def test_a_device_is_no_file_of_certificates(tiers: Any, field: str) -> None:
+def test_a_device_is_refused_as_certificates(tiers: Any, field: str) -> None:
     """It would be read for ever."""
     assert f"{field}: /dev/zero: expected a regular file" in fails(
         tiers(unused_address(), tls=True, password="", **{field: "/dev/zero"})
@@ -530,7 +530,7 @@ def test_a_device_is_no_file_of_certificates(tiers: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["MOVED", "ASK"])
-def test_without_a_cluster_no_other_server_is_asked(tiers: Any, kind: str) -> None:
+def test_without_a_cluster_no_other_server_is_queried(tiers: Any, kind: str) -> None:
     """The other server would get the password."""
     with scripted_server(b"+OK\r\n", stays_open=True) as other:
         answer = f"+PONG\r\n-{kind} 1234 {other.address}\r\n".encode()

@@ -77,7 +77,7 @@ def test_the_context_is_checked(tmp_path: Path) -> None:
         open_tier("disk", {"directories": [str(tmp_path / "one")]}, TierContext(bytes(16), "node-1", 0))
 
 
-def test_a_tier_whose_wheel_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tier_without_its_wheel_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "dataplane.tiers.mooncake.tier", raising=False)
     monkeypatch.setitem(sys.modules, "mooncake.store", None)
     with pytest.raises(TierError, match="pip install mooncake-transfer-engine-non-cuda"):

@@ -103,8 +103,8 @@ class TestS3WithZstd(TierConformance):
         plain.open = lambda cluster=CLUSTER: ZstdTier(opened(cluster))  # type: ignore[method-assign]
         return plain
 
-    def held_bytes(self, tier: Tier, backend: Backend, held: Sequence[StoredBlock]) -> int:
-        return sum(len(backend.stored(tier, each.name)) for each in held)
+    def bytes_stored(self, tier: Tier, backend: Backend, stored_blocks: Sequence[StoredBlock]) -> int:
+        return sum(len(backend.stored(tier, each.name)) for each in stored_blocks)
 
     def test_a_block_takes_less_than_its_length(self, tier: Tier) -> None:
         stored = block(1, 1 << 20)

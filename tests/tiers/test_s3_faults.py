@@ -193,31 +193,31 @@ def test_a_server_without_room_is_full(tiers: Any) -> None:
 def test_an_object_that_ends_early_is_not_served(tiers: Any, server: S3Server) -> None:
     with tcp_proxy(server.port) as proxy:
         tier = tiers(proxy.address, retries=0)
-        held = block(1, MIB)
-        store(tier, held)
+        cached = block(1, MIB)
+        store(tier, cached)
         proxy.cut_after = MIB // 2
-        assert load(tier, held)[0] == Loaded(Outcome.FAILED)
+        assert load(tier, cached)[0] == Loaded(Outcome.FAILED)
         proxy.cut_after = None
-        assert_holds(tier, [held])
+        assert_holds(tier, [cached])
 
 
 def test_a_connection_that_is_cut_is_replaced(tiers: Any, server: S3Server) -> None:
     with tcp_proxy(server.port) as proxy:
         tier = tiers(proxy.address)
-        held = block(1, 100_000)
-        store(tier, held)
+        cached = block(1, 100_000)
+        store(tier, cached)
         proxy.drop()
-        assert_holds(tier, [held])
+        assert_holds(tier, [cached])
 
 
 def test_a_silent_server_is_late(tiers: Any, server: S3Server) -> None:
     with tcp_proxy(server.port) as proxy:
         tier = tiers(proxy.address)
-        held, other = block(1, 100_000), block(2, 100_000)
-        store(tier, held)
+        cached, other = block(1, 100_000), block(2, 100_000)
+        store(tier, cached)
         proxy.silent = True
         memory = memoryview(bytearray(100_000))
-        assert tier.load([BlockLoad(held.block.name, memory)], monotonic() + SHORT_S) == [
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
             Loaded(Outcome.LATE)
         ]
         assert tier.store([other], monotonic() + SHORT_S) == [Outcome.LATE]
@@ -227,22 +227,22 @@ def test_a_silent_server_is_late(tiers: Any, server: S3Server) -> None:
         assert "no answer by the deadline" in tier.health(monotonic() + SHORT_S).reason
         proxy.silent = False
         proxy.drop()
-        assert_holds(tier, [held])
+        assert_holds(tier, [cached])
         assert tier.usage().blocks == 1
 
 
 def test_a_slow_server_is_late(tiers: Any, server: S3Server) -> None:
     with tcp_proxy(server.port) as proxy:
         tier = tiers(proxy.address)
-        held = block(1, MIB)
-        store(tier, held)
+        cached = block(1, MIB)
+        store(tier, cached)
         proxy.slow = True
         memory = memoryview(bytearray(MIB))
-        assert tier.load([BlockLoad(held.block.name, memory)], monotonic() + SHORT_S) == [
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
             Loaded(Outcome.LATE)
         ]
         proxy.slow = False
-        assert_holds(tier, [held])
+        assert_holds(tier, [cached])
 
 
 def test_a_store_that_is_late_gives_the_memory_back(tiers: Any) -> None:
@@ -313,7 +313,7 @@ def test_credentials_of_another_cloud_are_refused(tiers: Any, credentials: dict[
         ("gs://bucket/prefix", {"service_account_key": "env:GOOGLE_KEY"}),
     ],
 )
-def test_other_clouds_are_asked_at_the_endpoint(
+def test_other_clouds_are_reached_at_the_endpoint(
     tiers: Any, monkeypatch: pytest.MonkeyPatch, url: str, credentials: dict[str, str]
 ) -> None:
     """No server here speaks their protocols: this sees that requests reach the endpoint and errors are explained."""
@@ -330,7 +330,7 @@ def test_other_clouds_are_asked_at_the_endpoint(
 
 def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: S3Server) -> None:
     url = f"s3://{BUCKET}"
-    one, other, stranger = (
+    one, other, foreign = (
         tiers(server.address, identity, url=url) for identity in (CLUSTER, CLUSTER, OTHER_CLUSTER)
     )
     mine, theirs = block(1, 1000), block(2, 2000)
@@ -338,14 +338,14 @@ def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: S3Serve
     store(other, theirs)
     assert_holds(one, [mine, theirs])
     assert_holds(other, [mine, theirs])
-    assert_lacks(stranger, [mine, theirs])
+    assert_lacks(foreign, [mine, theirs])
     assert one.usage().stored_bytes == value_size(1000)
     assert other.usage().stored_bytes == value_size(2000)
-    assert list(stranger.blocks()) == []
+    assert list(foreign.blocks()) == []
     assert sorted(each.name for each in one.blocks()) == [mine.block.name, theirs.block.name]
 
 
-def test_a_device_or_a_pipe_is_no_file_of_certificates(tiers: Any, tmp_path: Path) -> None:
+def test_a_device_or_a_pipe_is_refused_as_certificates(tiers: Any, tmp_path: Path) -> None:
     """It would be read for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -385,7 +385,7 @@ def test_a_server_with_tls_is_used_if_its_certificate_is_trusted(tiers: Any) -> 
         )
 
 
-def test_the_budget_bounds_what_a_node_writes(tiers: Any, server: S3Server) -> None:
+def test_the_budget_bounds_writes_of_a_node(tiers: Any, server: S3Server) -> None:
     tier = tiers(server.address, budget_bytes=2 * value_size(1000))
     stored = [block(number, 1000) for number in range(50, 53)]
     assert store(tier, *stored) == [Outcome.OK, Outcome.OK, Outcome.FULL]
@@ -393,7 +393,7 @@ def test_the_budget_bounds_what_a_node_writes(tiers: Any, server: S3Server) -> N
     assert store(tier, stored[2]) == [Outcome.OK]
 
 
-def test_no_more_is_read_than_was_asked_for(tiers: Any) -> None:
+def test_no_more_bytes_are_read_than_requested(tiers: Any) -> None:
     size = value_size(100)
     lines = (
         "HTTP/1.1 206 Partial Content",
@@ -427,7 +427,7 @@ def test_a_list_that_repeats_is_given_up(tiers: Any) -> None:
         assert tier.usage().blocks == 0
 
 
-def test_a_list_that_names_no_blocks_for_ever_ends(tiers: Any) -> None:
+def test_an_endless_listing_without_blocks_is_stopped(tiers: Any) -> None:
     """A fast machine reads a whole page before the deadline, and sees that it repeats."""
     with scripted_server(_endless_list(value_prefix(CLUSTER) + "not a block")) as endless:
         tier = tiers(endless.address, retries=0)
@@ -435,7 +435,7 @@ def test_a_list_that_names_no_blocks_for_ever_ends(tiers: Any) -> None:
             list(tier.blocks(monotonic() + 2 * SHORT_S))
 
 
-def test_a_list_counts_what_this_node_wrote_before(tiers: Any, server: S3Server) -> None:
+def test_a_listing_counts_earlier_writes_of_this_node(tiers: Any, server: S3Server) -> None:
     stored = [written_by(block(300, 1000), "node-1"), written_by(block(301, 1000), "node-2")]
     store(tiers(server.address, url=f"s3://{BUCKET}/restart"), *stored)
     after = tiers(server.address, url=f"s3://{BUCKET}/restart", budget_bytes=value_size(1000))
@@ -452,9 +452,9 @@ def test_an_object_that_claims_to_be_larger_than_its_block_is_not_decoded(
 ) -> None:
     """The header is valid: whoever writes to the bucket can make one."""
     tier = tiers(server.address, url=f"s3://{BUCKET}/bombs")
-    held = block(1, 4096)
+    cached = block(1, 4096)
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
-    half = CODECS["zstd"].encode(held.data, BlockForm("bfloat16"))
+    half = CODECS["zstd"].encode(cached.data, BlockForm("bfloat16"))
     objects = {
         "bomb": (Encoding(1, 2, 0, len(bomb)), bomb),
         "unknown codec": (Encoding(9, 2, 0, half.encoding.nbytes), half.data),
@@ -467,10 +467,10 @@ def test_an_object_that_claims_to_be_larger_than_its_block_is_not_decoded(
         ),
     }
     for what, (encoding, data) in objects.items():
-        value = pack_header(held.block, CLUSTER, encoding) + bytes(data)
-        obstore.put(server.store("bombs"), value_name(CLUSTER, held.block.name), value)
-        assert load(tier, held)[0] == Loaded(Outcome.CORRUPT), what
-        assert_lacks(tier, [held])
+        value = pack_header(cached.block, CLUSTER, encoding) + bytes(data)
+        obstore.put(server.store("bombs"), value_name(CLUSTER, cached.block.name), value)
+        assert load(tier, cached)[0] == Loaded(Outcome.CORRUPT), what
+        assert_lacks(tier, [cached])
     assert tier.usage().corrupt_blocks == len(objects)
 
 
@@ -519,9 +519,9 @@ def test_a_block_that_shrinks_behind_the_tier_is_read_as_one_version(tiers: Any,
     assert tier.usage().stored_bytes == value_size(encoding.nbytes) < 90_000
 
 
-def test_an_encoding_that_is_no_smaller_is_not_stored(tiers: Any, server: S3Server) -> None:
+def test_an_encoding_that_is_not_smaller_is_not_stored(tiers: Any, server: S3Server) -> None:
     tier = tiers(server.address, url=f"s3://{BUCKET}/no-smaller")
-    held = block(1, 100)
+    cached = block(1, 100)
     for data, nbytes in ((bytes(101), 101), (bytes(50), 49)):
-        assert store(tier, BlockStore(held.block, data, Encoding(1, 1, 0, nbytes))) == [Outcome.FAILED]
-    assert_lacks(tier, [held])
+        assert store(tier, BlockStore(cached.block, data, Encoding(1, 1, 0, nbytes))) == [Outcome.FAILED]
+    assert_lacks(tier, [cached])

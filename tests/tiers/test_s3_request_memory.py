@@ -68,10 +68,10 @@ def start(script: Callable[[str], None]) -> Iterator[Start]:
     with ExitStack() as started:
 
         def start_one(
-            statement: str, memory_bytes: int = 1 << 30, kept_bytes: int = 64 * MIB
+            statement: str, memory_bytes: int = 1 << 30, cached_bytes: int = 64 * MIB
         ) -> WorkerProcess:
             script(statement)
-            process = WorkerProcess(memory_bytes, kept_bytes)
+            process = WorkerProcess(memory_bytes, cached_bytes)
             started.callback(process.close)
             return process
 
@@ -137,7 +137,7 @@ def test_a_process_cannot_make_the_memory_shorter(start: Start) -> None:
 
 
 def test_requests_that_need_more_than_the_first_memory_have_memory_of_their_own(start: Start) -> None:
-    process = start(_ANSWERS, kept_bytes=8 * MIB)
+    process = start(_ANSWERS, cached_bytes=8 * MIB)
     size = 3 * MIB
     requests = [get(process, size) for _ in range(12)]
     for request in requests:
@@ -149,7 +149,7 @@ def test_requests_that_need_more_than_the_first_memory_have_memory_of_their_own(
     assert used_bytes(process._memory) <= 8 * MIB
 
 
-def test_the_value_of_a_request_is_what_the_process_reads(start: Start) -> None:
+def test_the_value_of_a_request_is_read_by_the_process(start: Start) -> None:
     process = start(
         "value = mmap.mmap(memory_fd, 0)[message.start : message.start + message.size]\n"
         "failed(message.number, value.decode())"

@@ -122,14 +122,14 @@ def test_after_its_process_was_killed_a_tier_works_with_another_one(
     tiers: Callable[..., S3Tier], server: S3Server
 ) -> None:
     tier = tiers(server.address)
-    held = block(1, 100_000)
-    store(tier, held)
+    cached = block(1, 100_000)
+    store(tier, cached)
     first = process_of(tier)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: has_ended(first), "the process has ended")
     wait_until(lambda: tier.health(soon()).ok, "the tier answers again")
     assert process_of(tier) != first
-    assert_holds(tier, [held])
+    assert_holds(tier, [cached])
 
 
 def test_a_call_under_way_fails_when_the_process_is_killed(tiers: Callable[..., S3Tier]) -> None:

@@ -64,7 +64,7 @@ class EngineCache:
                     allocations.append(self._memory.open(body))
                 field = "device"
                 self._bases = [
-                    _place(at, allocations[allocation], offset, nbytes)
+                    _address(at, allocations[allocation], offset, nbytes)
                     for at, (allocation, offset, nbytes) in enumerate(registration.locations)
                 ]
                 self._memory.ready()
@@ -91,16 +91,16 @@ class EngineCache:
         self,
         parts: Sequence[CachePart],
         blocks: I64,
-        wanted: range,
+        positions_needed: range,
         ended: Callable[[], bool],
         *,
         to_device: bool,
     ) -> None:
         """Copy chunks, whose blocks are the rows of `blocks`. Of all these blocks, in order, copy only the range
-        `wanted`. No copy is in progress when this returns or raises CopyFailed."""
+        `positions_needed`. No copy is in progress when this returns or raises CopyFailed."""
         try:
             for part in parts:
-                self._copy_part(part, blocks, wanted, ended, to_device=to_device)
+                self._copy_part(part, blocks, positions_needed, ended, to_device=to_device)
         finally:
             self._memory.synchronize()
 
@@ -108,7 +108,7 @@ class EngineCache:
         self,
         part: CachePart,
         blocks: I64,
-        wanted: range,
+        positions_needed: range,
         ended: Callable[[], bool],
         *,
         to_device: bool,
@@ -124,10 +124,12 @@ class EngineCache:
             positions = np.tile(np.arange(per_chunk, dtype=np.int64), len(chunks))
             begins = np.repeat(offsets, per_chunk)
             numbers = blocks[chunks].ravel()
-            if len(wanted) < blocks.size:
+            if len(positions_needed) < blocks.size:
                 chunk_positions = np.repeat(chunks * per_chunk, per_chunk) + positions
-                kept = (chunk_positions >= wanted.start) & (chunk_positions < wanted.stop)
-                positions, begins, numbers = positions[kept], begins[kept], numbers[kept]
+                selected = (chunk_positions >= positions_needed.start) & (
+                    chunk_positions < positions_needed.stop
+                )
+                positions, begins, numbers = positions[selected], begins[selected], numbers[selected]
             if not len(numbers):
                 continue
             runs = self.group.runs(numbers, bases=self._bases, in_chunks=(positions, begins))
@@ -142,7 +144,7 @@ class EngineCache:
         self._memory.close()
 
 
-def _place(at: int, opened: OpenedMemory, offset: int, nbytes: int) -> int:
+def _address(at: int, opened: OpenedMemory, offset: int, nbytes: int) -> int:
     """Return the address of a tensor in this process. Raises ProtocolError."""
     if offset + nbytes > opened.nbytes:
         raise ProtocolError(

@@ -61,7 +61,7 @@ class CopySession(GpuCopyReader, Protocol):
     peer: Peer
 
     @property
-    def hung_up(self) -> bool:
+    def closed_by_peer(self) -> bool:
         """Whether the peer has closed the connection, according to the kernel."""
 
 
@@ -314,7 +314,7 @@ class EngineCopies:
     def store(self, message: StoreFrom, now: float) -> None:
         """Reserve, answer, and start the copy. Raises ProtocolError; then nothing was done."""
         core, client = self.shared.core, self.connection.client
-        known, blocks, wanted_blocks = self._checked(message)
+        known, blocks, block_count = self._checked(message)
         space, chunk_bytes = known.cache.space, known.cache.group.chunk_bytes
         granted = core.node.reserve(
             client, Reserve(0, space, message.tenant, message.keys, chunk_bytes, message.parent), now
@@ -324,7 +324,7 @@ class EngineCopies:
         if not number:
             self.connection.send(StoreBegun(message.id, 0, outcomes))
             return
-        wanted: I64 = np.flatnonzero(granted.outcomes == _WRITE)
+        to_write: I64 = np.flatnonzero(granted.outcomes == _WRITE)
         self.reservations.add(number)
         sums: list[bytes] = []
 
@@ -341,16 +341,16 @@ class EngineCopies:
         try:
             parts = parts_of(
                 known.cache,
-                wanted,
-                granted.segments[wanted].astype(np.int64),
-                granted.offsets[wanted].astype(np.int64),
+                to_write,
+                granted.segments[to_write].astype(np.int64),
+                granted.offsets[to_write].astype(np.int64),
             )
             copy = self._begin(
                 known,
                 message,
                 parts,
                 blocks,
-                range(wanted_blocks),
+                range(block_count),
                 end,
                 sums if message.checksums else None,
             )
@@ -369,7 +369,7 @@ class EngineCopies:
         connection = self.connection
         return (
             connection.open
-            and not connection.hung_up
+            and not connection.closed_by_peer
             and not self._gone
             and not has_exited(connection.peer.pidfd)
         )
@@ -392,30 +392,30 @@ class EngineCopies:
                 Code.BAD_BLOCKS, f"expected 0 to {count}, got {message.skip_blocks}", "skip_blocks"
             )
         chunk_bytes = known.cache.group.chunk_bytes
-        held = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
-        hits = len(held)
+        leased = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
+        hits = len(leased)
         if not hits:
             self.connection.send(LoadBegun(message.id, 0, 0))
             return
 
         def end(failed: str) -> tuple[int, int, str]:
-            core.release(held.descriptors)
+            core.release(leased.descriptors)
             return (0, Code.COPY_FAILED, failed) if failed else (hits, 0, "")
 
         try:
-            near = self.shared.gpu_copies.places(known.cache.device_uuid, held.descriptors)
+            near = self.shared.gpu_copies.addresses(known.cache.device_uuid, leased.descriptors)
             there = near != 0
             parts = parts_of(
                 known.cache,
                 np.flatnonzero(~there),
-                np.array(held.segments, np.int64)[~there],
-                np.array(held.offsets, np.int64)[~there],
+                np.array(leased.segments, np.int64)[~there],
+                np.array(leased.offsets, np.int64)[~there],
             )
             if there.any():
                 parts.append(CachePart(None, np.flatnonzero(there), near[there]))
             copy = self._begin(known, message, parts, blocks, range(message.skip_blocks, count), end, None)
         except ProtocolError:
-            core.release(held.descriptors)
+            core.release(leased.descriptors)
             raise
         self.connection.send(LoadBegun(message.id, copy, hits))
 
@@ -439,7 +439,7 @@ class EngineCopies:
         message: StoreFrom | LoadInto,
         parts: Sequence[CachePart],
         blocks: I64,
-        wanted: range,
+        to_write: range,
         end: Callable[[str], tuple[int, int, str]],
         sums: list[bytes] | None,
     ) -> int:
@@ -457,7 +457,7 @@ class EngineCopies:
             if sums is not None and isinstance(cache, OpenHostPool):
                 sums.extend(cache.read_summed(parts, blocks, stop))
                 return
-            cache.copy(parts, blocks, wanted, stop, to_device=to_device)
+            cache.copy(parts, blocks, to_write, stop, to_device=to_device)
             if sums is not None:
                 sums.extend(sums_of(parts, cache.group.chunk_bytes))
 

@@ -107,17 +107,17 @@ class OpenHostPool:
         self,
         parts: Sequence[CachePart],
         blocks: I64,
-        wanted: range,
+        positions: range,
         ended: Callable[[], bool],
         *,
         to_device: bool,
     ) -> None:
         """Copy pages from the engine, or with `to_device` to the engine. `blocks` [chunks, 1] has their page numbers.
-        Copy only the pages at the positions `wanted`. Raise CopyFailed."""
-        for chunk, places in self._places(parts, blocks, ended):
-            if chunk not in wanted:
+        Copy only the pages at the positions `positions`. Raise CopyFailed."""
+        for chunk, locations in self._locations(parts, blocks, ended):
+            if chunk not in positions:
                 continue
-            for file, view, offset in places:
+            for file, view, offset in locations:
                 if to_device:
                     file.write(view, offset)
                 else:
@@ -127,16 +127,16 @@ class OpenHostPool:
         """Copy pages from the engine, as `copy` does, and return the checksums of their chunks, in their order. Raise
         CopyFailed."""
         found: dict[int, bytes] = {}
-        for chunk, places in self._places(parts, blocks, ended):
+        for chunk, locations in self._locations(parts, blocks, ended):
             state = Checksum()
-            for file, view, offset in places:
+            for file, view, offset in locations:
                 for low in range(0, len(view), SUM_BYTES):
                     file.read(view[low : low + SUM_BYTES], offset + low)
                     state.update(view[low : low + SUM_BYTES])
             found[chunk] = state.digest()
         return [found[chunk] for chunk in sorted(found)]
 
-    def _places(
+    def _locations(
         self, parts: Sequence[CachePart], blocks: I64, ended: Callable[[], bool]
     ) -> Iterator[tuple[int, list[tuple[HostFile, memoryview, int]]]]:
         """Yield for each chunk its position and, for each piece, its file, its bytes in the pool, and its offset in the
@@ -147,9 +147,9 @@ class OpenHostPool:
             for chunk, start in zip(part.chunks.tolist(), part.offsets.tolist(), strict=True):
                 if ended():
                     raise CopyFailed("the engine is gone")
-                page, at, places = int(blocks[chunk, 0]), start, []
+                page, at, locations = int(blocks[chunk, 0]), start, []
                 for piece in self._pieces:
-                    places.append(
+                    locations.append(
                         (
                             self._files[piece.file],
                             view[at : at + piece.nbytes],
@@ -157,7 +157,7 @@ class OpenHostPool:
                         )
                     )
                     at += piece.nbytes
-                yield chunk, places
+                yield chunk, locations
 
     def close(self) -> None:
         """Close the files. No copy may be in progress."""

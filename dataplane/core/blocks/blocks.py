@@ -46,7 +46,7 @@ class Block(Evictable):
     nbytes: int
     entry: tuple[int, int] | None
     """Bucket and position in the index; None after it left the index (for example, in quarantine)."""
-    stamp: int = 0
+    timestamp: int = 0
     """Unix nanoseconds when it was reserved; invalidations compare it."""
     parent: bytes = b""
     """Key of the preceding block in the chain; empty for the first block, or when the engine did not send it."""
@@ -55,7 +55,7 @@ class Block(Evictable):
     children: int = 0
     """Number of times a block was stored behind it; from the second time on, prefixes branch here."""
     passed_over: int = 0
-    """Number of the last search for room that found it leased or had to spare it."""
+    """Number of the last search for room that found it leased or had to skip it."""
 
     @property
     def state(self) -> State:
@@ -84,10 +84,12 @@ class BlockTable:
     """Descriptors by number, and the index by (space, key)."""
 
     def __init__(
-        self, memory: IndexMemory, books: RecoveryTable | None = None, names: IdJournal | None = None
+        self, memory: IndexMemory, recovery_table: RecoveryTable | None = None, names: IdJournal | None = None
     ) -> None:
         self.memory = memory
-        self.books = RecoveryTable.private(memory.max_blocks) if books is None else books
+        self.recovery_table = (
+            RecoveryTable.private(memory.max_blocks) if recovery_table is None else recovery_table
+        )
         self.names = IdJournal.private() if names is None else names
         self._cells = memory.cells
         self._first_hot = memory.first_hot
@@ -124,14 +126,14 @@ class BlockTable:
         get = self.blocks.get
         return [get(number) for number in numbers.tolist()]  # -1 belongs to no block
 
-    def free_entries(self, places: IndexSlots, wanted: Sequence[int]) -> list[tuple[int, int] | None]:
+    def free_entries(self, index_slots: IndexSlots, missing: Sequence[int]) -> list[tuple[int, int] | None]:
         """Return a distinct free (bucket, position) for each wanted key; None where both buckets are full."""
         entries: list[tuple[int, int] | None] = []
         taken: set[tuple[int, int]] = set()
         # One byte per bucket with its first entry in the highest bit; a bit is set where the entry is free.
-        free = np.packbits(places.entries[wanted] == 0, axis=1).tolist()
-        for at, (one, two) in zip(wanted, free, strict=True):
-            pair = places.buckets[at]
+        free = np.packbits(index_slots.entries[missing] == 0, axis=1).tolist()
+        for at, (one, two) in zip(missing, free, strict=True):
+            pair = index_slots.buckets[at]
             side = _FREE_COUNT[two] > _FREE_COUNT[one]
             own: tuple[int, int] | None = (pair[side], BUCKET_ENTRIES - (two if side else one).bit_length())
             if not (one or two) or own in taken:
@@ -198,7 +200,7 @@ class BlockTable:
         self._name(blocks)
         numbers = np.array([block.number for block in blocks], np.int64)
         self.memory.hot[numbers, HOT_KEY : HOT_KEY + 4] = words
-        self.books.reserved(
+        self.recovery_table.reserved(
             numbers,
             blocks[0].tenant.number,
             owner,
@@ -211,15 +213,15 @@ class BlockTable:
         names, tenant = self.names, blocks[0].tenant
         for segment in {block.slot.slab.segment for block in blocks}:
             if (SegmentName, segment.number) not in names.known:
-                self.books.gave(B_SEGMENT, segment.number)
+                self.recovery_table.gave(B_SEGMENT, segment.number)
                 names.append(name_of_segment(segment))
         if not tenant.blocks:  # after the segments: a compaction omits tenants without blocks
-            self.books.gave(B_TENANT, tenant.number)
+            self.recovery_table.gave(B_TENANT, tenant.number)
             names.name_tenant(tenant.number, tenant.salt)
 
     def used(self, blocks: Sequence[Block], now: float) -> None:
         """Record in the recovery table that these blocks, in this order, are the most recently used ones."""
-        self.books.used([block.number for block in blocks], [block.hits for block in blocks], now)
+        self.recovery_table.used([block.number for block in blocks], [block.hits for block in blocks], now)
 
     def publish(self, blocks: Sequence[Block], checksums: U64 | None, now: float) -> None:
         """Move blocks from RESERVED to READY. Write everything that readers trust before the control words."""
@@ -229,8 +231,8 @@ class BlockTable:
             row = first + COLD_WORDS * block.number
             cells[row], cells[row + 1] = (0, 0) if sums is None else sums[at]
             cells[row + COLD_TENANT] = block.tenant.number
-            cells[row + COLD_STORED_AT] = block.stamp
-            self.books.published(block.number, block.parent)
+            cells[row + COLD_STORED_AT] = block.timestamp
+            self.recovery_table.published(block.number, block.parent)
         self.step(blocks, BlockStep.COMMIT)
 
     def step(self, blocks: Sequence[Block], step: BlockStep) -> None:

@@ -367,15 +367,15 @@ class Slabs:
         room = room // page * page
         whole = self.most_bytes(named=named)
         part = whole // SEGMENTS_PER_POOL // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
-        wanted = min(self.segment_bytes, max(part, SMALL_SLAB_BYTES))
+        target = min(self.segment_bytes, max(part, SMALL_SLAB_BYTES))
         if spaces > 1:
             share = whole // (SEGMENTS_PER_SPACE * spaces) // SMALL_SLAB_BYTES * SMALL_SLAB_BYTES
-            wanted = min(wanted, max(share, SMALL_SLAB_BYTES))
+            target = min(target, max(share, SMALL_SLAB_BYTES))
         if room < size:
             return 0
         if size <= SMALL_SLOT_BYTES:
-            return min(wanted, room)
-        nbytes = min(max(1, wanted // size), room // size) * size
+            return min(target, room)
+        nbytes = min(max(1, target // size), room // size) * size
         return -(-nbytes // page) * page
 
     def _lowest_open(self, space: int, size: int) -> Slab | None:

@@ -132,8 +132,8 @@ class AccessTrace:
 
     def _name(self, tenant: Tenant) -> None:
         if len(self._salts) >= 2 * len(self._rows):  # most belong to requests that are no longer kept
-            kept = set(self._rows["tenant"].tolist())
-            self._salts = {number: salt for number, salt in self._salts.items() if number in kept}
+            used_numbers = set(self._rows["tenant"].tolist())
+            self._salts = {number: salt for number, salt in self._salts.items() if number in used_numbers}
         self._salts[tenant.number] = tenant.salt
 
     def _drop_old(self, now: float) -> None:
@@ -149,7 +149,7 @@ class AccessTrace:
         """Return whether the blocks of a request have not been overwritten."""
         return bool(row["first"] >= self._written - len(self._marks))
 
-    def _kept(self, after: int, since: float) -> list[int]:
+    def _retained(self, after: int, since: float) -> list[int]:
         """Return the numbers of the requests that an export includes."""
         numbers = np.arange(min(max(after, self._oldest), self._next), self._next)
         rows = self._rows[numbers % len(self._rows)]
@@ -164,7 +164,7 @@ class AccessTrace:
         encoder = msgspec.json.Encoder()
         lines: list[bytes] = []
         size = 0
-        for number in self._kept(after, since):
+        for number in self._retained(after, since):
             row = self._rows[number % len(self._rows)]
             line = encoder.encode(self._line(row, model_of))
             if lines and size + len(line) > max_bytes:

@@ -51,8 +51,8 @@ class OpenReservation:
     deadline: float
     keys: bytes = b""
     """The request's keys, packed."""
-    stamp: int = 0
-    """Stamp of its blocks."""
+    timestamp: int = 0
+    """Timestamp of its blocks."""
     from_tier: bool = False
     """Whether its blocks are loaded from a tier: they are not new, and count neither as stored nor for the trace."""
     invalid: bool = False
@@ -160,7 +160,9 @@ class Engine:
 
 def charge_of(reservations: dict[int, OpenReservation]) -> int:
     """Return the charged bytes of the blocks that the reservations are writing."""
-    return sum(block.charge for held in reservations.values() for block in held.writing.values())
+    return sum(
+        block.charge for reservation in reservations.values() for block in reservation.writing.values()
+    )
 
 
 # ---- checks of attach requests
@@ -284,10 +286,10 @@ def resumable(
     if engine.gateway != gateway:
         return None
     memory = pool.table.memory.cells[H_MEMORY]
-    wanted = [(request.space.identity(), request.writes) for request in message.spaces]
+    requested = [(request.space.identity(), request.writes) for request in message.spaces]
     had = [
         (space.identity(), writes)
         for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)
     ]
-    same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, wanted)
+    same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, requested)
     return engine if same and memory else None

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 WINDOW_S = 300.0
 WINDOWS = 12
-KEPT = 64
+SKETCH_SIZE = 64
 """Maximum number of entries in one sketch after a cleanup; a sketch may grow to twice as many before the next one."""
-KEPT_AFTER = 2048
+TOTAL_SKETCH_SIZE = 2048
 """Maximum number of entries in all sketches of a closed window, divided evenly."""
 MAX_TENANTS = 128
 """Maximum number of tenants with sketches in one window; further tenants are not counted."""
@@ -64,8 +64,8 @@ class CountSketch:
             count.last_used = now
             return
         self.counts[end.key] = PrefixCount(self.dropped + weight, self.dropped, end.space, depth, now)
-        if len(self.counts) > 2 * KEPT:
-            self.keep(KEPT)
+        if len(self.counts) > 2 * SKETCH_SIZE:
+            self.keep(SKETCH_SIZE)
 
     def keep(self, most: int) -> None:
         """Drop all but the `most` heaviest entries."""
@@ -111,10 +111,10 @@ class SketchWindow:
 
     def close(self) -> None:
         """Shrink the sketches of a window that is over. With many tenants, fewer entries of each are kept."""
-        share = max(1, KEPT_AFTER // max(1, 2 * len(self.sketches)))
+        share = max(1, TOTAL_SKETCH_SIZE // max(1, 2 * len(self.sketches)))
         for sketches in self.sketches.values():
             for sketch in sketches.values():
-                sketch.keep(min(KEPT, share))
+                sketch.keep(min(SKETCH_SIZE, share))
 
 
 @dataclass(slots=True)

@@ -174,11 +174,11 @@ def _touches(
     else:
         good &= np.isin(own, np.fromiter(spaces, np.uint64, len(spaces)))
     positions = (words[:, 0] >> _POSITION).astype(np.int64) & RING_POSITION_MASK
-    kept = int(np.count_nonzero(good))
-    if kept < len(good):
-        reader.invalid += len(good) - kept
+    valid = int(np.count_nonzero(good))
+    if valid < len(good):
+        reader.invalid += len(good) - valid
         numbers, rows, positions = numbers[good], rows[good], positions[good]
-    if not kept:
+    if not valid:
         return
     found.read_bytes = int(rows[:, HOT_NBYTES].sum())
     found.runs, found.run_bytes = _runs(numbers, positions, rows[:, HOT_NBYTES], found.read_bytes)

@@ -68,13 +68,13 @@ class StoreService:
         pool = self._pool
         words = self._check(engine, message)
         tenant = pool.tenants.get(message.tenant)
-        found, places = pool.table.look(words, message.space)
+        found, index_slots = pool.table.look(words, message.space)
         found = self._without_invalid(found)
         granted = GrantResult(len(words))
         missing, chain = _sorted_out(found, granted)
         if not from_tier:
             self._use(engine, [block for _, block in reversed(chain)], now)
-        self._room.spare([block for _, block in chain])
+        self._room.protect([block for _, block in chain])
         if not from_tier:
             there = next((number for number, (at, _) in enumerate(chain) if number != at), len(chain))
             self.on_store_request(engine, message, tenant, words, there, now)
@@ -86,7 +86,7 @@ class StoreService:
         if not missing:
             return granted
         writing, refusal = self._grant(
-            engine, message, words, places, missing, tenant, now, from_tier=from_tier
+            engine, message, words, index_slots, missing, tenant, now, from_tier=from_tier
         )
         for at in missing[len(writing) :]:
             assert refusal is not None
@@ -122,13 +122,13 @@ class StoreService:
         hint: Hint | None,
         now: float,
     ) -> None:
-        stamp = self._pool.sweeps.stamp(now)
+        timestamp = self._pool.sweeps.timestamp(now)
         keys = message.keys
         at_once = list(writing)
         granted.segments[at_once] = [block.slot.slab.segment.number for block in writing.values()]
         granted.offsets[at_once] = [block.slot.offset for block in writing.values()]
         for at, block in writing.items():
-            block.stamp = stamp
+            block.timestamp = timestamp
             if at:
                 block.parent = keys[KEY_BYTES * (at - 1) : KEY_BYTES * at]
                 before = block.before = writing.get(at - 1) or found[at - 1]
@@ -140,7 +140,7 @@ class StoreService:
                 block.before = parent
                 if parent is not None:
                     parent.children += 1
-        granted.reservation = self._pool.table.books.highest(B_RESERVATION)
+        granted.reservation = self._pool.table.recovery_table.highest(B_RESERVATION)
         engine.reservations[granted.reservation] = OpenReservation(
             number=granted.reservation,
             tenant=tenant,
@@ -150,7 +150,7 @@ class StoreService:
             positions=[at for at, _ in chain],
             deadline=now + self._ttl_s,
             keys=keys,
-            stamp=stamp,
+            timestamp=timestamp,
             hint=hint,
         )
 
@@ -167,7 +167,7 @@ class StoreService:
         if not covered:
             return found
         pool.totals.invalidated_blocks += pool.mark_dead(covered)
-        return [None if block in pool.doomed else block for block in found]
+        return [None if block in pool.dead else block for block in found]
 
     def _check(self, engine: Engine, message: Reserve) -> U64:
         if message.tenant not in self._pool.tenants.by_salt:
@@ -196,7 +196,7 @@ class StoreService:
         engine: Engine,
         message: Reserve,
         words: U64,
-        places: IndexSlots,
+        index_slots: IndexSlots,
         missing: list[int],
         tenant: Tenant,
         now: float,
@@ -206,7 +206,7 @@ class StoreService:
         """Return blocks for a leading part of the missing keys, by position, and why the rest is refused."""
         pool = self._pool
         size = slot_bytes(message.nbytes, pool.spaces.by_number[message.space].block_bytes)
-        wanted = len(missing)
+        count = len(missing)
         if self.draining:
             return {}, Code.DRAINING
         if size > pool.slabs.most_bytes(named=pool.spaces.named(message.space)):
@@ -216,21 +216,23 @@ class StoreService:
         if not tenant.blocks and not pool.table.names.takes_tenant(tenant.number, tenant.salt):
             return {}, Code.TOO_MANY_TENANTS
         if from_tier:
-            allowed, refusal = self._allowed_from_tier(tenant, size, wanted, now)
+            allowed, refusal = self._allowed_from_tier(tenant, size, count, now)
         else:
             allowed, refusal = self._allowed(tenant, message.space, words, missing, size, now)
-        wanted = min(wanted, allowed)
-        described = self._room.free_descriptors(tenant, wanted, now)
-        if described < wanted:
+        count = min(count, allowed)
+        described = self._room.free_descriptors(tenant, count, now)
+        if described < count:
             full = pool.used_bytes + size > pool.slabs.capacity_bytes
-            wanted, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
-        slots, reason = self._room.take_slots(tenant, message.space, size, wanted, now)
+            count, refusal = described, Code.POOL_FULL if full else Code.NO_DESCRIPTOR
+        slots, reason = self._room.take_slots(tenant, message.space, size, count, now)
         if reason is not None:
             refusal = reason
         chosen = missing[: len(slots)]
-        writing, placed = self._place(engine, message, words, places, chosen, slots, tenant, now)
-        if placed is not None:
-            refusal = placed
+        writing, index_refusal = self._describe(
+            engine, message, words, index_slots, chosen, slots, tenant, now
+        )
+        if index_refusal is not None:
+            refusal = index_refusal
         if tenant.rate is not None and not from_tier:
             tenant.rate.spend(size * len(writing))
         return writing, refusal
@@ -239,31 +241,31 @@ class StoreService:
         self, tenant: Tenant, space: int, words: U64, missing: list[int], size: int, now: float
     ) -> tuple[int, Code | None]:
         """Return how many missing blocks admission and the tenant's quota allow, and why the next one is refused."""
-        wanted = len(missing)
+        count = len(missing)
         refusal: Code | None = None
         if self._pool.admission is not None:
             admitted = self._admitted(self._pool.admission, words, missing, space, now)
-            if admitted < wanted:
-                wanted, refusal = admitted, Code.NOT_ADMITTED
+            if admitted < count:
+                count, refusal = admitted, Code.NOT_ADMITTED
         if tenant.spec is None:
-            return wanted, refusal
-        paced = wanted if tenant.rate is None else tenant.rate.granted(size, wanted, now)
+            return count, refusal
+        paced = count if tenant.rate is None else tenant.rate.granted(size, count, now)
         within = self._within_limit(tenant, size, paced, now)
         if not tenant.enforced:
-            tenant.would_refuse_blocks += wanted - within
-            return wanted, refusal
+            tenant.would_refuse_blocks += count - within
+            return count, refusal
         if within < paced:
             return within, Code.OVER_LIMIT
-        return within, Code.RATE_LIMITED if paced < wanted else refusal
+        return within, Code.RATE_LIMITED if paced < count else refusal
 
     def _allowed_from_tier(
-        self, tenant: Tenant, size: int, wanted: int, now: float
+        self, tenant: Tenant, size: int, count: int, now: float
     ) -> tuple[int, Code | None]:
         """Return how many blocks from a tier the tenant's limit allows, and why the next one is refused."""
         if tenant.spec is None or not tenant.enforced:
-            return wanted, None
-        within = self._within_limit(tenant, size, wanted, now)
-        return within, Code.OVER_LIMIT if within < wanted else None
+            return count, None
+        within = self._within_limit(tenant, size, count, now)
+        return within, Code.OVER_LIMIT if within < count else None
 
     def _admitted(self, admission: Admission, words: U64, missing: list[int], space: int, now: float) -> int:
         """Return how many leading missing blocks the admission filter admits. The filter sees all of them."""
@@ -272,7 +274,7 @@ class StoreService:
         seen = [admission.admits(mark, resident, now) for mark in marks]
         return seen.index(False) if False in seen else len(seen)
 
-    def _within_limit(self, tenant: Tenant, size: int, wanted: int, now: float) -> int:
+    def _within_limit(self, tenant: Tenant, size: int, count: int, now: float) -> int:
         """Return how many slots the tenant's limit allows.
 
         With `on_exceed` set to `evict_self`, the tenant's own oldest blocks are evicted first.
@@ -280,8 +282,8 @@ class StoreService:
         assert tenant.spec is not None
         limit = tenant.spec.limit_bytes
         if limit is None:
-            return wanted
-        most = min(wanted, limit // size)
+            return count
+        most = min(count, limit // size)
         if tenant.spec.on_exceed == "evict_self":
             if not tenant.enforced:  # an observed limit evicts nothing
                 return most
@@ -289,12 +291,12 @@ class StoreService:
                 self._room.shrink_tenant(tenant, limit - most * size, now)
         return max(0, min(most, (limit - tenant.bytes) // size))
 
-    def _place(
+    def _describe(
         self,
         engine: Engine,
         message: Reserve,
         words: U64,
-        places: IndexSlots,
+        index_slots: IndexSlots,
         chosen: list[int],
         slots: Sequence[Slot],
         tenant: Tenant,
@@ -303,25 +305,32 @@ class StoreService:
         pool = self._pool
         writing: dict[int, Block] = {}
         refusal: Code | None = None
-        entries = pool.table.free_entries(places, chosen) if chosen else []
+        entries = pool.table.free_entries(index_slots, chosen) if chosen else []
         marks: list[int] = (words[chosen, 0] ^ np.uint64(message.space)).tolist()
         for number, (at, slot, entry) in enumerate(zip(chosen, slots, entries, strict=True)):
-            place = entry or self._room.make_entry(
-                tenant, places.buckets[at], set(filter(None, entries)), now
+            entry_slot = entry or self._room.make_entry(
+                tenant, index_slots.buckets[at], set(filter(None, entries)), now
             )
-            if place is None:
+            if entry_slot is None:
                 self._room.give_slots(slots[number:])
                 refusal = Code.INDEX_FULL
                 break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
             writing[at] = pool.table.add(
-                key, message.space, tenant, slot, message.nbytes, place, places.tags[at], marks[number]
+                key,
+                message.space,
+                tenant,
+                slot,
+                message.nbytes,
+                entry_slot,
+                index_slots.tags[at],
+                marks[number],
             )
         if writing:
             blocks = list(writing.values())
-            books = pool.table.books
-            number = books.highest(B_RESERVATION) + 1
-            books.gave(B_RESERVATION, number)
+            recovery_table = pool.table.recovery_table
+            number = recovery_table.highest(B_RESERVATION) + 1
+            recovery_table.gave(B_RESERVATION, number)
             pool.table.reserve(blocks, words[list(writing)], engine.client, number)
             pool.charge(tenant, blocks)
         return writing, refusal
@@ -356,35 +365,35 @@ class StoreService:
             )
         slots, checksums = self._check_commit(reservation, message)
         del engine.reservations[reservation.number]
-        kept = [reservation.writing.pop(at) for at in slots]
-        self._pool.table.publish(kept, checksums, now)
+        published = [reservation.writing.pop(at) for at in slots]
+        self._pool.table.publish(published, checksums, now)
         if self._pool.changes is not None:
-            self._pool.changes.stored(kept)
-        self._line_up(reservation, dict(zip(slots, kept, strict=True)), now)
+            self._pool.changes.stored(published)
+        self._line_up(reservation, dict(zip(slots, published, strict=True)), now)
         if reservation.from_tier:
             self._drop(engine, reservation, now)
-            return len(kept)
+            return len(published)
         if self._pool.tiers is not None:
-            self._pool.tiers.stored(kept)
-        size = sum(block.nbytes for block in kept)
-        reservation.tenant.stored_blocks += len(kept)
-        self._pool.usage.stored(reservation.tenant, reservation.space, len(kept), size)
-        self._pool.totals.stored_blocks += len(kept)
+            self._pool.tiers.stored(published)
+        size = sum(block.nbytes for block in published)
+        reservation.tenant.stored_blocks += len(published)
+        self._pool.usage.stored(reservation.tenant, reservation.space, len(published), size)
+        self._pool.totals.stored_blocks += len(published)
         self._pool.totals.stored_bytes += size
         engine.stored_bytes += size
-        if kept:
+        if published:
             self._pool.emit(
                 BlocksStored(
                     now,
                     engine.client,
                     self._pool.spaces.model(reservation.space),
                     shown(reservation.tenant.salt),
-                    len(kept),
+                    len(published),
                     size,
                 )
             )
         self._drop(engine, reservation, now)
-        return len(kept)
+        return len(published)
 
     def _open(self, engine: Engine, number: int) -> OpenReservation:
         reservation = engine.reservations.get(number)
@@ -478,7 +487,11 @@ class StoreService:
 
     def expire(self, engine: Engine, now: float) -> None:
         """Quarantine the blocks of reservations whose deadline has passed."""
-        for number in [number for number, held in engine.reservations.items() if held.deadline <= now]:
+        for number in [
+            number
+            for number, open_reservation in engine.reservations.items()
+            if open_reservation.deadline <= now
+        ]:
             reservation = engine.reservations.pop(number)
             size = self._pool.quarantine(reservation.writing.values())
             engine.expired[number] = reservation

@@ -13,7 +13,7 @@ MAX_LOOKED_UP = 256
 """Maximum number of ancestors that one call looks up in the index because no reference to them is known."""
 
 
-def with_ancestors(table: BlockTable, held: Sequence[Block], used: Set[Block]) -> list[Block]:
+def with_ancestors(table: BlockTable, leased: Sequence[Block], used: Set[Block]) -> list[Block]:
     """Return held blocks and the chains before them, ancestors first, so that ancestors can be made as recent as the
     blocks.
 
@@ -23,7 +23,7 @@ def with_ancestors(table: BlockTable, held: Sequence[Block], used: Set[Block]) -
     lines: list[Block] = []
     seen: set[Block] = set()
     ancestors, to_look_up = MAX_ANCESTORS, MAX_LOOKED_UP
-    for block in reversed(held):
+    for block in reversed(leased):
         line: list[Block] = []
         each: Block | None = block
         while each is not None and each not in seen:

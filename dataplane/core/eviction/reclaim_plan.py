@@ -40,7 +40,7 @@ class ReclaimPlan:
     victims: list[list[Block]] = field(default_factory=list)
     """Groups of blocks; a group makes room only if all of its blocks are evicted."""
     evictable_bytes: int = 0
-    _met: dict[Slab, tuple[list[Block], int]] = field(default_factory=dict)
+    _visited: dict[Slab, tuple[list[Block], int]] = field(default_factory=dict)
     """For each slab of another slot size: the blocks met, and the number of slots that it would yield."""
     _counts: dict[Segment, list[int]] = field(default_factory=dict)
     """For each segment that makes room only as a whole: the number of blocks met, half of its blocks, all of them."""
@@ -86,13 +86,13 @@ class ReclaimPlan:
 
     def _meet(self, block: Block, slab: Slab) -> None:
         """Count a block of another size or space, which makes room only together with its whole slab or segment."""
-        found = self._met.get(slab)
+        found = self._visited.get(slab)
         if found is None:
             slots = self.slabs.yields(slab, self.space, self.size)
             if not slots:
                 self._meet_first(slab)
                 return
-            found = self._met[slab] = ([], slots)
+            found = self._visited[slab] = ([], slots)
         blocks, slots = found
         blocks.append(block)
         if len(blocks) == len(slab.blocks):
@@ -179,15 +179,15 @@ class ReclaimPlan:
 
     def _without_protected(self) -> None:
         """Keep only the emptied segments whose eviction the floors of tenants allow, because not all may be evicted."""
-        kept: list[Segment] = []
+        remaining: list[Segment] = []
         for segment in reversed(self._emptied):
             if self.search.take_all(self._blocks(segment)):
-                kept.append(segment)
+                remaining.append(segment)
             else:
                 self.room -= segment.nbytes
-        self._emptied = kept
+        self._emptied = remaining
         if self.room >= self.size:
-            self._go([block for each in kept for block in self._blocks(each)])
+            self._go([block for each in remaining for block in self._blocks(each)])
 
     def _take_ripe(self) -> bool:
         """Take the first half-met slab or segment all of whose blocks may be evicted; return whether there was one."""
@@ -195,8 +195,8 @@ class ReclaimPlan:
             container = self._ripe.pop(0)
             if isinstance(container, Slab):
                 blocks = [self.search.blocks[number] for number in container.blocks]
-                slots = self._met[container][1]
-                whole = len(blocks) == len(self._met[container][0])
+                slots = self._visited[container][1]
+                whole = len(blocks) == len(self._visited[container][0])
                 gone = {container}
             else:
                 blocks = self._blocks(container)

@@ -21,7 +21,7 @@ from dataplane.core.eviction.ancestors import with_ancestors
 from dataplane.core.eviction.reclaim_plan import ReclaimPlan
 from dataplane.core.eviction.refusals import FailedSearch, FailedSearches, Flags
 from dataplane.core.eviction.victim_iterator import VictimIterator
-from dataplane.core.pool.pool import STAMP, USED_AT, Pool
+from dataplane.core.pool.pool import TIMESTAMP, USED_AT, Pool
 from dataplane.core.tenants.accounts import Account
 from dataplane.core.tenants.eviction_queues import Rank
 from dataplane.core.tenants.tenant import Tenant
@@ -33,7 +33,7 @@ MAX_AT_ONCE = 4096
 """Maximum number of blocks that are evicted at once for a limit or a watermark."""
 
 
-def _place(slot: Slot) -> int:
+def _position(slot: Slot) -> int:
     return slot.slab.segment.number << 44 | slot.offset
 
 
@@ -80,27 +80,29 @@ class Reclaimer:
         groups: Sequence[Sequence[Block]],
         reason: str,
         now: float,
-        wanted: SlotRequest | None = None,
+        slot_request: SlotRequest | None = None,
     ) -> int:
         """Evict groups of blocks as `evict` does. A group with a leased block stays whole, because without that block
         it makes no room.
 
-        Slots that fit `wanted` go to that request instead of back to their slabs.
+        Slots that fit `slot_request` go to that request instead of back to their slabs.
         """
         victims = [block for group in groups for block in group]
         if not victims:
             return 0
-        held = self._held(victims)
-        if any(held):
+        is_leased = self._leased_among(victims)
+        if any(is_leased):
             going: list[Block] = []
-            waiting = iter(held)
+            waiting = iter(is_leased)
             for group in groups:
-                kept = [next(waiting) for _ in group]
-                if any(kept):
+                group_leased = [next(waiting) for _ in group]
+                if any(group_leased):
                     self._table.step(group, BlockStep.PUT_BACK)
                 else:
                     going += group
-            self._pass_over([block for block, kept in zip(victims, held, strict=True) if kept], now)
+            self._pass_over(
+                [block for block, group_leased in zip(victims, is_leased, strict=True) if group_leased], now
+            )
         else:
             going = victims
         if not going:  # all victims are leased: read all counters at once, since the whole pool may be leased
@@ -108,7 +110,7 @@ class Reclaimer:
             return 0
         admission = self._pool.admission if reason == "room" else None
         self._pool.evicted_idle.add(map(USED_AT, going), now)
-        self._pool.lifetimes.add(map(STAMP, going), now)
+        self._pool.lifetimes.add(map(TIMESTAMP, going), now)
         freed: dict[Tenant, list[Block]] = {}
         pinned, hinted = self._pool.pins.marked, self._pool.hints.hinted
         for block in going:
@@ -127,7 +129,7 @@ class Reclaimer:
                 mine.append(block)
         self._table.free_all(going, BlockStep.FREE)
         for block in going:
-            if wanted is None or not wanted.take(block.slot):
+            if slot_request is None or not slot_request.take(block.slot):
                 self._slabs.give(block.slot)
         if self._pool.changes is not None:
             self._pool.changes.removed(going)
@@ -146,7 +148,7 @@ class Reclaimer:
             self._pool.count_evicted(tenant, reason, len(blocks), size, now)
         return len(going)
 
-    def _held(self, victims: Sequence[Block]) -> list[bool]:
+    def _leased_among(self, victims: Sequence[Block]) -> list[bool]:
         """Move READY blocks to EVICTING and return for each whether it is leased. On an error, move all back to
         READY."""
         try:
@@ -158,14 +160,14 @@ class Reclaimer:
                     self._table.step((block,), BlockStep.PUT_BACK)
             raise
 
-    def _pass_over(self, held: Sequence[Block], now: float) -> None:
+    def _pass_over(self, is_leased: Sequence[Block], now: float) -> None:
         """Count leased READY blocks and their ancestors as just used, and exclude the blocks from this search."""
-        self._pool.totals.evictions_cancelled += len(held)
-        for block in held:
+        self._pool.totals.evictions_cancelled += len(is_leased)
+        for block in is_leased:
             block.passed_over = self._search
             self._passed.append(block.number)
-        used = set(held)
-        for block in reversed(with_ancestors(self._table, held, used)):
+        used = set(is_leased)
+        for block in reversed(with_ancestors(self._table, is_leased, used)):
             if block.queue is None:
                 continue
             if block in used:
@@ -173,7 +175,7 @@ class Reclaimer:
             else:
                 block.queue.refresh(block, now)
 
-    def spare(self, blocks: Iterable[Block]) -> None:
+    def protect(self, blocks: Iterable[Block]) -> None:
         """Start a search for room that must not evict these blocks."""
         self._search += 1
         self._leased = None
@@ -207,22 +209,22 @@ class Reclaimer:
         excess = self._pool.used_bytes - int(low * capacity)
         if self._pool.used_bytes <= high * capacity or excess <= 0:
             return
-        self.spare(())
+        self.protect(())
         request = (None, "watermark")
-        if self._refused_before(request, self._stamp()):
+        if self._refused_before(request, self._pool_version()):
             return
         while victims := self._first(None, now, nbytes=excess, count=MAX_AT_ONCE):
             if self.evict(victims, "watermark", now):
                 return
-        self._remember_refusal(request, Code.POOL_FULL, self._stamp())
+        self._remember_refusal(request, Code.POOL_FULL, self._pool_version())
 
     def take_slots(
         self, tenant: Tenant, space: int, size: int, count: int, now: float
     ) -> tuple[list[Slot], Code | None]:
         """Return up to `count` slots for a tenant, evicting as needed, and the reason when there are fewer. Call
-        `spare` first."""
-        wanted = SlotRequest(space, size, count)
-        slots = wanted.slots
+        `protect` first."""
+        slot_request = SlotRequest(space, size, count)
+        slots = slot_request.slots
         reason: Code | None = None
         may_add = True
         while len(slots) < count:
@@ -230,7 +232,7 @@ class Reclaimer:
             if slot is not None:
                 slots.append(slot)
                 continue
-            if self._pool.doomed and self._pool.reap(now):
+            if self._pool.dead and self._pool.reap(now):
                 continue
             try:
                 if may_add and self._pool.segments.add(space, size, now):
@@ -238,27 +240,27 @@ class Reclaimer:
             except MemoryError:
                 may_add = False
             request = (tenant.account, space, size)
-            reason = self._refused_before(request, self._stamp())
+            reason = self._refused_before(request, self._pool_version())
             if reason is not None:
                 break
             walk = self._walk(tenant.account, space, size, count - len(slots), now, may_add=may_add)
             if walk.victims:
-                self._evict_groups(walk.victims, "room", now, wanted)
+                self._evict_groups(walk.victims, "room", now, slot_request)
                 continue
             if self._leased is None:  # search again with the leases known, so that the reason is correct
                 self._leased = self._leases.held_by_any(self._table.space_of)
                 continue
             reason = Code.FRAGMENTED if walk.evictable_bytes >= size else Code.POOL_FULL
             if may_add:
-                self._remember_refusal(request, reason, self._stamp())
+                self._remember_refusal(request, reason, self._pool_version())
             else:
                 reason = Code.OUT_OF_MEMORY
             break
         # Place neighbours in the chain next to each other in memory where possible, so that one copy covers them.
-        slots.sort(key=_place)
+        slots.sort(key=_position)
         return slots, reason
 
-    def _stamp(self) -> Hashable:
+    def _pool_version(self) -> Hashable:
         """Return a value that changes when a refused request might succeed for a reason other than the end of a
         lease."""
         return self._slabs.given, self._order.changes, self._order.ranking.changes
@@ -271,10 +273,10 @@ class Reclaimer:
         blocked[self._passed] = True
         return blocked
 
-    def _refused_before(self, request: Hashable, stamp: Hashable) -> Code | None:
+    def _refused_before(self, request: Hashable, pool_version: Hashable) -> Code | None:
         """Return the code with which such a request was refused if a new search could not find more than the last one;
         otherwise None."""
-        refusal = self._refusals.of(request, stamp)
+        refusal = self._refusals.of(request, pool_version)
         if refusal is None:
             return None
         if refusal.code is Code.FRAGMENTED and refusal.evicted != self._pool.totals.evicted_blocks:
@@ -282,9 +284,10 @@ class Reclaimer:
         leased = self._leases.held_by_any(self._table.space_of)
         return refusal.code if self._refusals.stands(refusal, self._blocked(leased)) else None
 
-    def _remember_refusal(self, request: Hashable, code: Code, stamp: Hashable) -> None:
+    def _remember_refusal(self, request: Hashable, code: Code, pool_version: Hashable) -> None:
         self._refusals.remember(
-            request, FailedSearch(code, stamp, self._blocked(self._leased), self._pool.totals.evicted_blocks)
+            request,
+            FailedSearch(code, pool_version, self._blocked(self._leased), self._pool.totals.evicted_blocks),
         )
 
     def give_slots(self, slots: Iterable[Slot]) -> None:
@@ -293,9 +296,9 @@ class Reclaimer:
             self._slabs.give(slot)
 
     def free_descriptors(self, tenant: Tenant, count: int, now: float) -> int:
-        """Free descriptors by evicting as needed and return how many of `count` are available. Call `spare` first."""
+        """Free descriptors by evicting as needed and return how many of `count` are available. Call `protect` first."""
         while (missing := count - self._table.free_descriptors()) > 0:
-            if self._pool.doomed and self._pool.reap(now):
+            if self._pool.dead and self._pool.reap(now):
                 continue
             victims = self._first(tenant.account, now, count=missing)
             if not victims:

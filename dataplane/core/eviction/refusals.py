@@ -1,7 +1,7 @@
 """Remembered refusals: a failed search of a large pool is not repeated while nothing has changed.
 
 A request that was refused for lack of room may succeed after a slot or segment was given back, a block became
-evictable, or the bytes that an account may lose changed; each of these changes a stamp. Leases end without
+evictable, or the bytes that an account may lose changed; each of these changes the version. Leases end without
 notification, so their counters are read instead: a refusal stands only if the blocks that were leased or spared then
 still are.
 """
@@ -26,7 +26,7 @@ class FailedSearch:
     """A search that could not make the requested room."""
 
     code: Code
-    stamp: Hashable
+    pool_version: Hashable
     blocked: Flags
     """Mask of the descriptors that the search skipped because they were leased or had to be spared."""
     evicted: int = 0
@@ -45,10 +45,10 @@ class FailedSearches:
         if len(self._by_request) > MAX_REFUSALS:
             del self._by_request[next(iter(self._by_request))]
 
-    def of(self, request: Hashable, stamp: Hashable) -> FailedSearch | None:
+    def of(self, request: Hashable, pool_version: Hashable) -> FailedSearch | None:
         """Return the refusal of such a request if only leases can have changed since; otherwise None."""
         refusal = self._by_request.get(request)
-        if refusal is None or refusal.stamp == stamp:
+        if refusal is None or refusal.pool_version == pool_version:
             return refusal
         del self._by_request[request]
         return None

@@ -44,8 +44,8 @@ def _shape(space: int, nbytes: int) -> ExtentShape:
 
 def size_of(shape: ExtentShape, capacity_bytes: int) -> tuple[int, int]:
     """Return the slots and bytes of an extent in a pool of `capacity_bytes`."""
-    wanted = max(GRAIN_BYTES, min(MAX_BYTES, capacity_bytes // PER_POOL))
-    slots = max(1, wanted // shape.slot_bytes)
+    target_bytes = max(GRAIN_BYTES, min(MAX_BYTES, capacity_bytes // PER_POOL))
+    slots = max(1, target_bytes // shape.slot_bytes)
     return slots, -(-slots * shape.slot_bytes // GRAIN_BYTES) * GRAIN_BYTES
 
 

@@ -20,7 +20,7 @@ from dataplane.core.gpu_copies.extents import CopySlot, Extent, ExtentBudget, Ex
 from dataplane.core.gpu_copies.plan import STAY_S, CopyPlan
 from dataplane.core.gpu_copies.pool import FreeExtent, GpuCopyPool, PendingCopy, Work, faults_of, stats_of
 from dataplane.protocol.events import Event, GpuCopyPoolCreated, GpuCopyPoolFailed
-from dataplane.protocol.gpu_copies import MAX_EXTENTS, GpuCopyIndex, place_of
+from dataplane.protocol.gpu_copies import MAX_EXTENTS, GpuCopyIndex, location_of
 from dataplane.protocol.states import STATE_MASK, State
 from dataplane.protocol.stats.pins import GpuCopyPoolStats
 
@@ -202,9 +202,9 @@ class GpuCopyTable:
             else:  # a block disappears only when no lease holds it
                 gpu_copy.extent.give(gpu_copy)
         if checked:
-            held = self._pool.leases.held([each.block for each in checked])
-            for gpu_copy, kept in zip(checked, held, strict=True):
-                if kept:
+            leased = self._pool.leases.held([each.block for each in checked])
+            for gpu_copy, is_leased in zip(checked, leased, strict=True):
+                if is_leased:
                     waiting.append(gpu_copy)
                 else:
                     gpu_copy.extent.give(gpu_copy)
@@ -225,16 +225,16 @@ class GpuCopyTable:
         by_shape: dict[ExtentShape, list[Extent]] = {}
         for extent in pool.extents.values():
             by_shape.setdefault(extent.shape, []).append(extent)
-        lacking, spare = 0, []
+        lacking, surplus = 0, []
         for shape, blocks in need.items():
             slots, nbytes = size_of(shape, pool.capacity_bytes)
             lacking += max(0, -(-blocks // slots) - len(by_shape.get(shape, ()))) * nbytes
         for shape, extents in by_shape.items():
             slots, _ = size_of(shape, pool.capacity_bytes)
             extents.sort(key=lambda each: len(each.gpu_copies), reverse=True)
-            spare += extents[-(-need.get(shape, 0) // slots) :]
+            surplus += extents[-(-need.get(shape, 0) // slots) :]
         lacking -= pool.left_bytes - pool.used_bytes
-        for extent in sorted(spare, key=lambda each: len(each.gpu_copies)):
+        for extent in sorted(surplus, key=lambda each: len(each.gpu_copies)):
             if lacking > 0 and extent.gpu_copies:
                 self._withdraw(pool, [each for each in extent.gpu_copies if each.wanted])
                 lacking -= extent.nbytes
@@ -271,7 +271,7 @@ class GpuCopyTable:
             and (not pool.copying or pool.copying_bytes < MAX_COPYING_BYTES)
         ):
             block = pool.missing.popleft()
-            if block.control & STATE_MASK != _READY or block in self._pool.doomed or block in pool.gpu_copies:
+            if block.control & STATE_MASK != _READY or block in self._pool.dead or block in pool.gpu_copies:
                 continue
             extent = self._extent_for(pool, shape_of(block))
             if extent is None:
@@ -312,7 +312,7 @@ class GpuCopyTable:
         for gpu_copy in [copy.gpu_copy for copy in copies if copy.gpu_copy.wanted]:
             gpu_copy.shown = True
             block, extent = gpu_copy.block, gpu_copy.extent
-            pool.table.show(block.number, block.control, place_of(extent.number, gpu_copy.offset))
+            pool.table.show(block.number, block.control, location_of(extent.number, gpu_copy.offset))
             self._recount = True
 
     def failed(
@@ -359,7 +359,7 @@ class GpuCopyTable:
 
     # ---- reads by this process
 
-    def places(self, device: str, descriptors: Sequence[int]) -> list[CopySlot | None]:
+    def slots_of(self, device: str, descriptors: Sequence[int]) -> list[CopySlot | None]:
         """Return each block's GPU copy on a device, or None. This process must hold leases on the blocks."""
         pool, blocks = self.pools.get(device), self._pool.table.blocks
         if pool is None or not pool.gpu_copies:

@@ -121,10 +121,10 @@ def stats_of(pool: GpuCopyPool) -> GpuCopyPoolStats:
 def faults_of(pool: GpuCopyPool) -> list[str]:
     """Return the inconsistencies between the data structures of a pool; empty if there are none."""
     faults = []
-    held = {each for extent in pool.extents.values() for each in extent.gpu_copies}
+    listed = {each for extent in pool.extents.values() for each in extent.gpu_copies}
     known = {*pool.gpu_copies.values(), *pool.withdrawn}
-    if held != known:
-        faults.append(f"GPU copies on {pool.device}: extents hold {len(held)}, {len(known)} are known")
+    if listed != known:
+        faults.append(f"GPU copies on {pool.device}: extents hold {len(listed)}, {len(known)} are known")
     for extent in pool.extents.values():
         slots = sorted([*extent.free, *(each.slot for each in extent.gpu_copies)])
         if slots != list(range(extent.slots)):

@@ -349,8 +349,8 @@ class IdJournal:
         """Begin a compaction if the active half is nearly full, or take its next step. Call this at every tick."""
         if self._compaction is None:
             live_bytes = sum(self._kind_bytes.values()) - self._unused_bytes
-            spare_bytes = self._half_bytes // 16  # else the next compaction would begin at once
-            is_full = self._end >= self._half_bytes * 7 // 8 and live_bytes + spare_bytes < self._end
+            slack_bytes = self._half_bytes // 16  # else the next compaction would begin at once
+            is_full = self._end >= self._half_bytes * 7 // 8 and live_bytes + slack_bytes < self._end
             if not is_full or self._cells[N_OVERFLOWED]:
                 return
             halves = [self._bytes[PAGE + self._half_bytes * half :][: self._half_bytes] for half in (0, 1)]

@@ -17,7 +17,7 @@ from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.layout import I64, LAYOUT_VERSION, PAGE, U64, LayoutError
 from dataplane.protocol.states import MAX_BLOCKS
 
-BOOKS_MAGIC = int.from_bytes(b"LARDERBK", "little")
+RECOVERY_TABLE_MAGIC = int.from_bytes(b"LARDERBK", "little")
 
 # Words of the header.
 B_MAGIC, B_VERSION, B_MAX_BLOCKS, B_MEMORY, B_EPOCH, B_PID, B_STARTED = range(7)
@@ -56,7 +56,7 @@ class TableWriter:
     """Start time of the process in clock ticks since boot; 0 when unknown."""
 
 
-def books_bytes(max_blocks: int) -> int:
+def recovery_table_bytes(max_blocks: int) -> int:
     """Return the size of the recovery table in bytes."""
     return -(-(PAGE + 8 * ROW_WORDS * max_blocks) // PAGE) * PAGE
 
@@ -66,8 +66,10 @@ class RecoveryTable:
 
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int) -> None:
         words = np.frombuffer(buffer, np.uint64)
-        if len(words) * 8 < books_bytes(max_blocks):
-            raise LayoutError(f"books of {max_blocks} blocks need {books_bytes(max_blocks)} bytes")
+        if len(words) * 8 < recovery_table_bytes(max_blocks):
+            raise LayoutError(
+                f"a recovery table of {max_blocks} blocks need {recovery_table_bytes(max_blocks)} bytes"
+            )
         first = PAGE // 8
         self.max_blocks = max_blocks
         self.header: U64 = words[:first]
@@ -80,43 +82,45 @@ class RecoveryTable:
     @classmethod
     def private(cls, max_blocks: int) -> RecoveryTable:
         """Return a table in private memory, which no later data plane can read."""
-        books = cls(bytearray(books_bytes(max_blocks)), max_blocks)
-        books.format(0)
-        return books
+        table = cls(bytearray(recovery_table_bytes(max_blocks)), max_blocks)
+        table.format(0)
+        return table
 
     @classmethod
     def attach(cls, buffer: memoryview | bytearray) -> RecoveryTable:
         """Return the table that a previous data plane wrote. Raise LayoutError when it is invalid or of another
         version."""
         header = np.frombuffer(buffer, np.uint64, min(PAGE // 8, len(buffer) // 8))
-        if len(header) < PAGE // 8 or int(header[B_MAGIC]) != BOOKS_MAGIC:
-            raise LayoutError("not the books of a Larder data plane")
+        if len(header) < PAGE // 8 or int(header[B_MAGIC]) != RECOVERY_TABLE_MAGIC:
+            raise LayoutError("not the recovery table of a Larder data plane")
         if int(header[B_VERSION]) != LAYOUT_VERSION:
-            raise LayoutError(f"the books have layout {int(header[B_VERSION])}, expected {LAYOUT_VERSION}")
+            raise LayoutError(
+                f"the recovery table has layout {int(header[B_VERSION])}, expected {LAYOUT_VERSION}"
+            )
         max_blocks = int(header[B_MAX_BLOCKS])
         if not 1 <= max_blocks <= MAX_BLOCKS:
-            raise LayoutError("the books have a corrupted header")
-        books = cls(buffer, max_blocks)
+            raise LayoutError("the recovery table has a corrupted header")
+        table = cls(buffer, max_blocks)
         for word, limit in _LIMITS.items():
-            if books.highest(word) >= limit:
+            if table.highest(word) >= limit:
                 raise LayoutError(
-                    f"word {word} of the books is {books.highest(word)}, expected less than {limit}"
+                    f"word {word} of the recovery table is {table.highest(word)}, expected less than {limit}"
                 )
         for word in (ROW_USED, ROW_HITS, ROW_RESERVATION):
-            highest = int(books.rows[:, word].max())
+            highest = int(table.rows[:, word].max())
             if highest >= MAX_VALUE:
                 raise LayoutError(
-                    f"a row of the books has {highest} in word {word}, expected less than {MAX_VALUE}"
+                    f"a row of the recovery table has {highest} in word {word}, expected less than {MAX_VALUE}"
                 )
-        books._clock = int(books.rows[:, ROW_USED].max())
-        return books
+        table._clock = int(table.rows[:, ROW_USED].max())
+        return table
 
     def format(self, memory: int) -> None:
         """Write the header of fresh (zeroed) memory, with the magic number last."""
         self.header[B_VERSION] = LAYOUT_VERSION
         self.header[B_MAX_BLOCKS] = self.max_blocks
         self.header[B_MEMORY] = memory
-        self.header[B_MAGIC] = BOOKS_MAGIC
+        self.header[B_MAGIC] = RECOVERY_TABLE_MAGIC
 
     @property
     def writer(self) -> TableWriter:

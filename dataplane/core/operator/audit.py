@@ -35,7 +35,7 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
     pinned = sum(block.charge for block in blocks if block in pool.pins.guaranteed)
     if pinned != pool.pins.pinned_bytes:
         faults.append(f"pinned bytes: blocks {pinned}, pins {pool.pins.pinned_bytes}")
-    hinted = sum(block.charge for block, held in pool.hints.hinted.items() if held.pinned_until)
+    hinted = sum(block.charge for block, hint in pool.hints.hinted.items() if hint.pinned_until)
     by_tenant = sum(tenant.hinted_bytes for tenant in pool.tenants.by_salt.values())
     by_account = sum(account.hinted_bytes for account in pool.order.accounts())
     if not hinted == by_tenant == by_account == pool.hints.pinned_bytes:
@@ -52,22 +52,22 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
 def _order(pool: Pool, blocks: list[Block]) -> list[str]:
     faults = []
     evictable = sum(
-        block.state is State.READY and block not in pool.pins.guaranteed and block not in pool.doomed
+        block.state is State.READY and block not in pool.pins.guaranteed and block not in pool.dead
         for block in blocks
     )
     shelved = sum(block.queue is not None for block in blocks)
     if not evictable == shelved == len(pool.order):
         faults.append(f"shelves hold {len(pool.order)} blocks, {shelved} say so, {evictable} are evictable")
-    strangers = sum(
+    misplaced = sum(
         block.queue is not None and block.queue is not block.tenant.account.queue for block in blocks
     )
-    if strangers:
-        faults.append(f"{strangers} blocks are on the shelf of another account")
-    if any(block.entry is not None for block in pool.doomed):
-        faults.append("a doomed block is in the index")
-    noted = (*pool.doomed, *pool.pins.marked, *pool.pins.guaranteed, *pool.hints.hinted)
+    if misplaced:
+        faults.append(f"{misplaced} blocks are on the shelf of another account")
+    if any(block.entry is not None for block in pool.dead):
+        faults.append("a dead block is in the index")
+    noted = (*pool.dead, *pool.pins.marked, *pool.pins.guaranteed, *pool.hints.hinted)
     if any(pool.table.blocks.get(block.number) is not block for block in noted):
-        faults.append("a block that is gone is doomed, pinned or hinted")
+        faults.append("a block that is gone is dead, pinned or hinted")
     return faults
 
 

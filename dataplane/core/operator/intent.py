@@ -200,12 +200,12 @@ def _policies(snapshot: Snapshot) -> tuple[dict[int, PolicySpec], list[Fault]]:
     return specs, faults[:MAX_FAULTS]
 
 
-def _pins(snapshot: Snapshot, held: Mapping[str, bytes]) -> tuple[dict[int, PinSpec], list[Fault]]:
+def _pins(snapshot: Snapshot, bodies: Mapping[str, bytes]) -> tuple[dict[int, PinSpec], list[Fault]]:
     specs, faults = _records(snapshot, PinSpec, _check_pin)
     faults += _duplicates("pins", "name", specs)
     if not faults:
-        faults = _check_bodies(specs, held)
-    faults = faults or _check_number(specs.values(), held)
+        faults = _check_bodies(specs, bodies)
+    faults = faults or _check_number(specs.values(), bodies)
     return specs, faults[:MAX_FAULTS]
 
 
@@ -245,10 +245,10 @@ class Intent:
 
     def stale(self, snapshot: Snapshot) -> list[Fault]:
         """Return a fault if a newer generation from the same database is in force."""
-        held = self.observed.get(snapshot.type)
-        if held is None or held.store != snapshot.store or snapshot.generation >= held.generation:
+        observed = self.observed.get(snapshot.type)
+        if observed is None or observed.store != snapshot.store or snapshot.generation >= observed.generation:
             return []
-        message = f"generation {held.generation} is in force, got {snapshot.generation}"
+        message = f"generation {observed.generation} is in force, got {snapshot.generation}"
         return [_fault("generation", Code.STALE_GENERATION, message)]
 
     def needed_bodies(self, snapshot: Snapshot) -> list[str]:
@@ -281,10 +281,10 @@ class Intent:
             if not faults and self.tiers is not None:
                 self.tiers.apply(list(tiers.values()), now)
         else:
-            held = {**self.bodies, **bodies}
-            pins, faults = _pins(snapshot, held)
+            bodies = {**self.bodies, **bodies}
+            pins, faults = _pins(snapshot, bodies)
             if not faults:
-                self._apply_pins(pins, held, now)
+                self._apply_pins(pins, bodies, now)
         if not faults:
             self.observed[snapshot.type] = Observed(snapshot.generation, snapshot.digest, snapshot.store)
         return faults
@@ -306,16 +306,16 @@ class Intent:
 
     def _apply_quotas(self, specs: Mapping[int, QuotaSpec], now: float) -> None:
         pool = self.pool
-        wanted = {spec.tenant: spec for spec in specs.values()}
+        specs_left = {spec.tenant: spec for spec in specs.values()}
         before = pool.tenants.managed()
         moving, leaving = [], []
         for tenant in before:
-            spec = wanted.get(tenant.salt)
+            spec = specs_left.get(tenant.salt)
             if tenant.enforced and (spec is None or spec.mode != "enforce"):
                 leaving.append(tenant)
             if spec is None:
                 tenant.spec = tenant.rate = None
-        for salt, spec in wanted.items():
+        for salt, spec in specs_left.items():
             tenant = pool.tenants.get(salt)
             if spec.mode == "enforce" and not tenant.enforced:
                 moving.append(tenant)
@@ -354,7 +354,7 @@ class Intent:
             return
         over = [tenant for tenant in self.pool.tenants.managed() if tenant.enforced and tenant.over_bytes]
         for tenant in over:
-            self.room.spare(())
+            self.room.protect(())
             self.room.shrink_tenant(tenant, tenant.limit_bytes or 0, now)
         order.watch([tenant.account for tenant in over if tenant.over_bytes])
 
@@ -378,22 +378,22 @@ class Intent:
 
     # ---- pins
 
-    def _apply_pins(self, specs: Mapping[int, PinSpec], held: Mapping[str, bytes], now: float) -> None:
+    def _apply_pins(self, specs: Mapping[int, PinSpec], bodies: Mapping[str, bytes], now: float) -> None:
         pins = self.pool.pins
-        wanted = {spec.name: spec for spec in specs.values()}
+        specs_left = {spec.name: spec for spec in specs.values()}
         touched: list[Pin] = []
         for pin in list(pins.by_name.values()):
-            spec = wanted.get(pin.name)
+            spec = specs_left.get(pin.name)
             if spec == pin.spec:
-                del wanted[pin.name]
+                del specs_left[pin.name]
                 continue
             pins.remove(pin)
             touched.append(pin)
         known: dict[str, tuple[bytes, ...]] = {}
-        for spec in wanted.values():
+        for spec in specs_left.values():
             keys = known.get(spec.keys_digest)
             if keys is None:
-                body = held[spec.keys_digest]
+                body = bodies[spec.keys_digest]
                 keys = tuple(
                     dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES))
                 )
@@ -402,7 +402,7 @@ class Intent:
             pins.add(pin)
             touched.append(pin)
         self._repin(touched, now)
-        self.bodies = {spec.keys_digest: held[spec.keys_digest] for spec in specs.values()}
+        self.bodies = {spec.keys_digest: bodies[spec.keys_digest] for spec in specs.values()}
         self.expire_pins(now)
 
     def expire_pins(self, now: float) -> None:
@@ -424,12 +424,12 @@ class Intent:
                 if (pool.pins.by_name.get(pin.name) is pin and not pin.expired) is live:
                     chains.setdefault(pin.model, {})[pin.tenant, pin.spec.keys_digest] = pin.keys
             for model, of_model in chains.items():
-                wanted = [(salt, keys) for (salt, _), keys in of_model.items()]
+                specs_left = [(salt, keys) for (salt, _), keys in of_model.items()]
                 for space in pool.spaces.of_model(model):
                     use = pool.slabs.spaces.get(space)
                     if use is None or not use.slots:  # many spaces may be attached but never written to
                         continue
-                    for found in self._found(wanted, space):
+                    for found in self._found(specs_left, space):
                         # The head gets budget first; unpinned blocks queue for eviction tail first, like any chain.
                         for block in found if live else reversed(found):
                             pool.repin(block, now)
@@ -461,11 +461,11 @@ class Intent:
                 ]
 
 
-def _check_bodies(specs: Mapping[int, PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
+def _check_bodies(specs: Mapping[int, PinSpec], bodies: Mapping[str, bytes]) -> list[Fault]:
     wrong: dict[str, tuple[Code, str] | None] = {}
     for spec in specs.values():
         if spec.keys_digest not in wrong:
-            wrong[spec.keys_digest] = _wrong_body(spec.keys_digest, held)
+            wrong[spec.keys_digest] = _wrong_body(spec.keys_digest, bodies)
     return [
         _fault(f"pins[{number}].keys_digest", *fault)
         for number, spec in specs.items()
@@ -473,8 +473,8 @@ def _check_bodies(specs: Mapping[int, PinSpec], held: Mapping[str, bytes]) -> li
     ]
 
 
-def _wrong_body(digest: str, held: Mapping[str, bytes]) -> tuple[Code, str] | None:
-    body = held.get(digest)
+def _wrong_body(digest: str, bodies: Mapping[str, bytes]) -> tuple[Code, str] | None:
+    body = bodies.get(digest)
     if body is None:
         return Code.UNKNOWN_BODY, f"missing body for {digest}"
     if digest_of(body) != digest:
@@ -485,9 +485,9 @@ def _wrong_body(digest: str, held: Mapping[str, bytes]) -> tuple[Code, str] | No
     return None
 
 
-def _check_number(specs: Iterable[PinSpec], held: Mapping[str, bytes]) -> list[Fault]:
+def _check_number(specs: Iterable[PinSpec], bodies: Mapping[str, bytes]) -> list[Fault]:
     chains = {(spec.model, spec.tenant, spec.keys_digest) for spec in specs}
-    keys = sum(len(held[digest]) for _, _, digest in chains) // KEY_BYTES
+    keys = sum(len(bodies[digest]) for _, _, digest in chains) // KEY_BYTES
     if keys <= MAX_PINNED_KEYS:
         return []
     return [_fault("pins", Code.TOO_MANY, f"expected at most {MAX_PINNED_KEYS} keys of pins, got {keys}")]

@@ -46,13 +46,13 @@ def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[li
     if len(numbers) > message.limit:
         numbers = numbers[: message.limit]
         following = int(numbers[-1]) + 1
-    held = leases.counts(numbers, pool.table.space_of[numbers])
+    lease_counts = leases.counts(numbers, pool.table.space_of[numbers])
     chosen = [pool.table.blocks[number] for number in numbers.tolist()]
     spaces = {number: pool.spaces.by_number[number] for number in {each.space for each in chosen}}
     identities = {number: space.identity() for number, space in spaces.items()}
     blocks = [
         _described(pool, block, spaces[block.space], identities[block.space], count)
-        for block, count in zip(chosen, held, strict=True)
+        for block, count in zip(chosen, lease_counts, strict=True)
     ]
     return blocks, following
 
@@ -65,7 +65,7 @@ def _matching(pool: Pool, message: ListBlocks, first: int, last: int) -> I64:
         check_salt(message.tenant)
         tenant = pool.tenants.by_salt.get(message.tenant)
         number = 0 if tenant is None else tenant.number
-        chosen &= (pool.table.books.rows[first:last, ROW_TENANT_OWNER] & _LOW32) == np.uint64(number)
+        chosen &= (pool.table.recovery_table.rows[first:last, ROW_TENANT_OWNER] & _LOW32) == np.uint64(number)
     spaces = spaces_of(pool, message.model, message.space)
     if spaces is not None:
         chosen &= np.isin(hot[:, HOT_SPACE_SEGMENT] & _LOW32, np.array(sorted(spaces), np.uint64))
@@ -83,7 +83,7 @@ def _described(pool: Pool, block: Block, space: Space, identity: str, leases: in
     bundles = pool.pins.marked.get(block, ())
     pins = [pin.name for bundle in bundles for pin in islice(bundle.pins, MAX_PINS_SHOWN)]
     state = block.state
-    kept = pool.table.memory.cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
+    stored_checksum = pool.table.memory.cold[block.number, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
     ready = state is State.READY
     return CachedBlock(
         key=block.key.hex(),
@@ -91,19 +91,17 @@ def _described(pool: Pool, block: Block, space: Space, identity: str, leases: in
         model=space.model,
         space=identity,
         tier="l1",
-        state="invalidated"
-        if ready and (block in pool.doomed or pool.invalid(block))
-        else state.name.lower(),
+        state="invalidated" if ready and (block in pool.dead or pool.invalid(block)) else state.name.lower(),
         bytes=block.nbytes,
         charged_bytes=block.charge,
         leases=leases,
         pins=pins[:MAX_PINS_SHOWN],
         strength=strongest({bundle.strength for bundle in bundles}) if bundles else "",
         guaranteed=block in pool.pins.guaranteed,
-        stored_at=block.stamp / 1e9,
+        stored_at=block.timestamp / 1e9,
         used_at=block.used_at,
         hits=block.hits,
-        checksum=kept.hex() if ready and kept != NONE else "",
+        checksum=stored_checksum.hex() if ready and stored_checksum != NONE else "",
         parent=block.parent.hex(),
         descriptor=block.number,
         segment=block.slot.slab.segment.number,

@@ -64,16 +64,16 @@ def count(pool: Pool, kind: Kind, scope: Scope, *, permanent: bool) -> tuple[int
 def clear_gateway(
     pool: Pool,
     gateway: str,
-    spared: Iterable[Block],
+    excluded: Iterable[Block],
     open_reservations: Iterable[OpenReservation],
     now: float,
 ) -> SweepStart:
-    """Start to invalidate all blocks in a gateway's spaces except `spared` blocks and blocks of permanent pins.
+    """Start to invalidate all blocks in a gateway's spaces except `excluded` blocks and blocks of permanent pins.
 
     The given open reservations in these spaces are not published.
     """
     spaces = frozenset(pool.spaces.of_gateway(gateway))
-    begun = pool.sweeps.start("invalidate", None, spaces, (), (*spared, *pool.pins.permanent), now)
+    begun = pool.sweeps.start("invalidate", None, spaces, (), (*excluded, *pool.pins.permanent), now)
     _never_publish(pool, begun, None, spaces, (), open_reservations)
     return begun
 
@@ -118,7 +118,7 @@ def _never_publish(
     writing = [
         reservation
         for reservation in open_reservations
-        if reservation.stamp < begun.before
+        if reservation.timestamp < begun.before
         and (tenant is None or reservation.tenant is tenant)
         and (spaces is None or reservation.space in spaces)
     ]
@@ -237,8 +237,8 @@ def _there(pool: Pool, chains: Sequence[tuple[HotPrefix, Sequence[bytes]]]) -> l
         lengths = [len(chains[at][1]) for at in some]
         numbers, control = pool.table.memory.find(words, space)
         owners = pool.table.memory.cold.take(numbers, axis=0, mode="clip")[:, COLD_TENANT]
-        wanted = np.array([_number(pool, chains[at][0].tenant) for at in some], np.uint64)
-        found = (numbers >= 0) & is_ready(control) & (owners == np.repeat(wanted, lengths))
+        tenants = np.array([_number(pool, chains[at][0].tenant) for at in some], np.uint64)
+        found = (numbers >= 0) & is_ready(control) & (owners == np.repeat(tenants, lengths))
         begins = np.cumsum([0, *lengths[:-1]])
         for at, count in zip(some, np.add.reduceat(found, begins, dtype=np.int64).tolist(), strict=True):
             there[at] = count

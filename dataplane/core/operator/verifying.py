@@ -24,7 +24,7 @@ BYTES_PER_STEP = 8 << 20
 """Bytes after which a step reads no further block, about two milliseconds. The last block may exceed the limit."""
 BLOCKS_PER_STEP = 2048
 MAX_ACTIVE = 16
-MAX_KEPT = 64
+MAX_ENDED = 64
 """Number of ended verifications whose result is kept."""
 
 
@@ -60,7 +60,7 @@ class Verifications:
         state = VerificationState(self._last, len(numbers), 0, 0, 0, 0, 0, now, None)
         self._active.append(_Queue(state, numbers, self._pool.table.memory.control[numbers]))
         self._states[self._last] = state
-        if len(self._states) > MAX_ACTIVE + MAX_KEPT:
+        if len(self._states) > MAX_ACTIVE + MAX_ENDED:
             del self._states[next(iter(self._states))]
         return state
 
@@ -91,7 +91,7 @@ class Verifications:
                 block is None
                 or block.control != control
                 or block.state is not State.READY
-                or block in pool.doomed
+                or block in pool.dead
             ):
                 state.gone += 1
             elif not self._integrity.has_checksum(block):

@@ -80,15 +80,15 @@ class HintTable:
         return refused
 
     def _pin(self, block: Block, until: float, capacity_bytes: int, now: float) -> bool:
-        held = self.hinted.get(block)
-        if held is None or not held.pinned_until:
+        hint = self.hinted.get(block)
+        if hint is None or not hint.pinned_until:
             account = block.tenant.account
             most = capacity_bytes if account.limit_bytes is None else account.limit_bytes
             if account.hinted_bytes + block.charge > most * MAX_PINNED_SHARE:
                 return False
-            held = self._of(block, now)
+            hint = self._of(block, now)
             self._charge(block, block.charge)
-        held.pinned_until = max(held.pinned_until, until)
+        hint.pinned_until = max(hint.pinned_until, until)
         self._look_again(block, now)
         return True
 
@@ -104,25 +104,25 @@ class HintTable:
 
     def rank(self, block: Block) -> Rank:
         """Return the rank of a block that no operator's pin holds."""
-        held = self.hinted.get(block)
-        return Rank.HINTED if held is not None and held.pinned_until else Rank.NORMAL
+        hint = self.hinted.get(block)
+        return Rank.HINTED if hint is not None and hint.pinned_until else Rank.NORMAL
 
     # ---- the end of hints
 
     def forget(self, block: Block) -> None:
         """Remove the hints of a block that is removed."""
-        held = self.hinted.pop(block, None)
-        if held is None:
+        hint = self.hinted.pop(block, None)
+        if hint is None:
             return
-        if held.pinned_until:
+        if hint.pinned_until:
             self._charge(block, -block.charge)
-        self._leave(block, held.due)
+        self._leave(block, hint.due)
 
     def end_pin(self, block: Block) -> None:
         """End the hinted pin of a block; the caller gives the block its new rank."""
-        held = self.hinted.get(block)
-        if held is not None and held.pinned_until:
-            held.pinned_until = 0.0
+        hint = self.hinted.get(block)
+        if hint is not None and hint.pinned_until:
+            hint.pinned_until = 0.0
             self._charge(block, -block.charge)
 
     def step(self, now: float) -> list[Block]:
@@ -135,12 +135,12 @@ class HintTable:
             due += list(self._due[second])[: MAX_AT_ONCE - len(due)]
         dropped = []
         for block in due:
-            held = self.hinted[block]
-            if held.pinned_until and held.pinned_until <= now:
+            hint = self.hinted[block]
+            if hint.pinned_until and hint.pinned_until <= now:
                 self.end_pin(block)
                 if block.queue is not None and block.rank is Rank.HINTED:
                     self.order.move(block, Rank.NORMAL, now)
-            if held.ttl_s and block.used_at + held.ttl_s <= now and block not in self.operator_pins:
+            if hint.ttl_s and block.used_at + hint.ttl_s <= now and block not in self.operator_pins:
                 dropped.append(block)
             self._look_again(block, now)
         if len(due) < MAX_AT_ONCE:
@@ -150,26 +150,26 @@ class HintTable:
     # ---- when a block is due
 
     def _of(self, block: Block, now: float) -> _HintedBlock:
-        held = self.hinted.get(block)
-        if held is None:
-            held = self.hinted[block] = _HintedBlock(ceil(now))
-            self._due.setdefault(held.due, {})[block] = None
-        return held
+        hint = self.hinted.get(block)
+        if hint is None:
+            hint = self.hinted[block] = _HintedBlock(ceil(now))
+            self._due.setdefault(hint.due, {})[block] = None
+        return hint
 
     def _look_again(self, block: Block, now: float) -> None:
         """Note when the hints of a block are due next; forget a block without hints."""
-        held = self.hinted[block]
-        ends = [held.pinned_until] if held.pinned_until else []
-        if held.ttl_s:
-            dropped_at = block.used_at + held.ttl_s
-            ends.append(dropped_at if dropped_at > now else now + held.ttl_s)
+        hint = self.hinted[block]
+        ends = [hint.pinned_until] if hint.pinned_until else []
+        if hint.ttl_s:
+            dropped_at = block.used_at + hint.ttl_s
+            ends.append(dropped_at if dropped_at > now else now + hint.ttl_s)
         if not ends:
             self.forget(block)
             return
-        self._leave(block, held.due)
-        held.due = ceil(min(ends))
-        self._due.setdefault(held.due, {})[block] = None
-        self._next = min(self._next, held.due)
+        self._leave(block, hint.due)
+        hint.due = ceil(min(ends))
+        self._due.setdefault(hint.due, {})[block] = None
+        self._next = min(self._next, hint.due)
 
     def _leave(self, block: Block, due: int) -> None:
         waiting = self._due[due]

@@ -18,13 +18,13 @@ Mask = npt.NDArray[np.bool_]
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def among(keys: U64, wanted: Collection[bytes]) -> Mask:
-    """Return a mask of the keys (n, 4) that are in `wanted`."""
+def among(keys: U64, members: Collection[bytes]) -> Mask:
+    """Return a mask of the keys (n, 4) that are in `members`."""
     found = np.zeros(len(keys), np.bool_)
-    if not wanted:
+    if not members:
         return found
-    alike = np.flatnonzero(np.isin(keys[:, 0], pack_keys(list(wanted))[:, 0]))
-    packed, exact = keys[alike].tobytes(), frozenset(wanted)
+    alike = np.flatnonzero(np.isin(keys[:, 0], pack_keys(list(members))[:, 0]))
+    packed, exact = keys[alike].tobytes(), frozenset(members)
     found[alike] = [packed[at : at + KEY_BYTES] in exact for at in range(0, len(packed), KEY_BYTES)]
     return found
 

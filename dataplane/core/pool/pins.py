@@ -165,7 +165,7 @@ class Pin:
             gpu_copies_wanted=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies_wanted,
             tiers={}
             if self.bundle is None
-            else {name: copy(held) for name, held in self.bundle.tiers.items()},
+            else {name: copy(known) for name, known in self.bundle.tiers.items()},
             only_in_tiers=only_in_tiers,
             not_loaded=keeps.not_loaded if keeps is not None and only_in_tiers else "",
         )
@@ -265,8 +265,8 @@ class PinTable:
             self.gpu_copies_changed = True
         keys, alone = self._by_key.setdefault((bundle.model, bundle.tenant), {}), (bundle,)
         for key in bundle.keys:
-            held = keys.get(key)
-            keys[key] = alone if held is None else held + alone
+            known = keys.get(key)
+            keys[key] = alone if known is None else known + alone
 
     def _unlist(self, bundle: PinBundle) -> None:
         del self._bundles[bundle.model, bundle.tenant, bundle.digest]
@@ -390,8 +390,8 @@ class PinTable:
         return self.pinned_bytes > self.budget_bytes or (budget is not None and tenant.pinned_bytes > budget)
 
     def _last_of(self, tenant: Tenant) -> Block | None:
-        held = self._inside.get(tenant)
-        return next(reversed(held)) if held else None
+        known = self._inside.get(tenant)
+        return next(reversed(known)) if known else None
 
     def _displace(self, block: Block, displaced: list[Block]) -> bool:
         """End guarantees of other blocks until a permanent block fits, first in its own tenant, then in any tenant.
@@ -434,12 +434,12 @@ class PinTable:
         self.pinned_bytes -= block.charge
         block.tenant.pinned_bytes -= block.charge
         self._freed = True
-        held = self._inside.get(block.tenant)
-        if held is not None and block in held:
-            del held[block]
+        known = self._inside.get(block.tenant)
+        if known is not None and block in known:
+            del known[block]
             self._yielding[block.tenant] -= block.charge
             self._yielding_bytes -= block.charge
-            if not held:
+            if not known:
                 del self._inside[block.tenant], self._yielding[block.tenant]
         for pin in self.marked[block]:
             pin.guaranteed -= 1

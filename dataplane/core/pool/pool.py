@@ -35,9 +35,9 @@ _READABLE = (int(State.READY), int(State.EVICTING))
 _RESERVED = int(State.RESERVED)
 MAX_SPACES_SHOWN = 1000
 EVICTION_REASONS = ("room", "limit", "index", "watermark", "invalidated", "corrupt", "hint", "moved")
-USED_AT, STAMP = attrgetter("used_at"), attrgetter("stamp")
-MAX_BURIED = 4096
-"""Maximum number of doomed blocks whose leases one call of `reap` checks."""
+USED_AT, TIMESTAMP = attrgetter("used_at"), attrgetter("timestamp")
+MAX_REAPED = 4096
+"""Maximum number of dead blocks whose leases one call of `reap` checks."""
 
 
 class TierListener(Protocol):
@@ -84,11 +84,11 @@ class Pool:
         self.usage = UsageTable(self.spaces)
         self.arrivals = TierArrivals(self.usage)
         self.tenants = TenantTable(self.order.common, self.usage)
-        self.doomed: dict[Block, str] = {}
+        self.dead: dict[Block, str] = {}
         """Blocks that are out of the index and wait for the end of a lease, oldest first, and why: `invalidated`,
         `corrupt` or `hint`."""
         self.sweeps = Sweeps(
-            table.memory, table.books, table.blocks, self._invalidate, self._demote, self.doomed
+            table.memory, table.recovery_table, table.blocks, self._invalidate, self._demote, self.dead
         )
         self.totals = Totals()
         self.evicted = {reason: Evictions() for reason in EVICTION_REASONS}
@@ -214,7 +214,7 @@ class Pool:
     def repin(self, block: Block, now: float) -> None:
         """Update the pins of a READY block after the pin table changed."""
         pins = self._pins_of(block)
-        if block in self.doomed or pins == self.pins.marked.get(block, ()):
+        if block in self.dead or pins == self.pins.marked.get(block, ()):
             return
         self.pins.unmark(block)
         if pins:
@@ -273,6 +273,16 @@ class Pool:
         """Return whether an active invalidation covers a READY block that has not been swept yet."""
         return self.sweeps.covers(block)
 
+    def readable(self, block: Block, control: int) -> bool:
+        """Return whether a block still has this control word, is READY, and is neither dead nor invalid."""
+        return (
+            self.table.blocks.get(block.number) is block
+            and block.control == control
+            and block.state is State.READY
+            and block not in self.dead
+            and not self.invalid(block)
+        )
+
     def count_evicted(self, tenant: Tenant, reason: str, blocks: int, nbytes: int, now: float) -> None:
         """Count evicted blocks of a tenant, and publish an event."""
         counted = self.evicted[reason]
@@ -282,7 +292,7 @@ class Pool:
         self.emit(BlocksEvicted(now, shown(tenant.salt), reason, blocks, nbytes))
 
     def mark_dead(self, blocks: Iterable[Block], reason: str = "invalidated") -> int:
-        """Remove READY blocks from the index and doom them; `reap` frees them when no lease holds them. Return the
+        """Remove READY blocks from the index and mark them dead; `reap` frees them when no lease holds them. Return the
         number of blocks."""
         gone = list(blocks)
         for block in gone:
@@ -291,25 +301,25 @@ class Pool:
                 self.pins.unmark(block)
             self.hints.forget(block)
             self.order.move(block, None, 0.0)
-            self.doomed[block] = reason
+            self.dead[block] = reason
         if self.changes is not None:
             self.changes.removed(gone)
         return len(gone)
 
     def reap(self, now: float) -> int:
-        """Free doomed blocks that no lease holds and return their number."""
-        if not self.doomed:
+        """Free dead blocks that no lease holds and return their number."""
+        if not self.dead:
             self.sweeps.rest()
             return 0
-        blocks = list(islice(self.doomed, MAX_BURIED))
+        blocks = list(islice(self.dead, MAX_REAPED))
         self.table.step(blocks, BlockStep.EVICT)
-        held = self.leases.held(blocks)
+        leased = self.leases.held(blocks)
         freed: dict[tuple[Tenant, str], list[int]] = {}
-        for block, kept in zip(blocks, held, strict=True):
-            reason = self.doomed.pop(block)
-            if kept:
+        for block, is_leased in zip(blocks, leased, strict=True):
+            reason = self.dead.pop(block)
+            if is_leased:
                 self.table.step((block,), BlockStep.PUT_BACK)
-                self.doomed[block] = reason  # at the end, so that other blocks get checked
+                self.dead[block] = reason  # at the end, so that other blocks get checked
                 continue
             sums = freed.setdefault((block.tenant, reason), [0, 0])
             sums[0] += 1

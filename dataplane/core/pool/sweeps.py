@@ -3,7 +3,7 @@
 An invalidation finds the covered blocks at once in the descriptors' rows and marks them: their COLD_STORED_AT becomes
 0. One entry in the index header tells readers to check the marks (see `protocol.layout`), so all covered blocks are
 misses for all readers from that moment, however many there are. The sweep then removes them from the index, least
-recently used first. A block that a lease still holds is doomed: it is out of the index and is freed when the lease
+recently used first. A block that a lease still holds is dead: it is out of the index and is freed when the lease
 ends. The header entry is cleared when no marked block is left.
 
 A sweep of a prefix also covers the blocks stored behind its last key, along the chains from parent to child. Blocks
@@ -75,7 +75,7 @@ class SweepStart:
 
     sweep: int
     before: int
-    """Stamp in ns; the sweep covers blocks that were reserved with a smaller one."""
+    """Timestamp in ns; the sweep covers blocks that were reserved with a smaller one."""
     numbers: I64
     """Descriptors of the covered blocks."""
     bytes: int
@@ -88,40 +88,40 @@ class Sweeps:
     def __init__(
         self,
         memory: IndexMemory,
-        books: RecoveryTable,
+        table: RecoveryTable,
         blocks: dict[int, Block],
         invalidate: Callable[[Sequence[Block]], int],
         demote: Callable[[Sequence[Block]], int],
-        doomed: Collection[Block],
+        dead: Collection[Block],
     ) -> None:
         self._memory = memory
-        self._books = books
+        self._table = table
         self._blocks = blocks
         self._act: dict[Kind, Callable[[Sequence[Block]], int]] = {
             "invalidate": invalidate,
             "demote": demote,
         }
-        self._doomed = doomed
+        self._dead = dead
         """Blocks that are out of the index and are freed when no lease holds them."""
         self._demoting: U64 = np.zeros(memory.max_blocks, np.uint64)
-        """For each descriptor in the queue of a demotion, the stamp that its block must be below; 0 for others."""
+        """For each descriptor in the queue of a demotion, the timestamp that its block must be below; 0 for others."""
         self.active: list[Sweep] = []
         self._ended: list[Sweep] = []
         self._marked = False
         """Whether the header has the entry that makes readers check the marks."""
         self._last = 0
-        self._stamp = 0
-        """The latest stamp, in ns."""
+        self._timestamp = 0
+        """The latest timestamp, in ns."""
 
-    def stamp(self, now: float) -> int:
-        """Return the stamp of a block that is reserved now, in ns, at least 1. Stamps never decrease, even if the clock
-        is set back."""
-        self._stamp = max(self._stamp, int(now * 1e9), 1)
-        return self._stamp
+    def timestamp(self, now: float) -> int:
+        """Return the timestamp of a block that is reserved now, in ns, at least 1. It never decreases, even if the
+        clock is set back."""
+        self._timestamp = max(self._timestamp, int(now * 1e9), 1)
+        return self._timestamp
 
-    def continue_after(self, stamp: int) -> None:
-        """Continue after the highest stamp of the blocks that a previous data plane stored."""
-        self._stamp = max(self._stamp, stamp + 1)
+    def continue_after(self, timestamp: int) -> None:
+        """Continue after the highest timestamp of the blocks that a previous data plane stored."""
+        self._timestamp = max(self._timestamp, timestamp + 1)
 
     def start(
         self,
@@ -129,16 +129,16 @@ class Sweeps:
         tenant: Tenant | None,
         spaces: frozenset[int] | None,
         keys: Sequence[bytes],
-        spared: Iterable[Block],
+        excluded: Iterable[Block],
         now: float,
     ) -> SweepStart:
         """Start a sweep. Readers see the effect of an invalidation when this returns.
 
-        Without a tenant, spaces or keys, the sweep covers all of them. An invalidation excludes the blocks in `spared`.
+        Without a tenant, spaces or keys, the sweep covers all of them. An invalidation skips `excluded` blocks.
         """
-        before = self._stamp = self.stamp(now) + 1
-        numbers = self.covered(kind, tenant, spaces, keys, spared)
-        used = self._books.rows[numbers, ROW_USED]
+        before = self._timestamp = self.timestamp(now) + 1
+        numbers = self.covered(kind, tenant, spaces, keys, excluded)
+        used = self._table.rows[numbers, ROW_USED]
         numbers = numbers[used.argsort(kind="stable")]
         sweep = self._sweep(kind)
         if kind == "invalidate":
@@ -157,7 +157,7 @@ class Sweeps:
         tenant: Tenant | None,
         spaces: frozenset[int] | None,
         keys: Sequence[bytes],
-        spared: Iterable[Block],
+        excluded: Iterable[Block],
     ) -> I64:
         """Return the descriptors of the blocks that a sweep with these arguments would cover now."""
         readable = self._readable()
@@ -165,7 +165,7 @@ class Sweeps:
         if keys:
             numbers = numbers[self._behind(numbers, readable, keys, torn=kind == "invalidate")]
         if kind == "invalidate":
-            numbers = np.setdiff1d(numbers, [block.number for block in spared])
+            numbers = np.setdiff1d(numbers, [block.number for block in excluded])
         return numbers
 
     def stored_bytes(self, numbers: I64) -> int:
@@ -200,7 +200,7 @@ class Sweeps:
         return ended
 
     def rest(self) -> None:
-        """Clear the header entry, unless an invalidation is active. Call this when no doomed block is left; readers
+        """Clear the header entry, unless an invalidation is active. Call this when no dead block is left; readers
         then need not check marks."""
         if self._marked and not any(sweep.kind == "invalidate" for sweep in self.active):
             self._marked = False
@@ -216,7 +216,7 @@ class Sweeps:
             meant = stored == 0
         meant &= is_ready(self._memory.control[numbers])
         blocks = [self._blocks[number] for number in numbers[meant].tolist()]
-        chosen = [block for block in blocks if block not in self._doomed]
+        chosen = [block for block in blocks if block not in self._dead]
         if chosen:
             sweep.blocks += self._act[sweep.kind](chosen)
         # End sweeps in order: blocks of a later sweep may wait in the queue of an earlier one.
@@ -226,7 +226,7 @@ class Sweeps:
     def _readable(self) -> Mask:
         """Return a mask of the READY blocks that are not invalidated; at most one per key and space."""
         readable: Mask = is_ready(self._memory.control) & (self._memory.cold[:, COLD_STORED_AT] != 0)
-        readable[[block.number for block in self._doomed]] = False
+        readable[[block.number for block in self._dead]] = False
         return readable
 
     def _matching(self, readable: Mask, tenant: Tenant | None, spaces: frozenset[int] | None) -> I64:
@@ -242,7 +242,7 @@ class Sweeps:
 
         With `torn`, include blocks that were stored behind an ancestor that is no longer present.
         """
-        hot, above = self._memory.hot[numbers], self._books.rows[numbers, ROW_PARENT:]
+        hot, above = self._memory.hot[numbers], self._table.rows[numbers, ROW_PARENT:]
         spaces = _space(hot)
         every = self._memory.hot[readable]
         at = len(every)
@@ -278,7 +278,7 @@ class Sweeps:
             header[H_INVALID_COUNT] = 1
 
     def stats(self, leased: int) -> list[SweepStats]:
-        """Return the statistics of active sweeps; the first one carries the count of leased doomed blocks."""
+        """Return the statistics of active sweeps; the first one carries the count of leased dead blocks."""
         return [
             SweepStats(sweep.number, sweep.kind, sweep.blocks, leased if at == 0 else 0)
             for at, sweep in enumerate(self.active)

@@ -94,7 +94,7 @@ class Ranking:
 def effective_floors(floors: dict[str, int], capacity_bytes: int) -> dict[str, int]:
     """Return the bytes guaranteed for each floor: all of it, or the same fraction of each when the pool is too
     small."""
-    wanted = sum(floors.values())
-    if wanted <= capacity_bytes:
+    total = sum(floors.values())
+    if total <= capacity_bytes:
         return floors
-    return {name: floor * capacity_bytes // wanted for name, floor in floors.items()}
+    return {name: floor * capacity_bytes // total for name, floor in floors.items()}

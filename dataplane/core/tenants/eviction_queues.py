@@ -1,7 +1,7 @@
 """Eviction queues: the evictable blocks of one account in four ranks.
 
 Demoted blocks are evicted first, then the blocks that the eviction policy orders, then blocks under a hinted pin, then
-blocks under a soft pin. A block that is guaranteed, being written, quarantined or doomed is in no eviction queue.
+blocks under a soft pin. A block that is guaranteed, being written, quarantined or dead is in no eviction queue.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class TierContents:
         charge: int,
         salt: str,
         now: float,
-        spared: Callable[[TierEntry], bool],
+        excluded: Callable[[TierEntry], bool],
         *,
         at_least: int = 0,
     ) -> list[TierEntry] | NoRoom:
@@ -232,7 +232,7 @@ class TierContents:
 
         Their charges add up to at least `at_least` bytes, even if the budget has room.
 
-        `spared` blocks are passed over, and count as just used, unless the tenant's limit demands them. The caller
+        `excluded` blocks are passed over, and count as just used, unless the tenant's limit demands them. The caller
         removes the blocks.
         """
         tenant = self.tenants.get(salt)
@@ -257,7 +257,7 @@ class TierContents:
             for looked_at, entry in enumerate(candidates):
                 if (freed >= excess and freed_own >= own) or looked_at == MAX_LOOKED_AT:
                     break
-                if spared(entry):
+                if excluded(entry):
                     passed.append(entry)
                     continue
                 if search.take(entry):

@@ -63,9 +63,9 @@ class Drains:
 
     def target(self, source: TierState) -> TierState | None:
         """Return the tier that takes the blocks: the next one in the order, or else the first one."""
-        taking = [tier for tier in self._tiering.tiers if tier.spec.spill not in TAKES_NOTHING]
-        after = (tier for tier in taking if tier.spec.order > source.spec.order)
-        return next(after, next(iter(taking), None))
+        takers = [tier for tier in self._tiering.tiers if tier.spec.spill not in TAKES_NOTHING]
+        after = (tier for tier in takers if tier.spec.order > source.spec.order)
+        return next(after, next(iter(takers), None))
 
     def step(self, now: float) -> None:
         """Do the next part of each drain."""
@@ -117,4 +117,6 @@ class Drains:
 
     def _is_elsewhere(self, name: BlockName) -> bool:
         """Return whether a tier that does not drain holds a block."""
-        return any(tier.held(name) is not None for tier in self._tiering.tiers if tier.spec.spill != "drain")
+        return any(
+            tier.entry_of(name) is not None for tier in self._tiering.tiers if tier.spec.spill != "drain"
+        )

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 FOUND_S = 60.0
 MISSING_S = 5.0
-ASKED_AT_ONCE = 128
+MAX_NAMES_PER_QUERY = 128
 """Blocks of one call."""
 MAX_FOUND = 1 << 18
 MAX_MISSING = 1 << 16
-MAX_ASKED = 1 << 16
+MAX_QUERIES = 1 << 16
 OWN_QUESTIONS = 64
 """Number of questions of each engine that are always asked."""
 EXPIRED_AT_ONCE = 1024
@@ -52,7 +52,7 @@ class Existence:
         self._listed, self._note_missing = listed, missing
         self._found: OrderedDict[BlockName, FoundBlock] = OrderedDict()
         self._missing: OrderedDict[BlockName, float] = OrderedDict()
-        self._asked: dict[BlockName, int] = {}
+        self._queried: dict[BlockName, int] = {}
         """Number of tiers that have not answered yet, by block."""
         self._askers: dict[BlockName, int] = {}
         """The engine that asked first, by block."""
@@ -70,19 +70,19 @@ class Existence:
         if not tiers:
             return
         for name in names:
-            if name in self._asked or name in self._found or name in self._missing:
+            if name in self._queried or name in self._found or name in self._missing:
                 continue
-            if self._counts.get(client, 0) >= max(OWN_QUESTIONS, MAX_ASKED - len(self._asked)):
+            if self._counts.get(client, 0) >= max(OWN_QUESTIONS, MAX_QUERIES - len(self._queried)):
                 return
-            self._asked[name] = len(tiers)
+            self._queried[name] = len(tiers)
             self._askers[name] = client
             self._counts[client] = self._counts.get(client, 0) + 1
             for tier in tiers:
                 self._waiting.setdefault(tier, deque()).append(name)
 
-    def is_asked(self, name: BlockName) -> bool:
+    def is_queried(self, name: BlockName) -> bool:
         """Return whether an answer is still to come."""
-        return name in self._asked
+        return name in self._queried
 
     def found(self, name: BlockName) -> FoundBlock | None:
         """Return a block that a shared tier in service was found to hold."""
@@ -92,16 +92,16 @@ class Existence:
     def next_names(self, tier: TierState) -> list[BlockName]:
         """Return the next names to ask a tier for; an empty list if there are none."""
         waiting = self._waiting.get(tier)
-        return [waiting.popleft() for _ in range(min(ASKED_AT_ONCE, len(waiting)))] if waiting else []
+        return [waiting.popleft() for _ in range(min(MAX_NAMES_PER_QUERY, len(waiting)))] if waiting else []
 
     def answered(
         self, tier: TierState, names: Sequence[BlockName], stored: Sequence[StoredBlock | None], now: float
     ) -> None:
         """Take the block that a tier holds under each name; None if it holds none, or did not answer."""
         for name, block in zip(names, stored, strict=True):
-            if name not in self._asked:
+            if name not in self._queried:
                 continue
-            self._asked[name] -= 1
+            self._queried[name] -= 1
             known = self._found.get(name)
             if (
                 block is not None
@@ -112,7 +112,7 @@ class Existence:
                     self.forget(name)
                 entry = self._found[name] = FoundBlock(tier, block, now + FOUND_S)
                 self._listed(entry, True)
-            if self._asked[name]:
+            if self._queried[name]:
                 continue
             self._end_question(name)
             if name not in self._found:
@@ -124,7 +124,7 @@ class Existence:
             self._note_missing(self._missing.popitem(last=False)[0], False)
 
     def _end_question(self, name: BlockName) -> None:
-        del self._asked[name]
+        del self._queried[name]
         client = self._askers.pop(name)
         self._counts[client] -= 1
         if not self._counts[client]:

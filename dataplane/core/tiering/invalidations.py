@@ -144,10 +144,10 @@ class TierInvalidations:
         begun = [self._waiting[0]] if self._run is not None else []
         rest = list(self._waiting)[len(begun) :]
         tombstones = [each.tombstone for each in rest]
-        kept = compacted(tombstones, MAX_STARTED)
-        if len(kept) < len(rest) or kept != tombstones:
+        remaining = compacted(tombstones, MAX_STARTED)
+        if len(remaining) < len(rest) or remaining != tombstones:
             known = {id(each.tombstone): each for each in rest}
-            merged = [known.get(id(each)) or _Invalidation(each, self._contents) for each in kept]
+            merged = [known.get(id(each)) or _Invalidation(each, self._contents) for each in remaining]
             self._waiting = deque([*begun, *merged])
 
     def is_dead(self, entry: TierEntry) -> bool:

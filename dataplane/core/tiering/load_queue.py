@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 MAX_WAITING_REQUESTS = 1024
-OWN_PLACES = 4
+OWN_ENTRIES = 4
 """Number of requests of each engine that always have a place."""
 
 
@@ -48,9 +48,9 @@ class LoadQueue:
     def __contains__(self, request: LoadRequest) -> bool:
         return request in self._ready.get(request.client, ()) or request in self._asking
 
-    def has_place(self, client: int) -> bool:
+    def has_room(self, client: int) -> bool:
         """Return whether an engine may add a request."""
-        return self._counts.get(client, 0) < max(OWN_PLACES, MAX_WAITING_REQUESTS - self._total)
+        return self._counts.get(client, 0) < max(OWN_ENTRIES, MAX_WAITING_REQUESTS - self._total)
 
     def has_only(self, client: int) -> bool:
         """Return whether no other engine has a request."""

@@ -119,7 +119,7 @@ class Loads:
         if request.at >= len(each):
             return None
         identity = self._tiering.identity(space)
-        if not self._queue.has_place(client):
+        if not self._queue.has_room(client):
             self._refuse(request, identity)
             return None
         if identity is not None and any(tier.shared and tier.serves for tier in self._tiers):
@@ -176,16 +176,16 @@ class Loads:
     def answered(self) -> None:
         """Continue the requests whose next block no longer waits for an answer."""
         for request in self._queue.take_asking():
-            if self._is_asked(request):
+            if self._is_queried(request):
                 self._queue.ask_again(request)
             else:
                 self._queue.answered(request)
 
-    def _is_asked(self, request: LoadRequest) -> bool:
+    def _is_queried(self, request: LoadRequest) -> bool:
         space = self._tiering.identity(request.space)
         if space is None or request.at >= len(request.keys):
             return False
-        return self._tiering.existence.is_asked(BlockName(space, request.keys[request.at]))
+        return self._tiering.existence.is_queried(BlockName(space, request.keys[request.at]))
 
     def waiting_bytes(self) -> int:
         """Return about how many bytes wait to be planned."""
@@ -206,9 +206,9 @@ class Loads:
                 self.given_up += 1
                 continue
             planned = self._plan(request, now, busy)
-            while planned == [] and request.at < len(request.keys) and not self._is_asked(request):
+            while planned == [] and request.at < len(request.keys) and not self._is_queried(request):
                 planned = self._plan(request, now, busy)
-            if planned == [] and self._is_asked(request):
+            if planned == [] and self._is_queried(request):
                 self._queue.set_aside(request)
                 continue
             if request.at >= len(request.keys):
@@ -232,7 +232,7 @@ class Loads:
             return []
         chosen = self.chosen(BlockName(space, request.keys[first]))
         if chosen is None or request.tenant not in (None, chosen.tenant):
-            if chosen is None and self._is_asked(request):
+            if chosen is None and self._is_queried(request):
                 return []
             # No tier has it for the tenant, so no later block of the chain is of use.
             request.at = len(request.keys)
@@ -270,7 +270,7 @@ class Loads:
     def chosen(self, name: BlockName) -> Source | None:
         """Return where to load a block from, or None."""
         for tier in self._tiers:
-            entry = tier.held(name) if tier.serves else None
+            entry = tier.entry_of(name) if tier.serves else None
             if entry is not None:
                 return Source(tier, entry.stored.length, entry.stored.tenant)
         found = self._tiering.existence.found(name)

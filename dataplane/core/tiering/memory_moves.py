@@ -16,7 +16,6 @@ from dataplane.core.tiering.tier_moves import CANCELLED
 from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.moves import Move, MoveState
 from dataplane.protocol.layout import pack_keys
-from dataplane.protocol.states import State
 from dataplane.tiers.tier import BlockName
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class MoveToTier:
             number, control = self._left.popleft()
             block = pool.table.blocks.get(number)
             name = None if block is None else self._name(block)
-            if block is None or name is None or not self._is_there(block, control):
+            if block is None or name is None or not self._pool.readable(block, control):
                 self.state.refuse("gone")
             elif name in tier.contents.entries:
                 self.state.present_blocks += 1
@@ -127,7 +126,7 @@ class MoveToTier:
     def _release_some(self, now: float) -> None:
         for _ in range(min(BLOCKS_PER_STEP, len(self._releasing))):
             name, block, control = self._releasing.popleft()
-            if not self._is_there(block, control):
+            if not self._pool.readable(block, control):
                 continue  # it was evicted meanwhile
             if name not in self.tier.contents.entries:
                 self.state.refuse("evicted")
@@ -170,16 +169,6 @@ class MoveToTier:
     def _is_pinned(self, block: Block) -> bool:
         """Return whether a guaranteed or a permanent pin holds a block."""
         return any(bundle.strength != "soft" for bundle in self._pool.pins.marked.get(block, ()))
-
-    def _is_there(self, block: Block, control: int) -> bool:
-        pool = self._pool
-        return (
-            pool.table.blocks.get(block.number) is block
-            and block.control == control
-            and block.state is State.READY
-            and block not in pool.doomed
-            and not pool.invalid(block)
-        )
 
 
 class MoveToMemory:

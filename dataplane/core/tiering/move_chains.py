@@ -68,11 +68,11 @@ class ChainSelection:
         """Parts of chains; those of a chain in chain order."""
         self._pool, self._tiering, self._scope, self._source = pool, tiering, scope, source
         self._attach = attach
-        wanted = scopes.spaces_of(pool, scope.model, scope.space)
+        in_scope = scopes.spaces_of(pool, scope.model, scope.space)
         self._spaces = {
             space: number
             for space, number in tiering.space_numbers().items()
-            if number in pool.spaces.by_number and (wanted is None or number in wanted)
+            if number in pool.spaces.by_number and (in_scope is None or number in in_scope)
         }
         self._stored: dict[BlockName, StoredBlock] = {}
         self._children: dict[tuple[bytes, bytes], list[BlockName]] = {}

@@ -95,8 +95,8 @@ class PinLoads:
     def _complete(self, bundle: PinBundle) -> Iterator[None]:
         """Load the missing blocks of a bundle, in steps. The bundle may end between steps."""
         if not self._wants(bundle):
-            held = self._held_by_tiers(bundle)
-            bundle.only_in_tiers, bundle.not_loaded = held, DETACHED if held else ""
+            in_tier = self._blocks_in_tiers(bundle)
+            bundle.only_in_tiers, bundle.not_loaded = in_tier, DETACHED if in_tier else ""
             return
         due, wait_s = self._retries.get(bundle, (0.0, FIRST_RETRY_S))
         missing: list[MissingBlock] = []
@@ -133,12 +133,12 @@ class PinLoads:
             bundle.tiers or any(tier.shared and tier.serves for tier in self._tiering.tiers)
         )
 
-    def _held_by_tiers(self, bundle: PinBundle) -> int:
+    def _blocks_in_tiers(self, bundle: PinBundle) -> int:
         """Return the number of blocks in the tier that holds most of them, if no engine has attached a space of the
         model. Tiers cannot be loaded into memory before."""
         if bundle.strength == "soft" or not bundle.pins or self._pool.spaces.of_model(bundle.model):
             return 0
-        return max((held.blocks for held in bundle.tiers.values()), default=0)
+        return max((in_tier.blocks for in_tier in bundle.tiers.values()), default=0)
 
     def _find(self, bundle: PinBundle, space: int, missing: list[MissingBlock]) -> Iterator[None]:
         """Append the blocks of a chain that only tiers hold, up to the first block that is neither in memory nor in
@@ -155,7 +155,7 @@ class PinLoads:
             ]
             unknown = (name for name in names if tiering.loads.chosen(name) is None)
             tiering.existence.ask(unknown, tiering.client)
-            while bundle.pins and any(map(tiering.existence.is_asked, names)):
+            while bundle.pins and any(map(tiering.existence.is_queried, names)):
                 yield
             for position, (key, block) in enumerate(zip(keys, found, strict=True), at):
                 if block is not None:

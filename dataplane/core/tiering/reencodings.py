@@ -74,7 +74,7 @@ class Reencoding:
             part = parts.popleft()
             looked_at += len(part.names)
             for name in part.names:
-                entry = self.tier.held(name)
+                entry = self.tier.entry_of(name)
                 if entry is None:
                     continue
                 state.blocks += 1
@@ -107,7 +107,7 @@ class Reencoding:
 
     def _plan(self, space: int, name: BlockName, now: float) -> PlannedReencoding | None:
         tier = self.tier
-        entry = tier.held(name)
+        entry = tier.entry_of(name)
         if entry is None or self._tiering.spills.is_under_way(tier, name):
             self.state.refuse("gone")
             return None

@@ -19,7 +19,6 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.checksums import NONE
 from dataplane.protocol.layout import COLD_CHECKSUM, pack_keys
-from dataplane.protocol.states import State
 from dataplane.protocol.tiers import Compress
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
 
@@ -95,26 +94,26 @@ class Spills:
         self.wait(soon, "evict")
 
     def wait(self, blocks: Sequence[Block], why: str) -> None:
-        wanted = [tier for tier in self._tiering.tiers if tier.spec.spill == why]
-        for tier in wanted:
+        targets = [tier for tier in self._tiering.tiers if tier.spec.spill == why]
+        for tier in targets:
             self._enqueue(tier, tier.waiting, blocks)
-        if wanted:
+        if targets:
             self._tiering.on_work()
 
     def first(self, blocks: Sequence[Block]) -> None:
         """Copy those of the blocks that a guaranteed or a permanent pin holds before all others, to every tier that
         takes blocks at all."""
         marked = self._pool.pins.marked
-        held = [
+        ready = [
             block for block in blocks if any(bundle.strength != "soft" for bundle in marked.get(block, ()))
         ]
-        if not held:
+        if not ready:
             return
         for tier in self._tiering.tiers:
             if tier.spec.spill in TAKES_NOTHING:
                 continue
             if tier.serves:
-                self._enqueue(tier, tier.first, held)
+                self._enqueue(tier, tier.first, ready)
             else:
                 tier.missed_pins = True
         self._tiering.on_work()
@@ -147,7 +146,7 @@ class Spills:
             if space is None:
                 continue
             name = BlockName(space, block.key)
-            if name in tier.waiting_for or tier.held(name) is not None:
+            if name in tier.waiting_for or tier.entry_of(name) is not None:
                 continue
             if not tier.serves:
                 tier.refuse("away", name)
@@ -188,7 +187,7 @@ class Spills:
         while queue := tier.first or tier.waiting:
             block, control = queue[0]
             space = self._tiering.identity(block.space)
-            if space is None or not self._still_there(block, control):
+            if space is None or not self._pool.readable(block, control):
                 tier.dequeue(queue)
                 self._waits_no_more(tier, space, block)
                 continue
@@ -200,12 +199,12 @@ class Spills:
                 return None
             tier.dequeue(queue)
             self._waits_no_more(tier, space, block)
-            if (tier.number, name) in self._under_way or tier.held(name) is not None:
+            if (tier.number, name) in self._under_way or tier.entry_of(name) is not None:
                 continue
             checksum = self._checksum(block)
             writer = self._tiering.writer if tier.shared else 0
-            salt, stamp, parent = block.tenant.salt, block.stamp, block.parent
-            stored = StoredBlock(name, salt, stamp, block.nbytes, checksum, parent, writer)
+            salt, timestamp, parent = block.tenant.salt, block.timestamp, block.parent
+            stored = StoredBlock(name, salt, timestamp, block.nbytes, checksum, parent, writer)
             since = tier.moving.get(name, inf)
             taken = self.admit(tier, stored, now, self._in_memory, since=since)
             if taken is not None:
@@ -217,7 +216,7 @@ class Spills:
         tier: TierState,
         stored: StoredBlock,
         now: float,
-        spared: Callable[[TierEntry], bool],
+        excluded: Callable[[TierEntry], bool],
         *,
         since: float = inf,
     ) -> int | None:
@@ -225,7 +224,7 @@ class Spills:
         that were stored or used at or after the time `since` are not evicted for it. `copied` or `cancel` must
         follow."""
         charge, salt, name = tier.stored_size(stored.length), stored.tenant, stored.name
-        victims = tier.contents.victims(charge, salt, now, spared)
+        victims = tier.contents.victims(charge, salt, now, excluded)
         if isinstance(victims, str):
             tier.refuse(victims, name)
             return None
@@ -319,19 +318,9 @@ class Spills:
     def _wait_again(self, tier: TierState, name: BlockName) -> None:
         space = self._tiering.space_numbers().get(name.space)
         block = None if space is None else self._pool.table.find(pack_keys([name.key]), space)[0]
-        if block is not None and self._still_there(block, block.control):
+        if block is not None and self._pool.readable(block, block.control):
             tier.enqueue(tier.waiting, block)
             tier.waiting_for.add(name)
-
-    def _still_there(self, block: Block, control: int) -> bool:
-        pool = self._pool
-        return (
-            pool.table.blocks.get(block.number) is block
-            and block.control == control
-            and block.state is State.READY
-            and block not in pool.doomed
-            and not pool.invalid(block)
-        )
 
     def _waits_no_more(self, tier: TierState, space: bytes | None, block: Block) -> None:
         if space is not None:

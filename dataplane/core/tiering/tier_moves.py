@@ -90,17 +90,17 @@ class MoveBetweenTiers:
                 self._left.extend(name for name in part.names if name in part.sizes)
                 continue
             name = self._left.popleft()
-            held = source.held(name)
-            if held is None:
+            source_entry = source.entry_of(name)
+            if source_entry is None:
                 self.state.refuse("gone")
-            elif target.held(name) is not None:
+            elif target.entry_of(name) is not None:
                 self.state.present_blocks += 1
                 self._copied(name)
             elif not (source.serves and target.serves):
                 self.state.refuse("away")
             else:
                 target.watched[name] = ""
-                self._copying[name] = held.stored.length
+                self._copying[name] = source_entry.stored.length
                 self._tiering.transfers.add(self, name)
         if self._copying:
             self._tiering.on_work()
@@ -108,10 +108,10 @@ class MoveBetweenTiers:
     def _release_some(self) -> None:
         for _ in range(min(BLOCKS_PER_STEP, len(self._releasing))):
             name = self._releasing.popleft()
-            entry = self.source.held(name)
+            entry = self.source.entry_of(name)
             if entry is None:
                 continue  # it was evicted meanwhile
-            if self.tier.held(name) is None:
+            if self.tier.entry_of(name) is None:
                 self.state.refuse("evicted")
             elif any(bundle.strength != "soft" for bundle in entry.bundles):
                 self.state.refuse("pinned")

@@ -58,20 +58,20 @@ class CommonQueue:
     def changed(self, queue: TenantQueue, rank: Rank) -> None:
         """Move a queue to its position after its oldest block may have changed. Call this for a new queue, too."""
         oldest = next(queue.victims(rank, 0.0), None)
-        wanted: _Turn | None = None
+        current: _Turn | None = None
         if oldest is not None:
             entry = self._entries[oldest]
             assert entry is not None
-            wanted = entry.used_at, entry.stored.sequence, queue.serial, queue
+            current = entry.used_at, entry.stored.sequence, queue.serial, queue
         known = queue.turns.get(rank)
-        if known == wanted:
+        if known == current:
             return
         turns = self._turns[rank]
         if known is not None:
             del turns[bisect_left(turns, known)], queue.turns[rank]
-        if wanted is not None:
-            insort(turns, wanted)
-            queue.turns[rank] = wanted
+        if current is not None:
+            insort(turns, current)
+            queue.turns[rank] = current
 
     def leave(self, queue: TenantQueue) -> None:
         """Remove the queue of a tenant that has a quota now."""

@@ -51,9 +51,9 @@ class TierPins:
             return
         entry.bundles = bundles
         for bundle in bundles:
-            held = bundle.tiers.setdefault(self._name, PinInTier())
-            held.blocks += 1
-            held.bytes += entry.charge
+            in_tier = bundle.tiers.setdefault(self._name, PinInTier())
+            in_tier.blocks += 1
+            in_tier.bytes += entry.charge
         if all(bundle.strength == "soft" for bundle in bundles):
             self._order.move(entry, Rank.SOFT, now)
         elif self._fits(entry):
@@ -69,10 +69,10 @@ class TierPins:
         if entry.guaranteed:
             self._end_guarantee(entry)
         for bundle in entry.bundles:
-            held = bundle.tiers[self._name]
-            held.blocks -= 1
-            held.bytes -= entry.charge
-            if not held.blocks:
+            in_tier = bundle.tiers[self._name]
+            in_tier.blocks -= 1
+            in_tier.bytes -= entry.charge
+            if not in_tier.blocks:
                 del bundle.tiers[self._name]
         entry.bundles = ()
         self._waiting.pop(entry, None)

@@ -84,7 +84,7 @@ class TierState:
         self.forgotten: set[BlockName] = set()
         """Blocks that were forgotten while a listing is under way, which may still list them."""
 
-    def held(self, name: BlockName) -> TierEntry | None:
+    def entry_of(self, name: BlockName) -> TierEntry | None:
         """Return a block that the tier holds; None if there is none, or an invalidation covers it."""
         entry = self.contents.entries.get(name)
         if entry is not None and self.invalidations and self.invalidations.is_dead(entry):
@@ -138,16 +138,16 @@ def within_budget(
     blocks: Iterable[StoredBlock], stored_size: Callable[[int], int], budget_bytes: int
 ) -> tuple[list[StoredBlock], list[BlockName]]:
     """Return the newest blocks that a budget has room for, oldest first, and the names of the others."""
-    kept: dict[BlockName, StoredBlock] = {}
+    retained: dict[BlockName, StoredBlock] = {}
     beyond: list[BlockName] = []
     used_bytes = 0
     for stored in sorted(blocks, key=lambda stored: stored.sequence, reverse=True):
-        if stored.name in kept:
+        if stored.name in retained:
             continue
         charge = stored_size(stored.length)
         if used_bytes + charge > budget_bytes:
             beyond.append(stored.name)
             continue
         used_bytes += charge
-        kept[stored.name] = stored
-    return list(reversed(kept.values())), beyond
+        retained[stored.name] = stored
+    return list(reversed(retained.values())), beyond

@@ -146,14 +146,16 @@ class Tiering:
 
     def shrink(self, tier: TierState, now: float) -> None:
         """Apply a changed budget: evict some blocks of a tier that exceeds it, or let the tier hold more."""
-        contents, wanted = tier.contents, tier.spec.budget_bytes
-        self._shared_out = self._shared_out and contents.budget_bytes == wanted  # floors depend on the budget
-        if contents.budget_bytes <= wanted:
-            contents.budget_bytes = wanted
+        contents, target_bytes = tier.contents, tier.spec.budget_bytes
+        self._shared_out = (
+            self._shared_out and contents.budget_bytes == target_bytes
+        )  # floors depend on the budget
+        if contents.budget_bytes <= target_bytes:
+            contents.budget_bytes = target_bytes
             return
         mean = contents.used_bytes // max(1, len(contents))
         contents.budget_bytes = max(
-            wanted, min(contents.budget_bytes, contents.used_bytes) - SHRINK_BLOCKS * mean
+            target_bytes, min(contents.budget_bytes, contents.used_bytes) - SHRINK_BLOCKS * mean
         )
         victims = contents.victims(0, "", now, lambda entry: False)
         for victim in () if isinstance(victims, str) else victims:
@@ -163,20 +165,20 @@ class Tiering:
 
     def restore(self, tier: TierState, blocks: Iterable[StoredBlock], now: float) -> list[BlockName]:
         """Add the blocks that a tier holds, and return the names of those beyond its budget."""
-        kept, beyond = within_budget(blocks, tier.stored_size, tier.spec.budget_bytes)
-        for _ in self.restoring(tier, kept, now):
+        retained, beyond = within_budget(blocks, tier.stored_size, tier.spec.budget_bytes)
+        for _ in self.restoring(tier, retained, now):
             pass
         return beyond
 
-    def restoring(self, tier: TierState, kept: Sequence[StoredBlock], now: float) -> Iterator[None]:
+    def restoring(self, tier: TierState, retained: Sequence[StoredBlock], now: float) -> Iterator[None]:
         """Add blocks that a tier holds, oldest first, some in each step.
 
-        The pool continues with a higher stamp than all of them.
+        The pool continues with a higher timestamp than all of them.
         """
-        if kept:
-            self._pool.sweeps.continue_after(kept[-1].sequence)
-        for at in range(0, len(kept), RESTORED_AT_ONCE):
-            part = kept[at : at + RESTORED_AT_ONCE]
+        if retained:
+            self._pool.sweeps.continue_after(retained[-1].sequence)
+        for at in range(0, len(retained), RESTORED_AT_ONCE):
+            part = retained[at : at + RESTORED_AT_ONCE]
             for stored in part:
                 entry = tier.contents.add(stored, tier.stored_size(stored.length), now)
                 self.pinned_chains.mark(tier, entry, now)
@@ -438,7 +440,7 @@ class Tiering:
 
     def _is_ahead(self, block: StoredBlock, now: float) -> bool:
         """Return whether the sequence of a block is later than any node can have assigned."""
-        return block.sequence > self._pool.sweeps.stamp(now) + int(MAX_AHEAD_S * 1e9)
+        return block.sequence > self._pool.sweeps.timestamp(now) + int(MAX_AHEAD_S * 1e9)
 
     def step(self, now: float) -> None:
         """Forget answers that are too old, and continue requests that no longer wait for an answer."""

@@ -30,20 +30,20 @@ class Tombstone(msgspec.Struct, frozen=True):
     before: int
     """Blocks with a lower sequence are covered."""
     tenant: str | None = None
-    kept_spaces: frozenset[bytes] | None = None
+    other_spaces: frozenset[bytes] | None = None
     """Spaces that are not covered."""
     spaces: frozenset[bytes] | None = None
     """The only spaces that are covered."""
     keys: frozenset[bytes] | None = None
     """Keys of a prefix. Blocks behind its last key are covered, too: see `behind`."""
     last_key: bytes = b""
-    spared: frozenset[tuple[bytes, bytes]] = frozenset()
+    excluded: frozenset[tuple[bytes, bytes]] = frozenset()
     """Names of blocks that are not covered."""
 
     @property
     def size(self) -> int:
         """The size that `compacted` counts for it."""
-        return 1 + (len(self.keys or ()) + len(self.spared)) // KEYS_PER_UNIT
+        return 1 + (len(self.keys or ()) + len(self.excluded)) // KEYS_PER_UNIT
 
     def covers(self, block: StoredBlock) -> bool:
         """Return whether the block is covered, apart from the keys."""
@@ -51,12 +51,12 @@ class Tombstone(msgspec.Struct, frozen=True):
             block.sequence < self.before
             and (self.tenant is None or block.tenant == self.tenant)
             and self.covers_space(block.name.space)
-            and (not self.spared or tuple(block.name) not in self.spared)
+            and (not self.excluded or tuple(block.name) not in self.excluded)
         )
 
     def covers_space(self, space: bytes) -> bool:
         """Return whether blocks of a space may be covered."""
-        return (self.kept_spaces is None or space not in self.kept_spaces) and (
+        return (self.other_spaces is None or space not in self.other_spaces) and (
             self.spaces is None or space in self.spaces
         )
 
@@ -114,13 +114,13 @@ class Tombstone(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, spaces=spaces)
 
 
-def tombstone_of(pool: Pool, scope: Scope, before: int, spared: Iterable[Block] = ()) -> Tombstone:
-    """Return the tombstone of an operator's scope, which is valid. `spared` blocks are not covered."""
+def tombstone_of(pool: Pool, scope: Scope, before: int, excluded: Iterable[Block] = ()) -> Tombstone:
+    """Return the tombstone of an operator's scope, which is valid. `excluded` blocks are not covered."""
     known = {number: bytes.fromhex(space.identity()) for number, space in pool.spaces.by_number.items()}
-    kept: frozenset[bytes] | None = None
+    merged: frozenset[bytes] | None = None
     spaces: frozenset[bytes] | None = None
     if scope.model is not None:
-        kept = frozenset(
+        merged = frozenset(
             known[number] for number, space in pool.spaces.by_number.items() if space.model != scope.model
         )
     if scope.space is not None:
@@ -132,11 +132,11 @@ def tombstone_of(pool: Pool, scope: Scope, before: int, spared: Iterable[Block] 
     return Tombstone(
         before=before,
         tenant=scope.tenant,
-        kept_spaces=kept,
+        other_spaces=merged,
         spaces=spaces,
         keys=frozenset(keys) if keys else None,
         last_key=keys[-1] if keys else b"",
-        spared=frozenset((known[block.space], block.key) for block in spared),
+        excluded=frozenset((known[block.space], block.key) for block in excluded),
     )
 
 
@@ -147,15 +147,15 @@ def compacted(tombstones: Sequence[Tombstone], most: int) -> list[Tombstone]:
     tenant that has the most. Those of other tenants stay as they are, because the operators of one tenant must not be
     able to invalidate blocks of others with many requests. All tombstones are merged only if `most` tenants have one.
     """
-    kept = list(tombstones)
-    while sum(each.size for each in kept) > most:
+    merged = list(tombstones)
+    while sum(each.size for each in merged) > most:
         sizes: dict[str | None, int] = {}
-        for each in kept:
+        for each in merged:
             sizes[each.tenant] = sizes.get(each.tenant, 0) + each.size
         tenant = max(sizes, key=lambda salt: sizes[salt])
         if sizes[tenant] == 1:
-            return [Tombstone(before=max(each.before for each in kept))]
-        newest = max(each.before for each in kept if each.tenant == tenant)
-        kept = [each for each in kept if each.tenant != tenant]
-        kept.append(Tombstone(before=newest, tenant=tenant))
-    return kept
+            return [Tombstone(before=max(each.before for each in merged))]
+        newest = max(each.before for each in merged if each.tenant == tenant)
+        merged = [each for each in merged if each.tenant != tenant]
+        merged.append(Tombstone(before=newest, tenant=tenant))
+    return merged

@@ -125,8 +125,8 @@ class TierTransfers:
 
     def _plan(self, move: TransferMove, name: BlockName, now: float) -> PlannedTransfer | None:
         source, target, spills = move.source, move.tier, self._tiering.spills
-        held = source.held(name)
-        if held is None or target.held(name) is not None:
+        source_entry = source.entry_of(name)
+        if source_entry is None or target.entry_of(name) is not None:
             return None
         for tier in (source, target):
             if not tier.serves:
@@ -134,7 +134,9 @@ class TierTransfers:
                 return None
         if spills.is_under_way(target, name):
             return None
-        stored = msgspec.structs.replace(held.stored, writer=self._tiering.writer if target.shared else 0)
+        stored = msgspec.structs.replace(
+            source_entry.stored, writer=self._tiering.writer if target.shared else 0
+        )
         if stored.length > self._tiering.pool.slabs.capacity_bytes:
             target.refuse("size", name)
             return None
@@ -163,7 +165,7 @@ class TierTransfers:
             name = plan.stored.name
             self._tiering.spills.cancel(plan.target, plan)
             plan.target.note(outcome.value, name)
-            if plan.source.held(name) is None:
+            if plan.source.entry_of(name) is None:
                 continue  # it was evicted or invalidated meanwhile
             plan.source.lose(outcome.value, name)
             if outcome in (Outcome.MISSING, Outcome.CORRUPT) and not plan.source.closing:

@@ -43,29 +43,6 @@ _MEMORY, _EVENT = b"EMEM", b"EMEV"
 DEFAULT_UUID = "7717ca5e-0000-4000-8000-000000000000"
 
 
-class _Opened:
-    """One user of an opened allocation."""
-
-    def __init__(self, emulated: EmulatedDevice, body: bytes, memory: MappedFile) -> None:
-        self._emulator = emulated
-        self._body = body
-        self._memory = memory
-        self._closed = False
-
-    @property
-    def address(self) -> int:
-        return self._memory.address
-
-    @property
-    def nbytes(self) -> int:
-        return self._memory.nbytes
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._emulator._release(self._body)
-
-
 class EmulatedDevice:
     """One process's view of emulated devices."""
 
@@ -79,7 +56,7 @@ class EmulatedDevice:
         self._own: dict[int, tuple[MappedFile, Device, bool]] = {}
         self._opened: dict[bytes, tuple[MappedFile, int]] = {}
         self._host: dict[int, int] = {}
-        self._places = AddressSpace()
+        self._addresses = AddressSpace()
         self._streams: set[EmulatedStream] = set()
         self._lock = threading.RLock()
         self._failures: dict[str, deque[str | None]] = {}
@@ -128,13 +105,13 @@ class EmulatedDevice:
         memory = MappedFile(fd, size)
         with self._lock:
             self._own[memory.address] = memory, device, expandable
-            self._places.add(memory.address, size)
+            self._addresses.add(memory.address, size)
         return memory.address
 
     def free(self, address: int) -> None:
         self._drain()
         with self._lock:
-            self._places.drop(address)
+            self._addresses.drop(address)
             self._own.pop(address)[0].close()
 
     def export(self, address: int, nbytes: int) -> Handle:
@@ -156,11 +133,11 @@ class EmulatedDevice:
             if known is None:
                 fd, nbytes, _ = open_handle(_MEMORY, handle.body)
                 memory = MappedFile(fd, nbytes)
-                self._places.add(memory.address, nbytes)
+                self._addresses.add(memory.address, nbytes)
                 known = memory, 0
             memory, users = known
             self._opened[handle.body] = memory, users + 1
-            return _Opened(self, handle.body, memory)
+            return OpenedMemory(memory.address, memory.nbytes, lambda: self._release(handle.body))
 
     def _release(self, body: bytes) -> None:
         with self._lock:
@@ -171,7 +148,7 @@ class EmulatedDevice:
             del self._opened[body]
         self._drain()
         with self._lock:
-            self._places.drop(memory.address)
+            self._addresses.drop(memory.address)
             memory.close()
 
     # ---- host memory
@@ -181,14 +158,14 @@ class EmulatedDevice:
         if address % PAGE_BYTES or nbytes % PAGE_BYTES:
             raise DeviceError("register memory", "cudaErrorInvalidValue", "expected whole pages")
         with self._lock:
-            self._places.add(address, nbytes, writable=not read_only)
+            self._addresses.add(address, nbytes, writable=not read_only)
 
     def unregister(self, address: int) -> None:
         self._drain()
         with self._lock:
-            if self._places.size_of(address) is None or address in self._own:
+            if self._addresses.size_of(address) is None or address in self._own:
                 raise DeviceError("unregister memory", "cudaErrorHostMemoryNotRegistered")
-            self._places.drop(address)
+            self._addresses.drop(address)
 
     def allocate_host(self, nbytes: int) -> int:
         size = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
@@ -204,19 +181,21 @@ class EmulatedDevice:
             os.close(fd)
         with self._lock:
             self._host[address] = size
-            self._places.add(address, size)
+            self._addresses.add(address, size)
         return address
 
     def free_host(self, address: int) -> None:
         self._drain()
         with self._lock:
-            self._places.drop(address)
+            self._addresses.drop(address)
             unmap(address, self._host.pop(address))
 
     # ---- streams and events
 
     def stream(self, device: Device) -> DeviceStream:
-        stream = EmulatedStream(self._places, self.pace, self._check, lambda: self._streams.discard(stream))
+        stream = EmulatedStream(
+            self._addresses, self.pace, self._check, lambda: self._streams.discard(stream)
+        )
         self._streams.add(stream)
         return stream
 

@@ -121,9 +121,9 @@ class SingleWriterShmRingBuffer:
         if address + needed - self.data_buffer_start > room:
             raise MemoryError(f"no room for {needed} bytes: free_buf() frees chunks")
         number = self.monotonic_id_end
-        place = address % room
+        offset = address % room
         head = self.int2byte(number) + self.int2byte(needed)
-        self._bytes()[place : place + self.MD_SIZE] = head
+        self._bytes()[offset : offset + self.MD_SIZE] = head
         self._chunks.append((number, address, needed))
         self.metadata[number] = address
         self.data_buffer_end = address + needed
@@ -133,12 +133,12 @@ class SingleWriterShmRingBuffer:
     @contextmanager
     def access_buf(self, address: int) -> Iterator[tuple[memoryview, tuple[int, int]]]:
         """Give the bytes of the chunk at an address, its id and its size. Raise ValueError if there is none."""
-        data, place = self._bytes(), address % self.data_buffer_size
-        head = bytes(data[place : place + self.MD_SIZE])
+        data, offset = self._bytes(), address % self.data_buffer_size
+        head = bytes(data[offset : offset + self.MD_SIZE])
         number, size = self.byte2int(head[: self.ID_NBYTES]), self.byte2int(head[self.ID_NBYTES :])
-        if not (len(head) == self.MD_SIZE <= size <= self.data_buffer_size - place):
+        if not (len(head) == self.MD_SIZE <= size <= self.data_buffer_size - offset):
             raise ValueError(f"address {address}: expected a chunk, got a size of {size} bytes")
-        with data[place + self.MD_SIZE : place + size] as chunk:
+        with data[offset + self.MD_SIZE : offset + size] as chunk:
             yield chunk, (number, size)
 
     def free_buf(self, is_free_fn: Callable[[int, memoryview], bool], nbytes: int | None = None) -> list[int]:
@@ -233,19 +233,19 @@ class SingleWriterShmObjectStorage:
             raise MemoryError(str(error)) from None
         finally:
             self._forget_evicted()
-        place = self._place(handle)
-        self.key_index[key] = place
+        offset = self._address(handle)
+        self.key_index[key] = offset
         self.id_index[handle.sequence] = key
-        self.ring_buffer.metadata[handle.sequence] = place[0]
+        self.ring_buffer.metadata[handle.sequence] = offset[0]
         self.ring_buffer.monotonic_id_end = handle.sequence + 1
-        return place
+        return offset
 
     def get_cached(self, key: str) -> tuple[int, int]:
         """Return the address and the id of a key's object, which is kept until every reader has read it. Raise
         KeyError."""
         handle = self._store.get_cached(key)
         self._touched.pop(handle.sequence, None)
-        return self._place(handle)
+        return self._address(handle)
 
     def get_signature(self, key: str) -> list[int]:
         """Return the signature that proves to readers that the writer made a key's handle. Raise KeyError."""
@@ -350,15 +350,15 @@ class SingleWriterShmObjectStorage:
         message = address.to_bytes(8, "little") + monotonic_id.to_bytes(8, "little") + key.encode()
         return hmac.digest(self.ring_buffer.get_auth_secret(), message, hashlib.sha256)
 
-    def _place(self, handle: ObjectHandle) -> tuple[int, int]:
-        return self._attachment.place_of(handle.slot)[0], handle.sequence
+    def _address(self, handle: ObjectHandle) -> tuple[int, int]:
+        return self._attachment.location_of(handle.slot)[0], handle.sequence
 
     def _handle(self, address: int, monotonic_id: int) -> ObjectHandle:
         """Return the handle of an object of our store. Raise ValueError if it is gone."""
         tables = self._attachment.tables
         if 0 <= monotonic_id < 1 << 48:
-            wanted = monotonic_id << STATE_BITS | READY
-            for slot in (tables.control[: tables.used_slots()] == wanted).nonzero()[0].tolist():
+            ready_word = monotonic_id << STATE_BITS | READY
+            for slot in (tables.control[: tables.used_slots()] == ready_word).nonzero()[0].tolist():
                 if int(tables.offset[slot]) == address:
                     return ObjectHandle(self._attachment.number, slot, monotonic_id)
         raise _modified(address, monotonic_id)

@@ -365,8 +365,8 @@ class SchedulerSide:
             for name, count in report.saves_ended.items():
                 if name in self._tracked:
                     self._tracked[name].saves_open -= count
-            for name, kept in report.loads_failed.items():
-                self._load_failed(name, kept, now, late=name in report.loads_late)
+            for name, loaded in report.loads_failed.items():
+                self._load_failed(name, loaded, now, late=name in report.loads_late)
         for name in failed:
             self._load_failed(name, 0, now)
         for name in received:
@@ -377,9 +377,9 @@ class SchedulerSide:
                 tracked.loaded_tokens += tracked.loading_tokens
                 tracked.loading, tracked.loading_tokens = [], 0
 
-    def _load_failed(self, name: str, kept: int, now: float, *, late: bool = False) -> None:
-        """Of a load that failed on a rank, count the `kept` leading tokens, and make the chunks after them misses; of a
-        late load, all chunks, because the next one would be as slow."""
+    def _load_failed(self, name: str, loaded: int, now: float, *, late: bool = False) -> None:
+        """Of a load that failed on a rank, count the `loaded` leading tokens, and make the chunks after them misses; of
+        a late load, all chunks, because the next one would be as slow."""
         tracked = self._tracked.get(name)
         if tracked is None:
             return
@@ -387,9 +387,9 @@ class SchedulerSide:
             self._count("failed_loads", 1)
         tracked.loads = False
         tracked.saved_chunks = 0
-        tracked.loading_tokens = min(tracked.loading_tokens, kept)
+        tracked.loading_tokens = min(tracked.loading_tokens, loaded)
         step = self._settings.chunk_tokens
-        first = 0 if late else (tracked.local_tokens % step + kept) // step
+        first = 0 if late else (tracked.local_tokens % step + loaded) // step
         for key in tracked.loading[first:]:
             self._failed.pop(key, None)
             self._failed[key] = now + FAILED_S

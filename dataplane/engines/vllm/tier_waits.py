@@ -32,7 +32,7 @@ class TierWait:
     """Leading chunks that were in memory when the wait began."""
     keys: list[bytes]
     """Keys to prefetch: those of the chunks that tiers hold, after the last one in memory."""
-    wanted: int
+    target: int
     """Leading chunks that are in memory when the prefetch has ended."""
     began: float
     deadline: float
@@ -94,7 +94,7 @@ class TierWaits:
             known = now >= wait.deadline or not found.unknown
             if known and not self._go_on(wait, found, tokens, now):
                 return self._end(name, found.ready, tokens, now)
-        elif tokens(found.ready) >= tokens(wait.wanted):
+        elif tokens(found.ready) >= tokens(wait.target):
             return self._end(name, found.ready, tokens, now)
         elif not found.coming or now >= wait.deadline:
             self._count("tier_waits_given_up", 1)
@@ -117,20 +117,20 @@ class TierWaits:
         keys = list(keys[first:end])
         return TierWait(found.ready, keys, end, now, now + self._timeout_s, now, asking=asking)
 
-    def _is_worth_it(self, found: TierHits, wanted: int, tokens: Tokens, now: float) -> bool:
-        """Return whether to wait until `wanted` chunks are in memory."""
-        more = tokens(wanted) - tokens(found.ready)
+    def _is_worth_it(self, found: TierHits, target: int, tokens: Tokens, now: float) -> bool:
+        """Return whether to wait until `target` chunks are in memory."""
+        more = tokens(target) - tokens(found.ready)
         if more <= 0 or found.estimate_s > self._timeout_s:
             return False
-        return self._break_even.worth_waiting(tokens(wanted), more, found.estimate_s, now)
+        return self._break_even.worth_waiting(tokens(target), more, found.estimate_s, now)
 
     def _go_on(self, wait: TierWait, found: TierHits, tokens: Tokens, now: float) -> bool:
         """Take the answer of shared tiers. Return whether the wait continues, for the chunks that they hold."""
         wait.asking = False
-        wait.wanted = min(wait.wanted, found.ready + found.coming)
-        if now < wait.deadline and self._is_worth_it(found, wait.wanted, tokens, now):
+        wait.target = min(wait.target, found.ready + found.coming)
+        if now < wait.deadline and self._is_worth_it(found, wait.target, tokens, now):
             return True
-        if tokens(found.ready) < tokens(wait.wanted):
+        if tokens(found.ready) < tokens(wait.target):
             self._count("tier_waits_given_up", 1)
         return False
 

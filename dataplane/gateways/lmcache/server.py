@@ -47,7 +47,7 @@ from dataplane.protocol.keys import TokenError
 from dataplane.protocol.stats.gateways import GatewayStats
 
 TICK_S = 1.0
-STRANGERS_S = 15.0
+UNREGISTERED_S = 15.0
 """How long the leases of the previous data plane's schedulers are kept after a restart, so that their workers can read
 the blocks."""
 SETTLE_BLOCKS = 32
@@ -126,15 +126,15 @@ class LMCacheServer:
         )
         self._operations = GatewayHandlers(parts)
         self.digests = Digests(self.instances, self._copying)
-        self._strangers = {engine.client for engine in cache.lost("lmcache")}
+        self._unregistered = {engine.client for engine in cache.lost("lmcache")}
         self._begun_at = clock()
         self.instances.restore(self._begun_at)
-        self._strangers -= {instance.client for instance in self.instances}
+        self._unregistered -= {instance.client for instance in self.instances}
         try:
             self._operations.lookups.attach_common(self._begun_at)
         except ProtocolError:
             # Restarts left too many engines without a known process, which share one limit.
-            self._end_strangers(self._begun_at)
+            self._end_unregistered(self._begun_at)
             try:
                 self._operations.lookups.attach_common(self._begun_at)
             except ProtocolError as error:  # the node is draining, or full
@@ -266,18 +266,18 @@ class LMCacheServer:
         for (client, reason), blocks in self.sessions.take_broken().items():
             self._cache.node.emit(LeaseBroken(now, client, reason, blocks))
         self.instances.reap(now)
-        if now - self._begun_at > STRANGERS_S:
+        if now - self._begun_at > UNREGISTERED_S:
             self.sessions.forget_handed_over()
-            if self._strangers:
-                self._end_strangers(now)
+            if self._unregistered:
+                self._end_unregistered(now)
 
-    def _end_strangers(self, now: float) -> None:
+    def _end_unregistered(self, now: float) -> None:
         """Detach the schedulers of the previous data plane. By now, their workers hold the blocks themselves."""
-        for client in self._strangers:
+        for client in self._unregistered:
             engine = self._cache.node.engines.get(client)
             if engine is not None and not engine.expired:  # an engine that was writing may still be writing
                 self._cache.node.say_detached(client, now)
-        self._strangers.clear()
+        self._unregistered.clear()
 
     def close(self, *, hand_over: bool = False) -> None:
         """Stop serving. The next data plane continues with the registrations and, with `hand_over`, with the

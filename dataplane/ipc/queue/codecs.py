@@ -49,10 +49,10 @@ class _ArrayHeader(msgspec.Struct, frozen=True, array_like=True):
 class MsgspecCodec:
     """Messages as MessagePack."""
 
-    def __init__(self, wanted: Any = Any) -> None:
-        """`wanted`: the type that messages are decoded as."""
+    def __init__(self, expected: Any = Any) -> None:
+        """`expected`: the type that messages are decoded as."""
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._encode_array)
-        self._decoder = msgspec.msgpack.Decoder(wanted, ext_hook=self._decode_array, dec_hook=_accept_array)
+        self._decoder = msgspec.msgpack.Decoder(expected, ext_hook=self._decode_array, dec_hook=_accept_array)
         self._header = msgspec.msgpack.Decoder(_ArrayHeader)
         self._encoded: list[memoryview] = []
         self._buffers: Sequence[memoryview] = ()
@@ -115,10 +115,10 @@ class MsgspecCodec:
         return np.frombuffer(content, np.uint8).view(dtype).reshape(header.shape)
 
 
-def _accept_array(wanted: type, value: Any) -> Any:
-    if isinstance(value, wanted):
+def _accept_array(expected: type, value: Any) -> Any:
+    if isinstance(value, expected):
         return value
-    raise NotImplementedError(f"{wanted.__name__} has no form in a message")
+    raise NotImplementedError(f"{expected.__name__} has no form in a message")
 
 
 class PickleCodec:

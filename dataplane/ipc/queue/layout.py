@@ -43,7 +43,7 @@ class QueueHeader(IntEnum):
     WRITER_STARTED = 18
     EPOCH = 19
     """Number of writers that the queue has had."""
-    WANTED = 24
+    NEEDED = 24
     """Position that the sleeping writer waits for the slowest reader to reach; 0 while it does not wait."""
     CHANGES = 32
     """Number of changes to reader slots; the writer sleeps on it until readers have joined."""

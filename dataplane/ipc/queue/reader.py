@@ -36,7 +36,7 @@ SLICE_S = 0.1
 """Longest sleep of a reader before it checks whether the writer runs."""
 MAX_SPIN_S = 30e-6
 _MIN_SPIN_S = 1e-6
-_PUBLISHED, _WANTED = int(QueueHeader.PUBLISHED), int(QueueHeader.WANTED)
+_PUBLISHED, _NEEDED = int(QueueHeader.PUBLISHED), int(QueueHeader.NEEDED)
 _MESSAGES, _BYTES = int(ReaderSlot.MESSAGES), int(ReaderSlot.BYTES)
 _WAITS, _WAKEUPS = int(ReaderSlot.WAITS), int(ReaderSlot.WAKEUPS)
 _PLAIN = describe(int(Kind.MESSAGE), 0, 0)
@@ -202,8 +202,8 @@ class ShmRingReader(Side):
         self._position = position
         words[self._position_word] = position
         futex.fence()  # pairs with the fence of a writer that is about to sleep
-        wanted = words[_WANTED]
-        if wanted and position >= wanted:
+        needed = words[_NEEDED]
+        if needed and position >= needed:
             self.ring.wake(self._position_word)
 
     def _check_slot(self) -> None:

@@ -205,7 +205,7 @@ class RemoteReader(Side):
         self._large = False
         """Whether the last message was large."""
         self._next: int | None = None
-        self._held: tuple[Any] | None = None
+        self._unread: tuple[Any] | None = None
         """The message that arrived after lost ones, for the next call."""
         self._gone = False
 
@@ -217,9 +217,9 @@ class RemoteReader(Side):
         try:
             if not self._open:
                 raise QueueError(f"{self.name!r} was closed by this reader, or belongs to the parent process")
-            if self._held is not None:
-                held, self._held = self._held, None
-                return held[0]  # type: ignore[no-any-return]
+            if self._unread is not None:
+                unread, self._unread = self._unread, None
+                return unread[0]  # type: ignore[no-any-return]
             try:
                 frame = self._frame(_NOBLOCK)
             except zmq.Again:
@@ -269,7 +269,7 @@ class RemoteReader(Side):
             message = receive(*parse(memoryview(frame)[_HEADER.size :], count, size), owned)
         self._next = sequence + 1
         if lost:
-            self._held = (message,)
+            self._unread = (message,)
             raise MessageLost(f"{self.name!r}: message {sequence} arrived, and {expected} was expected")
         return message
 
@@ -285,7 +285,7 @@ class RemoteReader(Side):
         if not self._lock.acquire(timeout=wait_s):
             return False
         try:
-            return not self._open or self._held is not None or bool(self._socket.poll(int(wait_s * 1000)))
+            return not self._open or self._unread is not None or bool(self._socket.poll(int(wait_s * 1000)))
         finally:
             self._lock.release()
 

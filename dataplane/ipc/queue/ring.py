@@ -186,22 +186,22 @@ class ShmRingBuffer:
                     raise TimeoutError(f"another process holds the lock of {self.name!r}") from None
                 time.sleep(_LOCK_RETRY_S)
 
-    def claim(self, wanted: int | None) -> int:
+    def claim(self, requested: int | None) -> int:
         """Claim a reader slot for this process and return its number.
 
-        `wanted`: a reserved slot, for which the messages so far were kept; None for any free slot. The reader of a free
-        slot joins at the current position. Raises QueueFull, ValueError, TypeError, TimeoutError, and OSError if this
-        process has no free descriptor.
+        `requested`: a reserved slot, for which messages were buffered so far; None for any free one. The reader of a
+        free slot joins at the current position. Raises QueueFull, ValueError, TypeError, TimeoutError, and OSError if
+        this process has no free descriptor.
         """
-        if wanted is not None:
-            wanted = whole_number("slot", wanted, 0, self.slots - 1)
+        if requested is not None:
+            requested = whole_number("slot", requested, 0, self.slots - 1)
         started = start_time(os.getpid())
         with self.locked():
             words = self.memory.words
-            for slot in range(self.slots) if wanted is None else (wanted,):
+            for slot in range(self.slots) if requested is None else (requested,):
                 at = slot_word(slot)
                 state = words[at + ReaderSlot.STATE]
-                if state == SlotState.RESERVED and wanted is None:
+                if state == SlotState.RESERVED and requested is None:
                     continue
                 if state == SlotState.ACTIVE and runs(
                     words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED]
@@ -211,8 +211,8 @@ class ShmRingBuffer:
                 return slot
         raise QueueFull(
             f"{self.name!r} has no free reader slot of {self.slots}: create it with larger max_readers"
-            if wanted is None
-            else f"slot {wanted} of {self.name!r} belongs to another reader"
+            if requested is None
+            else f"slot {requested} of {self.name!r} belongs to another reader"
         )
 
     def _take(self, slot: int, started: int, *, keep: bool) -> None:

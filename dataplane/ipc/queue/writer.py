@@ -73,7 +73,7 @@ class ShmRingWriter(Side):
             words[QueueHeader.WRITER_STATE] = WriterState.NONE
             words[QueueHeader.WRITER_PID] = os.getpid()
             words[QueueHeader.WRITER_STARTED] = started
-            words[QueueHeader.WANTED] = 0
+            words[QueueHeader.NEEDED] = 0
             words[QueueHeader.EPOCH] = words[QueueHeader.EPOCH] + 1 & MAX_WORD
             words[QueueHeader.WRITER_STATE] = WriterState.ACTIVE
         ring.wake(QueueHeader.PUBLISHED)
@@ -283,11 +283,11 @@ class ShmRingWriter(Side):
         slot = slow[0]
         seen = words[slot + ReaderSlot.POSITION]
         # Readers wake the writer once there is room for more than one message.
-        words[QueueHeader.WANTED] = max(min(needed + self.ring.capacity // 8, self._position), needed, 1)
+        words[QueueHeader.NEEDED] = max(min(needed + self.ring.capacity // 8, self._position), needed, 1)
         futex.fence()  # pairs with the fence of a reader between POSITION and WANTED
         if words[slot + ReaderSlot.POSITION] == seen and words[QueueHeader.CHANGES] == self._changes:
             self.ring.sleep(slot + ReaderSlot.POSITION, seen, timeout_s)
-        words[QueueHeader.WANTED] = 0
+        words[QueueHeader.NEEDED] = 0
 
     def _look_at_slots(self) -> None:
         words = self._words
@@ -353,8 +353,8 @@ class ShmRingWriter(Side):
     def _may_hold(self, large_bytes: int) -> bool:
         if not large_bytes or not self._large:
             return True
-        held = sum(each.nbytes for each in self._large)
-        return len(self._large) < MAX_LARGE and held + large_bytes <= 4 * self.ring.capacity
+        open_bytes = sum(each.nbytes for each in self._large)
+        return len(self._large) < MAX_LARGE and open_bytes + large_bytes <= 4 * self.ring.capacity
 
     def _release_large(self, done: int) -> None:
         while self._large and self._large[0].end <= done:

@@ -73,11 +73,11 @@ class StoreAttachment:
                 raise StoreCorrupted(f"header: expected {PAGE_BYTES} bytes at least, got {nbytes}")
             header = MemoryMap(fd, 0, PAGE_BYTES, writable=False).array().view(np.uint64)
             self.shape = shape_of(header, nbytes)
-            place, size = self.shape.data_offset, up(self.shape.data_bytes, PAGE_BYTES)
-            self.tables = Tables(MemoryMap(fd, 0, place, writable=True).array(), self.shape)
-            self.readable = MemoryMap(fd, place, size, writable=False)
+            offset_of, size = self.shape.data_offset, up(self.shape.data_bytes, PAGE_BYTES)
+            self.tables = Tables(MemoryMap(fd, 0, offset_of, writable=True).array(), self.shape)
+            self.readable = MemoryMap(fd, offset_of, size, writable=False)
             """Views are of this mapping: writing to one cannot change the object."""
-            self.writable = MemoryMap(fd, place, size, writable=True) if writer else None
+            self.writable = MemoryMap(fd, offset_of, size, writable=True) if writer else None
             self.target = None if self.writable is None else self.writable.array()
             """[data_bytes, in whole pages] The data, for writing."""
             words = header[:H_CHANGES].tolist()
@@ -135,7 +135,7 @@ class StoreAttachment:
         cell = self._hits if hit else self._misses
         _add(cell, np.uint64(1), cell)
 
-    def place_of(self, slot: int) -> tuple[int, int]:
+    def location_of(self, slot: int) -> tuple[int, int]:
         """Return the start and the size of an object in bytes. Raise StoreCorrupted if it is not within the data."""
         offset, nbytes = int(self.tables.offset[slot]), int(self.tables.nbytes[slot])
         if offset % ALIGNMENT or nbytes > self.shape.data_bytes or offset > self.shape.data_bytes - nbytes:
@@ -229,7 +229,7 @@ class ObjectLease:
     def array(self) -> Bytes:
         """Return the object's bytes, read-only. Every array that is derived from them keeps the object in place."""
         memory = self._attachment.readable
-        offset, nbytes = self._attachment.place_of(self.slot)
+        offset, nbytes = self._attachment.location_of(self.slot)
         return view(self, memory.address + offset, nbytes, writable=False)
 
     def __del__(self) -> None:

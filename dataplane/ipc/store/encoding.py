@@ -43,11 +43,11 @@ class Encoded(NamedTuple):
     def copy_to(self, target: Bytes) -> None:
         """Copy every part. Large copies release the GIL."""
         for offset, part in self.parts:
-            place = target[offset : offset + part.nbytes]
+            target_part = target[offset : offset + part.nbytes]
             if part.flags.c_contiguous:
-                place[:] = part.reshape(-1).view(np.uint8)
+                target_part[:] = part.reshape(-1).view(np.uint8)
             else:
-                np.copyto(place.view(part.dtype).reshape(part.shape), part)
+                np.copyto(target_part.view(part.dtype).reshape(part.shape), part)
 
 
 class _Buffer(msgspec.Struct, array_like=True, frozen=True):
@@ -118,8 +118,8 @@ def decode(data: Bytes, *, with_pickle: bool, type: Any = Any) -> Any:  # noqa: 
             )
         if kind != _PICKLE:
             raise ValueError(f"kind {kind}")
-        stream, places = msgspec.msgpack.decode(body, type=tuple[bytes, list[_Buffer]])
-        parts = [_bytes_of(place, buffers) for place in places]
+        stream, parts_of = msgspec.msgpack.decode(body, type=tuple[bytes, list[_Buffer]])
+        parts = [_bytes_of(target_part, buffers) for target_part in parts_of]
     except (msgspec.DecodeError, struct.error, ValueError, TypeError, OverflowError, AttributeError) as error:
         if type is not Any and isinstance(error, msgspec.ValidationError):
             raise
@@ -187,14 +187,14 @@ def _parts_of(value: object) -> tuple[int, npt.NDArray[Any], str, tuple[int, ...
 
 
 def _pickled(value: object) -> Encoded:
-    buffers, places = _Buffers(), []
+    buffers, parts_of = _Buffers(), []
 
     def out_of_band(buffer: pickle.PickleBuffer) -> None:
         raw = np.frombuffer(buffer.raw(), np.uint8)
-        places.append(_Buffer(buffers.add(raw), raw.nbytes, "|u1", raw.shape))
+        parts_of.append(_Buffer(buffers.add(raw), raw.nbytes, "|u1", raw.shape))
 
     stream = pickle.dumps(value, protocol=5, buffer_callback=out_of_band)
-    return buffers.encoded(_PICKLE, msgspec.msgpack.encode((stream, places)))
+    return buffers.encoded(_PICKLE, msgspec.msgpack.encode((stream, parts_of)))
 
 
 def _array(code: int, extension: memoryview, buffers: Bytes) -> Any:

@@ -75,8 +75,8 @@ class ObjectTable:
         with _Change(self, deadline) as free:
             if find(self._tables, tag) is not None:
                 raise ObjectExists(f"key {key!r} already exists in the store")
-            place = free.take(nbytes) or self._make_room(free, nbytes)
-            slot, offset = place
+            offset_of = free.take(nbytes) or self._make_room(free, nbytes)
+            slot, offset = offset_of
             sequence = steps.allocate(self._tables, slot, offset, nbytes, tag, self.attachment.row)
             change = int(self._tables.header[H_CHANGES])
         return Allocation(slot, sequence, offset, change)
@@ -142,14 +142,14 @@ class ObjectTable:
         used ones."""
         tables = self._tables
         self._reclaim(free)
-        place = free.take(nbytes)
-        if place is not None:
-            return place
+        offset_of = free.take(nbytes)
+        if offset_of is not None:
+            return offset_of
         for slot in self._victims():
             if self._evict(free, slot):
-                place = free.take(nbytes)
-                if place is not None:
-                    return place
+                offset_of = free.take(nbytes)
+                if offset_of is not None:
+                    return offset_of
         raise StoreFull(
             f"no room for {nbytes} bytes: expected less, or objects that nothing reads; the store has "
             f"{tables.shape.data_bytes} bytes for {tables.shape.objects} objects"
@@ -213,7 +213,7 @@ class ObjectTable:
                 self._free_slot(free, slot)
 
     def _free_slot(self, free: FreeSpace, slot: int) -> None:
-        offset, nbytes = self.attachment.place_of(slot)
+        offset, nbytes = self.attachment.location_of(slot)
         steps.free(self._tables, slot)
         free.give_back(slot, offset, nbytes)
 

@@ -12,7 +12,6 @@ import os
 import struct
 import threading
 import time
-from types import TracebackType
 
 from dataplane.ipc.store.errors import StoreTimeout
 from dataplane.ipc.store.layout import H_LOCK_PID, U64
@@ -50,10 +49,10 @@ class TableLock:
         self._pid = pid
         self._threads = threading.Lock()
 
-    def until(self, deadline: float) -> _Held:
+    def until(self, deadline: float) -> _OwnedLock:
         """Return a context that holds the lock. Entering it raises StoreTimeout after `deadline`, a time of
         `time.monotonic`."""
-        return _Held(self, deadline)
+        return _OwnedLock(self, deadline)
 
     def acquire(self, deadline: float) -> None:
         if not self._threads.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -78,7 +77,7 @@ class TableLock:
             self._threads.release()
 
 
-class _Held:
+class _OwnedLock:
     __slots__ = ("_deadline", "_lock")
 
     def __init__(self, lock: TableLock, deadline: float) -> None:
@@ -88,7 +87,5 @@ class _Held:
     def __enter__(self) -> None:
         self._lock.acquire(self._deadline)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()

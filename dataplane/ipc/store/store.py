@@ -7,7 +7,6 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -207,10 +206,10 @@ class ShmObjectStore:
         reserved = table.allocate(key, tag, encoded.nbytes, self._deadline())
         try:
             slot, offset = reserved.slot, reserved.offset
-            place = target[offset : offset + encoded.nbytes]
-            encoded.copy_to(place)
+            target_part = target[offset : offset + encoded.nbytes]
+            encoded.copy_to(target_part)
             if attachment.flags & FLAG_CHECKSUMS:
-                attachment.tables.check[slot], attachment.tables.check_2[slot] = _checksum(place)
+                attachment.tables.check[slot], attachment.tables.check_2[slot] = _checksum(target_part)
             table.publish(key, tag, reserved, self._deadline())
         except BaseException:
             table.abandon(reserved, self._deadline())
@@ -245,9 +244,7 @@ class ShmObjectStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, *, forked: bool = False) -> tuple[StoreAttachment, ObjectTable]:

@@ -82,8 +82,8 @@ class Fp8Codec:
         rows = max(1, _STEP_ELEMENTS // group)
         for at in range(0, len(codes), rows):
             part = slice(at, at + rows)
-            places = ((scales[part] - least) << 8)[:, None] + codes[part]
-            elements[part] = table.take(places, mode="clip")
+            table_rows = ((scales[part] - least) << 8)[:, None] + codes[part]
+            elements[part] = table.take(table_rows, mode="clip")
 
 
 def _encode(values: Array, scales: Array, codes: Array) -> None:

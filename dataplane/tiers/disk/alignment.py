@@ -15,7 +15,7 @@ import numpy as np
 from dataplane.tiers.disk.parameters import PAGE_BYTES
 from dataplane.tiers.header import HEADER_BYTES
 
-_KEPT_BYTES = 64 << 20
+_CACHED_BYTES = 64 << 20
 """A thread keeps a bounce buffer of up to this size."""
 _ZEROS = bytes(PAGE_BYTES)
 MAX_ADJACENT = 64
@@ -38,7 +38,7 @@ class _Scratch(threading.local):
         if length <= len(self._pages):
             return self._pages[:length]
         memory = memoryview(mmap.mmap(-1, round_up(length)))
-        if length <= _KEPT_BYTES:
+        if length <= _CACHED_BYTES:
             self._pages = memory
         return memory[:length]
 

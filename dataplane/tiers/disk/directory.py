@@ -17,7 +17,7 @@ import numpy as np
 
 from dataplane.tiers.disk.alignment import read_page, read_slot, write_slot, write_slots
 from dataplane.tiers.disk.parameters import DirectIO
-from dataplane.tiers.disk.recovery import NAME_BYTES, place_of, places_of, recover, split_names
+from dataplane.tiers.disk.recovery import NAME_BYTES, location_of, locations_of, recover, split_names
 from dataplane.tiers.disk.segment_file import SegmentFile, segment_numbers
 from dataplane.tiers.disk.slot_journal import (
     FREE,
@@ -103,7 +103,7 @@ class DiskDirectory:
         self._tenants = found.tenants
         self._tenant_numbers = {tenant: number for number, tenant in enumerate(found.tenants)}
         names = split_names(found.records["name"].tobytes())
-        self.index = dict(zip(names, places_of(found.records).tolist(), strict=True))
+        self.index = dict(zip(names, locations_of(found.records).tolist(), strict=True))
         self._undecided = set(found.stale)
         records = found.records[np.argsort(found.records["segment"], kind="stable")]
         for segment, (start, end) in zip(self.segments.values(), self._spans(records), strict=True):
@@ -118,8 +118,8 @@ class DiskDirectory:
             if error.errno not in _FULL:
                 raise
             self._journal_failed(error)
-        for place in found.stale:
-            self.release(place)
+        for location in found.stale:
+            self.release(location)
         return found.reason
 
     def _spans(self, records: np.ndarray) -> list[tuple[int, int]]:
@@ -132,12 +132,12 @@ class DiskDirectory:
     def _fill(self, segment: SegmentFile, records: np.ndarray) -> None:
         used = np.zeros(segment.slots, bool)
         used[records["slot"]] = True
-        used[[place & _SLOT for place in self._undecided if place >> 32 == segment.number]] = True
+        used[[location & _SLOT for location in self._undecided if location >> 32 == segment.number]] = True
         for field in DETAILS:
             segment.details[field][records["slot"]] = records[field]
         segment.free_all_but(used)
-        self.stored_bytes += segment.held * segment.slot_bytes
-        if not segment.held:
+        self.stored_bytes += segment.used_slots * segment.slot_bytes
+        if not segment.used_slots:
             self._empty[segment.number] = segment
         elif segment.free:
             self._available.setdefault(segment.slot_bytes, OrderedDict())[segment.number] = segment
@@ -153,17 +153,17 @@ class DiskDirectory:
                 return None
             available[number] = self._empty.pop(number)
         segment = next(iter(available.values()))
-        place = place_of(segment.number, segment.free.pop())
+        location = location_of(segment.number, segment.free.pop())
         if not segment.free:
             del available[segment.number]
-        self._undecided.add(place)
+        self._undecided.add(location)
         self.stored_bytes += slot_bytes
         self.writing_bytes += slot_bytes
-        return place
+        return location
 
-    def block(self, name: BlockName, place: int) -> StoredBlock:
+    def block(self, name: BlockName, location: int) -> StoredBlock:
         """Return the block of an indexed slot."""
-        row = self.segments[place >> 32].details[place & _SLOT]
+        row = self.segments[location >> 32].details[location & _SLOT]
         tenant = self._tenants[row["tenant"]]
         parent = row["parent"].tobytes()
         return StoredBlock(
@@ -175,8 +175,8 @@ class DiskDirectory:
             b"" if parent == NO_PARENT else parent,
         )
 
-    def sequence(self, place: int) -> int:
-        return int(self.segments[place >> 32].details["sequence"][place & _SLOT])
+    def sequence(self, location: int) -> int:
+        return int(self.segments[location >> 32].details["sequence"][location & _SLOT])
 
     def tenant_number(self, tenant: str) -> int:
         number = self._tenant_numbers.setdefault(tenant, len(self._tenants))
@@ -184,19 +184,19 @@ class DiskDirectory:
             self._tenants.append(tenant)
         return number
 
-    def insert(self, key: bytes, place: int, block: StoredBlock) -> None:
+    def insert(self, key: bytes, location: int, block: StoredBlock) -> None:
         """Index a slot that was taken and written."""
         tenant = self.tenant_number(block.tenant)
         details = (block.sequence, block.length, tenant, block.checksum, block.parent or NO_PARENT)
-        self.segments[place >> 32].details[place & _SLOT] = details
-        self._undecided.discard(place)
-        self.index[key] = place
+        self.segments[location >> 32].details[location & _SLOT] = details
+        self._undecided.discard(location)
+        self.index[key] = location
 
     def drop(self, key: bytes) -> int:
         """Take a block out of the index, and return its place, which is to be released."""
-        place = self.index.pop(key)
-        self._undecided.add(place)
-        return place
+        location = self.index.pop(key)
+        self._undecided.add(location)
+        return location
 
     def has_slot(self, slot_bytes: int) -> bool:
         """Return whether `take` would succeed."""
@@ -210,15 +210,15 @@ class DiskDirectory:
 
     # --- files, without the lock
 
-    def begin(self, places: Sequence[int]) -> None:
+    def begin(self, locations: Sequence[int]) -> None:
         """Record that the bytes of slots that were taken change from now on."""
-        self._record(b"".join(pack_record(OPEN, place >> 32, place & _SLOT) for place in places))
+        self._record(b"".join(pack_record(OPEN, location >> 32, location & _SLOT) for location in locations))
 
-    def write(self, places: Sequence[int], slots: Sequence[tuple[bytes, memoryview]]) -> None:
+    def write(self, locations: Sequence[int], slots: Sequence[tuple[bytes, memoryview]]) -> None:
         """Write headers and data to adjacent slots, after `begin`. Raises OSError."""
-        segment = self.segments[places[0] >> 32]
+        segment = self.segments[locations[0] >> 32]
         started = perf_counter()
-        offset = segment.offset(places[0] & _SLOT)
+        offset = segment.offset(locations[0] & _SLOT)
         if len(slots) == 1:
             write_slot(segment.fd, offset, *slots[0], direct=self.direct)
         else:
@@ -232,20 +232,20 @@ class DiskDirectory:
             tenants = [self.tenant_number(block.tenant) for _, block in stored]
         self._record(
             b"".join(
-                pack_record(STORE, place >> 32, place & _SLOT, tenant, block)
-                for (place, block), tenant in zip(stored, tenants, strict=True)
+                pack_record(STORE, location >> 32, location & _SLOT, tenant, block)
+                for (location, block), tenant in zip(stored, tenants, strict=True)
             )
         )
 
-    def read(self, place: int, into: memoryview) -> memoryview | None:
+    def read(self, location: int, into: memoryview) -> memoryview | None:
         """Read the data of a slot, and return its header, or None if the file is too short. Raises OSError."""
-        segment = self.segments[place >> 32]
-        return read_slot(segment.fd, segment.offset(place & _SLOT), into, direct=self.direct)
+        segment = self.segments[location >> 32]
+        return read_slot(segment.fd, segment.offset(location & _SLOT), into, direct=self.direct)
 
-    def release(self, place: int) -> bool:
+    def release(self, location: int) -> bool:
         """Erase and free a slot that is not indexed. If that fails the slot stays used until the next start."""
-        segment = self.segments[place >> 32]
-        slot = place & _SLOT
+        segment = self.segments[location >> 32]
+        slot = location & _SLOT
         self._record(pack_record(OPEN, segment.number, slot))
         try:
             segment.erase(slot)
@@ -254,11 +254,11 @@ class DiskDirectory:
             return False
         self._record(pack_record(FREE, segment.number, slot))
         with self.lock:
-            self._undecided.discard(place)
+            self._undecided.discard(location)
             self.stored_bytes -= segment.slot_bytes
             segment.free.append(slot)
             available = self._available.setdefault(segment.slot_bytes, OrderedDict())
-            if segment.held:
+            if segment.used_slots:
                 available.setdefault(segment.number, segment)
             else:
                 available.pop(segment.number, None)
@@ -296,11 +296,11 @@ class DiskDirectory:
 
     def remove_segments(self, numbers: set[int]) -> None:
         """Delete segments with all their blocks. Only for the start, before other calls. Raises OSError."""
-        self.index = {key: place for key, place in self.index.items() if place >> 32 not in numbers}
-        self._undecided = {place for place in self._undecided if place >> 32 not in numbers}
+        self.index = {key: location for key, location in self.index.items() if location >> 32 not in numbers}
+        self._undecided = {location for location in self._undecided if location >> 32 not in numbers}
         for number in numbers:
             segment = self.segments.pop(number)
-            self.stored_bytes -= segment.held * segment.slot_bytes
+            self.stored_bytes -= segment.used_slots * segment.slot_bytes
             self._available.get(segment.slot_bytes, OrderedDict()).pop(number, None)
             self._empty.pop(number, None)
             segment.remove()
@@ -382,18 +382,20 @@ class DiskDirectory:
 
     def _checkpoint(self) -> Checkpoint:
         """Return what the slots hold, with the lock held."""
-        places = np.fromiter(self.index.values(), np.int64, len(self.index))
-        records = np.zeros(len(places), RECORD)
+        locations = np.fromiter(self.index.values(), np.int64, len(self.index))
+        records = np.zeros(len(locations), RECORD)
         records["op"] = STORE
-        records["segment"] = places >> 32
-        records["slot"] = places & _SLOT
+        records["segment"] = locations >> 32
+        records["slot"] = locations & _SLOT
         records["name"] = np.frombuffer(b"".join(self.index), f"V{NAME_BYTES}")
-        records = records[np.argsort(places)]
+        records = records[np.argsort(locations)]
         for segment, (start, end) in zip(self.segments.values(), self._spans(records), strict=True):
             rows = segment.details[records["slot"][start:end]]
             for field in DETAILS:
                 records[field][start:end] = rows[field]
-        undecided = b"".join(pack_record(OPEN, place >> 32, place & _SLOT) for place in self._undecided)
+        undecided = b"".join(
+            pack_record(OPEN, location >> 32, location & _SLOT) for location in self._undecided
+        )
         return Checkpoint(self._tenants.copy(), np.concatenate([records, np.frombuffer(undecided, RECORD)]))
 
 

@@ -184,8 +184,8 @@ class DiskTier:
 
     def _find(self, key: bytes) -> tuple[DiskDirectory, int] | None:
         for directory in self._directories:
-            if (place := directory.index.get(key)) is not None:
-                return directory, place
+            if (location := directory.index.get(key)) is not None:
+                return directory, location
         return None
 
     def _block(self, name: BlockName) -> StoredBlock | None:
@@ -207,17 +207,17 @@ class DiskTier:
             if found is None:
                 outcomes[at] = self._no_room([])
                 continue
-            holder, place = found
+            holder, location = found
             data = memoryview(store.data).cast("B")
-            taken.setdefault(holder, []).append(_TakenSlot(at, place, header, data, store.block, size))
+            taken.setdefault(holder, []).append(_TakenSlot(at, location, header, data, store.block, size))
         for directory, slots in taken.items():
-            directory.begin([slot.place for slot in slots])
+            directory.begin([slot.location for slot in slots])
             written: list[_TakenSlot] = []
             failed: list[_TakenSlot] = []
             for group in _adjacent(slots):
                 try:
                     directory.write(
-                        [slot.place for slot in group], [(slot.header, slot.data) for slot in group]
+                        [slot.location for slot in group], [(slot.header, slot.data) for slot in group]
                     )
                     written += group
                 except OSError as error:
@@ -227,11 +227,11 @@ class DiskTier:
                     with self._lock:
                         directory.writing_bytes -= sum(slot.size for slot in group)
             if written:
-                self._commit(directory, [(slot.place, slot.block) for slot in written])
+                self._commit(directory, [(slot.location, slot.block) for slot in written])
             for slot in written:
                 outcomes[slot.at] = Outcome.OK
             for slot in failed:
-                directory.release(slot.place)
+                directory.release(slot.location)
                 outcomes[slot.at] = self._store_elsewhere(slot, [directory])
         return outcomes
 
@@ -251,16 +251,16 @@ class DiskTier:
     def _store_elsewhere(self, slot: "_TakenSlot", tried: list[DiskDirectory]) -> Outcome:
         """Store a block in a directory that is not in `tried`."""
         while (taken := self._take(slot.size, tried)) is not None:
-            directory, place = taken
-            directory.begin([place])
+            directory, location = taken
+            directory.begin([location])
             try:
-                directory.write([place], [(slot.header, slot.data)])
+                directory.write([location], [(slot.header, slot.data)])
             except OSError as error:
                 directory.failed("write", error)
                 tried.append(directory)
-                directory.release(place)
+                directory.release(location)
             else:
-                self._commit(directory, [(place, slot.block)])
+                self._commit(directory, [(location, slot.block)])
                 return Outcome.OK
             finally:
                 with self._lock:
@@ -276,18 +276,18 @@ class DiskTier:
         directory.record_stores(stored)
         replaced: list[tuple[DiskDirectory, int]] = []
         with self._lock:
-            for place, block in stored:
+            for location, block in stored:
                 key = packed_name(block.name)
                 before = self._find(key)
                 if before and before[0].sequence(before[1]) > block.sequence:
-                    replaced.append((directory, place))
+                    replaced.append((directory, location))
                     continue
                 if before:
                     before[0].drop(key)
                     replaced.append(before)
-                directory.insert(key, place, block)
-        for holder, place in replaced:
-            holder.release(place)
+                directory.insert(key, location, block)
+        for holder, location in replaced:
+            holder.release(location)
 
     def _load(self, load: BlockLoad, deadline: float) -> Loaded:
         into = load.into.cast("B")
@@ -297,22 +297,22 @@ class DiskTier:
                 found = self._find(key)
                 if not found:
                     return Loaded(Outcome.MISSING)
-                directory, place = found
-                expected = directory.block(load.name, place)
+                directory, location = found
+                expected = directory.block(load.name, location)
             if expected.length == into.nbytes:
                 try:
-                    header = directory.read(place, into)
+                    header = directory.read(location, into)
                 except OSError:
                     return Loaded(Outcome.FAILED)
                 if header is not None and self._matches(header, expected, into):
                     return Loaded(Outcome.OK, expected)
             with self._lock:
-                unchanged = self._find(key) == found and directory.sequence(place) == expected.sequence
+                unchanged = self._find(key) == found and directory.sequence(location) == expected.sequence
                 if unchanged:
                     directory.drop(key)
                     self._corrupt_blocks += 1
             if unchanged:
-                directory.release(place)
+                directory.release(location)
                 return Loaded(Outcome.CORRUPT)
         return Loaded(Outcome.LATE)  # or replaced, again and again, while it was read
 
@@ -343,9 +343,9 @@ class DiskTier:
         while ranked := [each for each in self._ranked(size) if each not in tried and each not in full]:
             best = ranked[0]
             with self._lock:
-                place = best.take(size)
-            if place is not None:
-                return best, place
+                location = best.take(size)
+            if location is not None:
+                return best, location
             if not self._grow(best, size):
                 full.append(best)
         return None
@@ -404,7 +404,7 @@ class DiskTier:
         if over <= 0:
             return
         ordered = sorted(
-            (int(segment.details["sequence"].max(initial=0)) if segment.held else -1, position, number)
+            (int(segment.details["sequence"].max(initial=0)) if segment.used_slots else -1, position, number)
             for position, directory in enumerate(self._directories)
             for number, segment in directory.segments.items()
         )
@@ -476,7 +476,7 @@ class _TakenSlot(NamedTuple):
 
     at: int
     """Position of the block in the call."""
-    place: int
+    location: int
     header: bytes
     data: memoryview
     block: StoredBlock
@@ -495,6 +495,6 @@ def _adjacent(slots: Sequence[_TakenSlot]) -> Iterator[Sequence[_TakenSlot]]:
     """Yield the parts of `slots` that follow each other in one segment."""
     begin = 0
     for at in range(1, len(slots) + 1):
-        if at == len(slots) or slots[at].place != slots[at - 1].place + 1:
+        if at == len(slots) or slots[at].location != slots[at - 1].location + 1:
             yield slots[begin:at]
             begin = at

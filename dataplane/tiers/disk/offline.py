@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from dataplane.tiers.disk.alignment import read_page
-from dataplane.tiers.disk.recovery import Recovered, data_matches, place_of, places_of, recover
+from dataplane.tiers.disk.recovery import Recovered, data_matches, location_of, locations_of, recover
 from dataplane.tiers.disk.segment_file import ERASED, SegmentFile, segment_numbers
 from dataplane.tiers.disk.slot_journal import Checkpoint, SlotJournal
 from dataplane.tiers.disk.superblock import DirectoryLock, Superblock, read_superblock
@@ -99,14 +99,14 @@ def repair(directory: str) -> DirectoryCheck:
         found, bad = _checked(contents)
         for number in contents.orphans:
             contents.segments[number].remove()
-        for place in bad:
-            contents.segments[place >> 32].erase(place & 0xFFFFFFFF)
+        for location in bad:
+            contents.segments[location >> 32].erase(location & 0xFFFFFFFF)
         for number in contents.segments.keys() - contents.orphans.keys():
             contents.segments[number].extend()
         records = contents.recovered.records
-        kept = records[~np.isin(places_of(records), np.fromiter(bad, np.int64, len(bad)))]
+        retained = records[~np.isin(locations_of(records), np.fromiter(bad, np.int64, len(bad)))]
         journal = SlotJournal(contents.path, contents.superblock.directory)
-        journal.replace(Checkpoint(contents.recovered.tenants, kept))
+        journal.replace(Checkpoint(contents.recovered.tenants, retained))
         journal.close()
         return found
 
@@ -174,17 +174,19 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
     """Return the result, and the places of the bad slots."""
     records = contents.recovered.records
     expected = {
-        place: (row["name"].tobytes(), int(row["sequence"]))
-        for place, row in zip(places_of(records).tolist(), records, strict=True)
+        location: (row["name"].tobytes(), int(row["sequence"]))
+        for location, row in zip(locations_of(records).tolist(), records, strict=True)
     }
     stale = set(contents.recovered.stale)
     cluster = bytes.fromhex(contents.superblock.cluster)
 
     def of_segment(segment: SegmentFile) -> list[tuple[int, str]]:
         slots = range(segment.slots)
-        places = (place_of(segment.number, slot) for slot in slots)
-        found = ((place, _slot_fault(segment, place, cluster, expected, stale)) for place in places)
-        return [(place, reason) for place, reason in found if reason]
+        locations = (location_of(segment.number, slot) for slot in slots)
+        found = (
+            (location, _slot_fault(segment, location, cluster, expected, stale)) for location in locations
+        )
+        return [(location, reason) for location, reason in found if reason]
 
     with ThreadPoolExecutor(_THREADS, "larder-tier-check") as pool:
         bad = dict(each for found in pool.map(of_segment, contents.segments.values()) for each in found)
@@ -195,15 +197,17 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
             faults.append(
                 TierFault(name[number], None, f"expected {segment.segment_bytes} bytes, got {size}")
             )
-    faults += [TierFault(name[place >> 32], place & 0xFFFFFFFF, reason) for place, reason in bad.items()]
-    good = [place for place in expected if place not in bad]
+    faults += [
+        TierFault(name[location >> 32], location & 0xFFFFFFFF, reason) for location, reason in bad.items()
+    ]
+    good = [location for location in expected if location not in bad]
     result = DirectoryCheck(
         str(contents.path),
         contents.superblock.node,
         len(contents.segments),
         sum(os.fstat(segment.fd).st_size for segment in contents.segments.values()),
         len(good),
-        sum(contents.segments[place >> 32].slot_bytes for place in good),
+        sum(contents.segments[location >> 32].slot_bytes for location in good),
         contents.recovered.reason,
         faults,
     )
@@ -212,23 +216,23 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
 
 def _slot_fault(
     segment: SegmentFile,
-    place: int,
+    location: int,
     cluster: bytes,
     expected: dict[int, tuple[bytes, int]],
     stale: set[int],
 ) -> str:
     """Return what is wrong with a slot, or nothing."""
-    slot = place & 0xFFFFFFFF
-    held = expected.get(place)
+    slot = location & 0xFFFFFFFF
+    entry = expected.get(location)
     try:
         page = bytes(read_page(segment.fd, segment.offset(slot)))
         if page == ERASED[: len(page)]:
-            return "the header is missing" if held else ""
+            return "the header is missing" if entry else ""
         block = unpack_header(page, cluster)
-        if (b"".join(block.name), block.sequence) != held:
-            if held:
+        if (b"".join(block.name), block.sequence) != entry:
+            if entry:
                 return "the slot holds another block"
-            return "a newer block has the same name" if place in stale else "the journal has no such block"
+            return "a newer block has the same name" if location in stale else "the journal has no such block"
         if not data_matches(segment, slot, block.length, block.checksum):
             return "the data does not match its checksum"
     except HeaderError as error:

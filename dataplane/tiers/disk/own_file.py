@@ -1,4 +1,4 @@
-"""Opens the files of a directory so that nobody else can put another file in their place.
+"""Opens the files of a directory so that no other user can put another file in their place.
 
 The data plane may run as root, and other users may be able to write to the directory. A link there could make it
 overwrite a file anywhere, and a file of another user could hold bytes that no node wrote.

@@ -53,7 +53,7 @@ def stored_size(length: int) -> int:
     return HEADER_BYTES + round_up(length)
 
 
-def place_of(segment: int, slot: int) -> int:
+def location_of(segment: int, slot: int) -> int:
     """Return the number of a slot among all of a directory."""
     return segment << 32 | slot
 
@@ -89,12 +89,12 @@ def recover(folder: Path, superblock: Superblock, segments: Mapping[int, Segment
     except JournalError as error:
         reason = str(error)
         found = scan(segments.values(), cluster)
-    kept, stale = _without_duplicates(found.records, segments)
+    newest, stale = _without_duplicates(found.records, segments)
     tenants = found.tenants
-    used, numbers = np.unique(kept["tenant"], return_inverse=True)
+    used, numbers = np.unique(newest["tenant"], return_inverse=True)
     if len(tenants) > _MAX_UNUSED_TENANTS + len(used):
-        tenants, kept["tenant"], journal_size = [tenants[number] for number in used], numbers, 0
-    return Recovered(tenants, kept, stale, 0 if stale else journal_size, reason)
+        tenants, newest["tenant"], journal_size = [tenants[number] for number in used], numbers, 0
+    return Recovered(tenants, newest, stale, 0 if stale else journal_size, reason)
 
 
 def scan(segments: Iterable[SegmentFile], cluster: bytes) -> Checkpoint:
@@ -102,7 +102,7 @@ def scan(segments: Iterable[SegmentFile], cluster: bytes) -> Checkpoint:
 
     def of_segment(segment: SegmentFile) -> list[tuple[int, StoredBlock]]:
         blocks = ((slot, read_header(segment, slot, cluster)) for slot in range(segment.complete_slots()))
-        return [(place_of(segment.number, slot), block) for slot, block in blocks if block is not None]
+        return [(location_of(segment.number, slot), block) for slot, block in blocks if block is not None]
 
     with ThreadPoolExecutor(_THREADS, "larder-tier-scan") as pool:
         return _checkpoint([], [each for found in pool.map(of_segment, segments) for each in found])
@@ -112,23 +112,27 @@ def _checkpoint(tenants: list[str], found: list[tuple[int, StoredBlock]]) -> Che
     numbers = {tenant: number for number, tenant in enumerate(tenants)}
     packed = [
         pack_record(
-            STORE, place >> 32, place & 0xFFFFFFFF, numbers.setdefault(block.tenant, len(numbers)), block
+            STORE,
+            location >> 32,
+            location & 0xFFFFFFFF,
+            numbers.setdefault(block.tenant, len(numbers)),
+            block,
         )
-        for place, block in found
+        for location, block in found
     ]
     return Checkpoint(list(numbers), np.frombuffer(b"".join(packed), RECORD))
 
 
 def _last(records: np.ndarray) -> np.ndarray:
     """Return the last record of each slot."""
-    _, from_end = np.unique(places_of(records)[::-1], return_index=True)
+    _, from_end = np.unique(locations_of(records)[::-1], return_index=True)
     return records[len(records) - 1 - from_end]
 
 
-def places_of(records: np.ndarray) -> np.ndarray:
+def locations_of(records: np.ndarray) -> np.ndarray:
     """Return the places of records."""
-    places: np.ndarray = records["segment"].astype(np.int64) << 32 | records["slot"]
-    return places
+    locations: np.ndarray = records["segment"].astype(np.int64) << 32 | records["slot"]
+    return locations
 
 
 def _of_journal(
@@ -142,7 +146,7 @@ def _of_journal(
     last, at = last[known := (numbers[at] == last["segment"]) & (last["slot"] < slots[at])], at[known]
     size = HEADER_BYTES + -(-last["length"].astype(np.int64) // HEADER_BYTES) * HEADER_BYTES
     fits = (last["op"] == STORE) & (size == sizes[at]) & (last["tenant"] < len(tenants))
-    undecided = places_of(last[last["op"] == OPEN]).tolist()
+    undecided = locations_of(last[last["op"] == OPEN]).tolist()
     return Checkpoint(tenants, last[fits]), undecided
 
 
@@ -150,8 +154,11 @@ def _joined(
     found: Checkpoint, undecided: list[int], segments: Mapping[int, SegmentFile], cluster: bytes
 ) -> Checkpoint:
     """Add the blocks of the slots that their headers decide."""
-    blocks = ((place, read_header(segments[place >> 32], place & 0xFFFFFFFF, cluster)) for place in undecided)
-    decided = [(place, block) for place, block in blocks if block is not None]
+    blocks = (
+        (location, read_header(segments[location >> 32], location & 0xFFFFFFFF, cluster))
+        for location in undecided
+    )
+    decided = [(location, block) for location, block in blocks if block is not None]
     more = _checkpoint(found.tenants, decided)
     return Checkpoint(
         more.tenants, np.concatenate([found.records, more.records]) if decided else found.records
@@ -177,7 +184,7 @@ def _without_duplicates(
         rows = [newest[name], *reversed(older)]
         winner = next((row for row in rows if _verified(records[row], segments)), rows[0])
         dropped += [row for row in rows if row != winner]
-    return np.delete(records, dropped), places_of(records[dropped]).tolist()
+    return np.delete(records, dropped), locations_of(records[dropped]).tolist()
 
 
 def _verified(record: np.void, segments: Mapping[int, SegmentFile]) -> bool:

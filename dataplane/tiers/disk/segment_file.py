@@ -68,7 +68,7 @@ class SegmentFile:
         self._shape(0)
 
     @property
-    def held(self) -> int:
+    def used_slots(self) -> int:
         """Slots that are not free."""
         return self.slots - len(self.free)
 

@@ -40,7 +40,7 @@ class DirectoryLock:
     """The exclusive use of a directory. It ends with the process."""
 
     def __init__(self, directory: Path, owner: str) -> None:
-        """Lock the directory; `owner` is what other processes are told.
+        """Lock the directory; `owner` is what other processes read.
 
         Raises TierError if another process uses the directory or if it holds something else, OSError if the lock file
         cannot be opened.
@@ -98,12 +98,12 @@ def open_superblock(directory: Path, cluster: bytes, node: str, segment_bytes: i
 def _check_new(directory: Path) -> None:
     """Raise TierError if a directory without a superblock holds files that no tier left there. Raises OSError."""
     own = {LOCK, SUPERBLOCK, f"{SUPERBLOCK}.new"} | _OF_FILE_SYSTEMS
-    strangers = {entry.name for entry in os.scandir(directory)} - own
+    foreign = {entry.name for entry in os.scandir(directory)} - own
     lock = directory / LOCK
-    if not strangers and lock.exists() and not _is_lock(read_own(lock, _MAX_BYTES)):
-        strangers = {LOCK}
-    if strangers:
-        raise TierError(f"{directory}: expected an empty directory or one of a tier, found {min(strangers)}")
+    if not foreign and lock.exists() and not _is_lock(read_own(lock, _MAX_BYTES)):
+        foreign = {LOCK}
+    if foreign:
+        raise TierError(f"{directory}: expected an empty directory or one of a tier, found {min(foreign)}")
 
 
 def _is_lock(content: bytes) -> bool:

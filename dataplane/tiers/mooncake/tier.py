@@ -43,7 +43,7 @@ class MooncakeTier:
     def __init__(self, parameters: MooncakeParameters, context: TierContext) -> None:
         """Connect to the master. Raises TierError."""
         self._cluster = context.cluster
-        self._place = f"Mooncake master {parameters.master}"
+        self._address = f"Mooncake master {parameters.master}"
         self._written = Written(context.budget_bytes)
         self._blocks: dict[BlockName, StoredBlock] = {}
         self._lock = Lock()
@@ -58,7 +58,7 @@ class MooncakeTier:
             parameters.master,
         )
         if result:
-            raise TierError(f"{self._place}: cannot connect (error {result})")
+            raise TierError(f"{self._address}: cannot connect (error {result})")
 
     def stored_size(self, length: int) -> int:
         return value_size(length)
@@ -142,8 +142,8 @@ class MooncakeTier:
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
         self._opened()
         with self._lock:
-            held = list(self._blocks.values())
-        return iter(held)
+            listed = list(self._blocks.values())
+        return iter(listed)
 
     def resize(self, budget_bytes: int) -> bool:
         self._written.resize(budget_bytes)
@@ -178,13 +178,13 @@ class MooncakeTier:
 
     def _opened(self) -> Any:
         if self._store is None:
-            raise TierError(f"{self._place}: the tier is closed")
+            raise TierError(f"{self._address}: the tier is closed")
         return self._store
 
     def _check(self, result: int) -> None:
         """Raise TierError if the result of a call means that the master does not answer."""
         if result <= _UNREACHABLE:
-            raise TierError(f"{self._place}: no answer (error {result})")
+            raise TierError(f"{self._address}: no answer (error {result})")
 
     def _each(self, items: Sequence[T], deadline: float, call: Callable[[T], R], late: R) -> list[R]:
         """Call for each item until the deadline. Raises TierError."""

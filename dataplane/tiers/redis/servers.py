@@ -127,10 +127,10 @@ class RedisServers:
         return connection
 
 
-def _slot_map(reply: object, asked: Address) -> list[Address]:
+def _slot_map(reply: object, queried: Address) -> list[Address]:
     """Return the server of each slot from the reply to CLUSTER SLOTS. Raises ValueError, TierError."""
     if isinstance(reply, ResponseError):
-        raise TierError(f"{server(asked)}: expected a server of a Redis Cluster, got a server without one")
+        raise TierError(f"{server(queried)}: expected a server of a Redis Cluster, got a server without one")
     slots: list[Address | None] = [None] * _SLOTS
     if not isinstance(reply, list):
         raise ValueError("expected a list of slots")
@@ -138,10 +138,10 @@ def _slot_map(reply: object, asked: Address) -> list[Address]:
         match row:
             case [int(first), int(last), [host, int(port), *_], *_] if 0 <= first <= last < _SLOTS:
                 name = host.decode("ascii", errors="replace") if isinstance(host, bytes) else ""
-                slots[first : last + 1] = [(name or asked[0], port_number(port))] * (last - first + 1)
+                slots[first : last + 1] = [(name or queried[0], port_number(port))] * (last - first + 1)
             case _:
                 raise ValueError("expected rows of first slot, last slot and servers")
     complete = [address for address in slots if address is not None]
     if len(complete) != _SLOTS:
-        raise TierError(f"{server(asked)}: {_SLOTS - len(complete)} slots of the cluster have no server")
+        raise TierError(f"{server(queried)}: {_SLOTS - len(complete)} slots of the cluster have no server")
     return complete

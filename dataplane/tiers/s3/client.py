@@ -30,7 +30,7 @@ class ObjectClient:
 
     def __init__(self, parameters: S3Parameters) -> None:
         self._parameters = parameters
-        self.place = f"{parameters.url} at {parameters.endpoint}" if parameters.endpoint else parameters.url
+        self.address = f"{parameters.url} at {parameters.endpoint}" if parameters.endpoint else parameters.url
         """URL and endpoint, as messages name them."""
         self._memory_bytes = _MEMORY_BYTES + _CALLS * parameters.max_in_flight_bytes
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class ObjectClient:
         if error.fault.denied:
             self._denied = True
         if error.fault.sentence:
-            raise TierError(f"{self.place}: {error.fault.sentence}") from None
+            raise TierError(f"{self.address}: {error.fault.sentence}") from None
         return error.fault
 
     def close(self) -> None:
@@ -97,13 +97,13 @@ class ObjectClient:
         try:
             return process.request(make, size, value)
         except OSError as error:
-            raise TierError(f"{self.place}: no memory for requests: {error.strerror}") from None
+            raise TierError(f"{self.address}: no memory for requests: {error.strerror}") from None
 
     def _started(self) -> WorkerProcess:
         """Return the process. If necessary, start it, and read the credentials. Raises TierError."""
         with self._lock:
             if self._closed:
-                raise TierError(f"{self.place}: the tier is closed")
+                raise TierError(f"{self.address}: the tier is closed")
             process = self._process
             if process is not None and not process.ended and not self._denied:
                 return process
@@ -115,7 +115,7 @@ class ObjectClient:
                     )
                 except OSError as error:
                     raise TierError(
-                        f"{self.place}: the process that makes the requests cannot be started: {error.strerror}"
+                        f"{self.address}: the process that makes the requests cannot be started: {error.strerror}"
                     ) from None
             process.open(message)
             self._denied = False

@@ -70,7 +70,9 @@ def explain(error: Exception) -> RequestFault:
     if "Parse(" in text:
         return RequestFault(Outcome.FAILED, "the server answers, but not in HTTP")
     if _first(_KIND, text) == "Connect":
-        reason = next((said for part, said in _REASONS.items() if part in text), "no connection")
+        reason = next(
+            (reason_text for part, reason_text in _REASONS.items() if part in text), "no connection"
+        )
         return RequestFault(Outcome.FAILED, f"the server does not answer: {reason}")
     return RequestFault(Outcome.FAILED)
 

@@ -37,11 +37,11 @@ class RequestMemory:
     The size of a range is the next power of two. Only the pages of the value that it holds are used.
     """
 
-    def __init__(self, kept_bytes: int) -> None:
-        """At most `kept_bytes` of ranges that were given back keep their pages. Raises OSError."""
-        self._kept_bytes = kept_bytes
+    def __init__(self, cached_bytes: int) -> None:
+        """At most `cached_bytes` of ranges that were given back keep their pages. Raises OSError."""
+        self._cached_bytes = cached_bytes
         self._lock = threading.Lock()
-        self._kept: dict[int, deque[MemoryRange]] = {}
+        self._cached: dict[int, deque[MemoryRange]] = {}
         """Ranges that were given back and have pages, by their size; the size that was used last is the last one."""
         self._empty: dict[int, list[MemoryRange]] = {}
         """Ranges that were given back and have no pages, by their size."""
@@ -67,9 +67,9 @@ class RequestMemory:
         """Return a range of at least `nbytes` bytes, which may hold any bytes. Raises OSError."""
         size = max(_PAGE_BYTES, 1 << (nbytes - 1).bit_length())
         with self._lock:
-            kept = self._kept.get(size)
-            if kept:
-                taken = kept.pop()
+            cached = self._cached.get(size)
+            if cached:
+                taken = cached.pop()
                 self._resident_bytes -= taken.resident_bytes
                 return taken
             empty = self._empty.get(size)
@@ -99,11 +99,11 @@ class RequestMemory:
         """End the use of a range of which at most the first `written` bytes were written."""
         taken = taken._replace(resident_bytes=max(taken.resident_bytes, written))
         with self._lock:
-            kept = self._kept.pop(taken.nbytes, deque())
-            kept.append(taken)
-            self._kept[taken.nbytes] = kept
+            cached = self._cached.pop(taken.nbytes, deque())
+            cached.append(taken)
+            self._cached[taken.nbytes] = cached
             self._resident_bytes += taken.resident_bytes
-            self._release(self._kept_bytes)
+            self._release(self._cached_bytes)
 
     def release(self) -> None:
         """Give the pages of all ranges that are not used to the system."""
@@ -113,18 +113,18 @@ class RequestMemory:
     def close(self) -> None:
         """Keep no pages of ranges that are not used, now and when they are given back."""
         with self._lock:
-            self._kept_bytes = 0
+            self._cached_bytes = 0
             self._release(0)
 
-    def _release(self, kept_bytes: int) -> None:
+    def _release(self, cached_bytes: int) -> None:
         """Release pages, of the sizes that were not used for the longest time first, until few enough are kept."""
-        while self._resident_bytes > kept_bytes:
-            size = next(iter(self._kept))
-            kept = self._kept[size]
-            if not kept:
-                del self._kept[size]
+        while self._resident_bytes > cached_bytes:
+            size = next(iter(self._cached))
+            cached = self._cached[size]
+            if not cached:
+                del self._cached[size]
                 continue
-            released = kept.popleft()
+            released = cached.popleft()
             self._map.madvise(mmap.MADV_REMOVE, released.start, released.nbytes)
             self._resident_bytes -= released.resident_bytes
             self._empty.setdefault(size, []).append(released._replace(resident_bytes=0))

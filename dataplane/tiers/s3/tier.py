@@ -179,7 +179,9 @@ class S3Tier:
             sizes: dict[BlockName, int] = {}
             for path, size in objects:
                 if path <= after:
-                    raise TierError(f"{self._client.place}: the list of objects repeats, or is not in order")
+                    raise TierError(
+                        f"{self._client.address}: the list of objects repeats, or is not in order"
+                    )
                 after = path
                 name = parse_value_name(self._cluster, path)
                 if name is not None and size >= HEADER_BYTES:
@@ -226,10 +228,10 @@ class S3Tier:
             with self._client.list_page(self._prefix, after, size) as request:
                 return request.reply(deadline).objects
         except TimeoutError:
-            raise TierError(f"{self._client.place}: no answer by the deadline") from None
+            raise TierError(f"{self._client.address}: no answer by the deadline") from None
         except StoreRequestFailed as error:
             self._client.fault(error)
-            raise TierError(f"{self._client.place}: the list of objects cannot be read") from None
+            raise TierError(f"{self._client.address}: the list of objects cannot be read") from None
 
     def _run(
         self,

@@ -191,9 +191,9 @@ async def _get(store: ObjectStore, message: GetObject, into: memoryview) -> int:
             _read_range(store, message.path, ranges[0], into),
             *(_read_behind(store, message.path, each, into) for each in ranges[1:]),
         )
-        wanted = sum(start < first.size for start, _ in ranges[1:])
+        needed = sum(start < first.size for start, _ in ranges[1:])
         parts = [first, *(part for part in others if part is not None)]
-        if len(parts) == 1 + wanted and len({part.version for part in parts}) == 1:
+        if len(parts) == 1 + needed and len({part.version for part in parts}) == 1:
             return sum(part.nbytes for part in parts)
     raise GenericError("the object was replaced while it was read")
 

@@ -77,14 +77,14 @@ class PendingRequest(Future[StoreRequestDone]):
 class WorkerProcess:
     """Makes requests until it ends. Thread-safe."""
 
-    def __init__(self, memory_bytes: int, kept_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, cached_bytes: int) -> None:
         """Start the process, which may write to `memory_bytes` bytes of memory of its own. Raises OSError.
 
-        At most `kept_bytes` of the memory that it shares with this process are kept when they are not used. The process
+        At most `cached_bytes` of the memory that it shares with this process stay allocated when unused. The process
         is killed if it keeps `memory_bytes` in use for requests that were given up.
         """
         self._memory_bytes = memory_bytes
-        self._memory = RequestMemory(kept_bytes)
+        self._memory = RequestMemory(cached_bytes)
         self._sock, theirs = socket.socketpair()
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _TIMEOUT_S, 0))

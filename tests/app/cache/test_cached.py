@@ -74,7 +74,7 @@ async def test_a_lookup_returns_the_tokens_that_an_engine_would_be_served(
 
 
 async def test_a_lookup_counts_the_rank_that_has_least(governed: Plane, data_plane: DataPlane) -> None:
-    spaces = [make.space(rank=rank, world=2) for rank in range(2)]
+    spaces = [make.space(rank=rank, world_size=2) for rank in range(2)]
     with attach(data_plane.socket, spaces, timeout_s=60) as client:
         for at, count in enumerate((7, 3)):
             with client.reserve(KEYS[:count], PAGE, tenant="acme", space=at) as reservation:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import structlog
 
-from dataplane.base.log import MAX_PLACES, MAX_REPEATS, REPEAT_WINDOW_S, Repeats
+from dataplane.base.log import MAX_REPEATS, MAX_SOURCES, REPEAT_WINDOW_S, Repeats
 
 PROGRAM = """
 import sys
@@ -142,6 +142,6 @@ def test_a_repeated_error_is_shown_again_in_each_window() -> None:
 
 def test_many_events_are_counted_separately_in_bounded_memory() -> None:
     repeats = Repeats(lambda: 0.0)
-    for number in range(3 * MAX_PLACES):
+    for number in range(3 * MAX_SOURCES):
         repeats(None, "", {"event": f"e{number}", "level": "info"})
-    assert len(repeats._places) == MAX_PLACES
+    assert len(repeats._by_source) == MAX_SOURCES

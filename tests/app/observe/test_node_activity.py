@@ -96,7 +96,7 @@ async def test_a_hostile_client_does_not_change_totals(governed: Plane, engine: 
     count = "larder_engine_operation_seconds_count"
     engine.lookup(make.keys(1))
     before = await until(governed, count, "lookup", value=1)
-    world = engine._link.world
+    world = engine._link.attachment
     assert isinstance(world, Attachment)
     noise = np.random.default_rng(1)
     found, rounds, deadline = before, 0, time.monotonic() + WAIT_S

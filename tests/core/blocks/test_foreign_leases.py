@@ -16,7 +16,7 @@ from tests.restart.support.cuts import KillBench
 
 PAGE = 4096
 BLOCKS = 64
-RANKS = [make.space(rank=rank, world=2) for rank in range(2)]
+RANKS = [make.space(rank=rank, world_size=2) for rank in range(2)]
 
 
 def full(*spaces: object) -> tuple[Bench, BenchEngine]:
@@ -66,7 +66,7 @@ def test_a_floor_is_kept_against_counters_of_a_foreign_process() -> None:
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-def test_clear_frees_what_only_a_foreign_process_claims_to_hold(permanent: bool) -> None:
+def test_clear_frees_blocks_leased_by_a_foreign_process_alone(permanent: bool) -> None:
     bench, _ = full(make.space())
     foreigner(bench)
     bench.node.clear(bench.now, permanent=permanent)
@@ -75,7 +75,7 @@ def test_clear_frees_what_only_a_foreign_process_claims_to_hold(permanent: bool)
     assert bench.pool.used_bytes == 0
 
 
-def test_a_limit_and_a_watermark_evict_what_only_a_foreign_process_claims_to_hold() -> None:
+def test_a_limit_and_a_watermark_evict_blocks_leased_by_a_foreign_process_alone() -> None:
     bench, _ = full(make.space())
     foreigner(bench)
     assert bench.apply(make.policy(high_watermark=0.75, low_watermark=0.5)) == []
@@ -108,17 +108,17 @@ def test_counters_above_descriptors_that_are_free_count_as_no_block() -> None:
 def test_it_holds_nothing_after_a_restart_either() -> None:
     bench = KillBench(capacity_bytes=BLOCKS * PAGE, max_blocks=4 * BLOCKS)
     engine = bench.attach(pid=1)
-    held, others = make.keys(4, "held"), make.keys(BLOCKS - 4, "others")
-    assert engine.store(held + others, PAGE).written == BLOCKS
+    leased, others = make.keys(4, "held"), make.keys(BLOCKS - 4, "others")
+    assert engine.store(leased + others, PAGE).written == BLOCKS
     own = bench.attach(pid=9)
-    assert own.acquire(held) == 4
+    assert own.acquire(leased) == 4
     foreigner(bench)
     warm = KillBench(bench.image(), capacity_bytes=BLOCKS * PAGE, max_blocks=4 * BLOCKS)
     engine = warm.resume(engine)
     for number in range(2 * BLOCKS):
         stored = engine.store([make.key(("new", number))], PAGE)
         assert (stored.written, stored.refused) == (1, set())
-    assert engine.has(held) == [True] * 4, "a counter of its own space holds"
+    assert engine.has(leased) == [True] * 4, "a counter of its own space holds"
     assert not any(engine.has(others))
 
 

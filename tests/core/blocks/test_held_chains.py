@@ -34,7 +34,7 @@ def _order(bench: Bench) -> list[bytes]:
     return [blocks[number].key for number in bench.node.pool.order.common.queue.policy.victims(bench.now)]
 
 
-def test_branches_that_are_held_stay_behind_the_trunk_they_share() -> None:
+def test_leased_branches_stay_behind_the_trunk_they_share() -> None:
     bench = Bench(16 * PAGE)
     engine = bench.attach()
     trunk, one, two = make.keys(3, "trunk"), make.keys(3, "one"), make.keys(3, "two")
@@ -54,13 +54,13 @@ def test_branches_that_are_held_stay_behind_the_trunk_they_share() -> None:
     engine.store(make.keys(7, "rest"), PAGE)
     _hold(engine, [one[-1], two[-1]])
     assert engine.store(make.keys(2, "new"), PAGE).written == 2
-    place = {key: at for at, key in enumerate(_order(bench))}
+    position = {key: at for at, key in enumerate(_order(bench))}
     for branch in ([*trunk, *one], [*trunk, *two]):
-        places = [place[key] for key in branch]
-        assert places == sorted(places, reverse=True), "ancestors are newer"
+        positions = [position[key] for key in branch]
+        assert positions == sorted(positions, reverse=True), "ancestors are newer"
 
 
-def test_a_held_block_behind_too_long_a_chain_is_left_where_it_is_in_a_bounded_time() -> None:
+def test_a_leased_block_behind_too_long_a_chain_is_skipped_with_bounded_work() -> None:
     bench = Bench(BLOCKS * PAGE, max_blocks=BLOCKS, segment_bytes=64 * make.MIB)
     engine = bench.attach()
     chain, leaves = make.keys(BLOCKS - 40, "chain"), make.keys(20, "leaf")
@@ -97,7 +97,7 @@ def test_parents_that_are_gone_are_looked_up_a_bounded_number_of_times() -> None
     assert 0 < looked_up <= MAX_LOOKED_UP + 1
 
 
-def test_a_parent_that_was_stored_anew_is_an_ancestor_again() -> None:
+def test_a_parent_that_was_stored_again_is_an_ancestor_again() -> None:
     bench = Bench(4 * PAGE)
     engine = bench.attach()
     parent, child = make.keys(2)
@@ -117,7 +117,7 @@ def test_a_parent_that_was_stored_anew_is_an_ancestor_again() -> None:
     assert bench.faults() == []
 
 
-def test_a_limit_below_what_is_held_costs_little_each_time() -> None:
+def test_a_limit_below_leased_bytes_costs_little_work() -> None:
     bench = Bench(BLOCKS * PAGE, max_blocks=BLOCKS, segment_bytes=64 * make.MIB)
     engine = bench.attach()
     _behind_tenant(engine, "a")
@@ -129,7 +129,7 @@ def test_a_limit_below_what_is_held_costs_little_each_time() -> None:
     assert bench.tenant("a").bytes <= PAGE, "remembered until a lease ends"
 
 
-def test_a_watermark_below_what_is_held_costs_little_each_time() -> None:
+def test_a_watermark_below_leased_bytes_costs_little_work() -> None:
     bench = Bench(BLOCKS * PAGE, max_blocks=BLOCKS, segment_bytes=64 * make.MIB)
     engine = bench.attach()
     _behind_tenant(engine, "")

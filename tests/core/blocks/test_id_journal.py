@@ -55,7 +55,7 @@ def salts(of: KillBench) -> set[str]:
     return {tenant.salt for tenant in of.node.pool.tenants.by_salt.values() if tenant.blocks}
 
 
-def test_a_journal_has_room_for_a_tenant_with_the_longest_salt_for_every_block(
+def test_a_journal_has_room_for_one_longest_salt_per_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count = 2000
@@ -73,7 +73,7 @@ def test_a_journal_has_room_for_a_tenant_with_the_longest_salt_for_every_block(
     assert salts(after) == {salt(number) for number in range(count)}
 
 
-def test_a_tenant_that_does_not_fit_is_refused_counted_and_let_in_when_others_go(
+def test_a_tenant_that_does_not_fit_is_refused_counted_and_admitted_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = bench(256, 64 << 10, monkeypatch)
@@ -101,7 +101,7 @@ def test_a_tenant_that_does_not_fit_is_refused_counted_and_let_in_when_others_go
     assert engine.store([make.key("newer")], PAGE, tenant=salt(1001)).refused == {Code.TOO_MANY_TENANTS}
 
 
-def test_it_is_told_once_when_it_fills_and_again_after_it_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_journal_is_reported_once_until_it_was_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     node = bench(256, 64 << 10, monkeypatch)
     engine = node.attach(pid=1)
     published = []
@@ -124,7 +124,7 @@ def test_it_is_told_once_when_it_fills_and_again_after_it_emptied(monkeypatch: p
     assert len(node.events(IdJournalNearlyFilled)) == 1
 
 
-def test_tenants_that_come_and_go_for_ever_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_that_come_and_go_forever_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = bench(16, 64 << 10, monkeypatch)
     engine = before.attach(pid=1)
     for number in range(1000):
@@ -207,7 +207,7 @@ def journal(half_bytes: int) -> tuple[IdJournal, bytearray]:
     return made, buffer
 
 
-def test_a_compaction_in_steps_keeps_what_is_live_and_what_comes_and_goes_meanwhile(
+def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 60)

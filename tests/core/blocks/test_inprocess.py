@@ -22,24 +22,24 @@ def bench(blocks: int = BLOCKS) -> Bench:
     return Bench(blocks * SLOT, named_bytes=blocks * SLOT)
 
 
-def test_what_is_held_stays_until_it_is_let_go() -> None:
+def test_leased_blocks_stay_until_released() -> None:
     made = bench()
     engine = peer(made, space())
     chain = make.keys(20)
     assert engine.store(chain, SLOT) == 20
-    held = engine.hold(chain)
-    assert len(held) == 20
-    assert len(set(zip(held.segments, held.offsets, strict=True))) == 20
-    assert engine.core.held(engine.client) == sorted(held.descriptors)
+    chain_held = engine.hold(chain)
+    assert len(chain_held) == 20
+    assert len(set(zip(chain_held.segments, chain_held.offsets, strict=True))) == 20
+    assert engine.core.held(engine.client) == sorted(chain_held.descriptors)
     assert engine.store(make.keys(BLOCKS, "other"), SLOT) == BLOCKS - 20
-    engine.release(held)
+    engine.release(chain_held)
     assert engine.store(make.keys(BLOCKS, "third"), SLOT) == BLOCKS
     assert engine.core.held(engine.client) == []
     assert node_stats(made.node, made.now).engines[0].leased_blocks == 0
     assert made.faults() == []
 
 
-def test_no_more_is_held_than_is_wanted() -> None:
+def test_no_more_blocks_are_leased_than_requested() -> None:
     made = bench()
     engine = peer(made, space())
     chain = make.keys(6)
@@ -66,15 +66,15 @@ def test_uses_and_look_ups_count_as_those_of_other_engines() -> None:
     assert node_stats(made.node, made.now).engines[0].ring_entries_rejected == 0
 
 
-def test_what_is_only_held_counts_once_it_is_used() -> None:
+def test_leased_blocks_count_as_used_only_once_read() -> None:
     made = bench()
     engine = peer(made, space())
     chain = make.keys(4)
     engine.store(chain, SLOT)
-    held = engine.hold(chain, used=False)
+    chain_held = engine.hold(chain, used=False)
     made.pass_time(0.1)
     assert made.node.pool.totals.read_bytes == 0
-    engine.core.use(engine.client, held.descriptors, made.now)
+    engine.core.use(engine.client, chain_held.descriptors, made.now)
     made.pass_time(0.1)
     assert made.node.pool.totals.read_bytes == 4 * SLOT
 
@@ -100,9 +100,9 @@ def test_an_engine_without_spaces_holds_blocks_of_all_spaces_of_its_gateway() ->
     chain = make.keys(5)
     worker.store(chain, SLOT)
     own.store(chain, SLOT)
-    held = scheduler.hold(chain, number=worker.spaces[0])
+    chain_held = scheduler.hold(chain, number=worker.spaces[0])
     made.pass_time(0.1)
-    assert len(held) == 5
+    assert len(chain_held) == 5
     assert made.node.pool.totals.read_bytes == 5 * SLOT
     for number in (own.spaces[0], 99):
         with pytest.raises(ProtocolError) as refused:
@@ -150,10 +150,10 @@ def test_engines_of_the_socket_cannot_attach_a_space_of_a_gateway(gateway: str) 
     made = bench()
     engine = peer(made, space(), pid=100, group="g")
     engine.detach()
-    wanted = Space(model=make.MODEL, world_size=2, gateway=gateway)
+    foreign = Space(model=make.MODEL, world_size=2, gateway=gateway)
     for message in (
-        Attach(1, VERSION, "mine", [SpaceRequest(make.space()), SpaceRequest(wanted)]),
-        Attach(1, VERSION, "g", [SpaceRequest(wanted)], resume=engine.client),
+        Attach(1, VERSION, "mine", [SpaceRequest(make.space()), SpaceRequest(foreign)]),
+        Attach(1, VERSION, "g", [SpaceRequest(foreign)], resume=engine.client),
     ):
         with pytest.raises(ProtocolError) as refused:
             made.node.attach(message, 100, made.now)
@@ -161,7 +161,7 @@ def test_engines_of_the_socket_cannot_attach_a_space_of_a_gateway(gateway: str) 
         assert refused.value.field == f"spaces[{len(message.spaces) - 1}].space.gateway"
 
 
-def test_engines_of_the_socket_cannot_go_on_as_one_of_a_gateway() -> None:
+def test_engines_of_the_socket_cannot_continue_as_one_of_a_gateway() -> None:
     made = bench()
     engine = peer(made, pid=100, group="g")
     engine.detach()
@@ -194,7 +194,7 @@ def test_a_gateway_clears_its_own_spaces_alone(force: bool) -> None:
     own.store(chain, SLOT)
     engine.store(chain, SLOT)
     engine.store(leased, SLOT)
-    held = engine.hold(leased)
+    chain_held = engine.hold(leased)
     open_one = engine.reserve(writing, SLOT).reservation
     engine.core.node.clear_gateway(LMCACHE, made.now, force=force)
     assert len(engine.hold(chain)) == 0
@@ -208,7 +208,7 @@ def test_a_gateway_clears_its_own_spaces_alone(force: bool) -> None:
         assert engine.commit(open_one) == 3
     made.pass_time(0.1)
     assert len(made.node.pool.table.blocks) == (6 if force else 9)
-    engine.release(held)
+    engine.release(chain_held)
     made.pass_time(0.1)
     made.pass_time(0.1)
     assert made.faults() == []

@@ -33,7 +33,7 @@ POOLS = {"models": (160, 64, 128), "odd": (24, 4, 24), "large": (48, 16, 20)}
 @pytest.mark.parametrize("mix", list(SIZES))
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_a_refusal_means_that_no_place_is_left_also_side_by_side_in_the_named_segment(
+def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_segment(
     mix: str, seed: int
 ) -> None:
     capacity, segment, named = (each * make.MIB for each in POOLS[mix])
@@ -50,7 +50,7 @@ def test_a_refusal_means_that_no_place_is_left_also_side_by_side_in_the_named_se
     assert traffic.bench.apply(snapshot, bodies) == []
     for at, (engines, position) in enumerate(traffic.homes):
         stored = engines[0].store([make.key(("last", at))], SIZES[mix][-1], space=position)
-        assert stored.written == 1, "once everybody let go, everything fits again"
+        assert stored.written == 1, "once every lease ended, everything fits again"
     assert traffic.bench.faults() == []
 
 
@@ -73,7 +73,7 @@ def test_without_leases_every_reservation_that_fits_succeeds(seed: int) -> None:
     assert bench.faults() == []
 
 
-def test_a_pool_that_is_all_named_holds_as_much_as_one_that_is_not() -> None:
+def test_a_pool_in_the_named_segment_alone_holds_as_much_as_another() -> None:
     bench = Bench(64 * SLOT, named_bytes=64 * SLOT)
     engine = peer(bench, space())
     assert engine.store(make.keys(64), SLOT) == 64
@@ -85,12 +85,12 @@ def test_no_more_is_stored_in_the_named_segment_than_it_has_and_the_rest_of_the_
     bench = Bench(128 * SLOT, named_bytes=32 * SLOT)
     engine, own = peer(bench, space()), bench.attach(make.space())
     chain = make.keys(40)
-    held = engine.hold(chain[: engine.store(chain, SLOT)])
-    assert len(held) == 32
+    leased = engine.hold(chain[: engine.store(chain, SLOT)])
+    assert len(leased) == 32
     refused = engine.reserve(make.keys(1, "more"), SLOT)
     assert refused.outcomes.tolist() == [Code.POOL_FULL]
     assert own.store(make.keys(96), SLOT).written == 96
-    engine.release(held)
+    engine.release(leased)
     assert engine.store(make.keys(1, "more"), SLOT) == 1, "it evicts its own"
     assert own.lookup(make.keys(96)) == 96
     assert engine.reserve([make.key("large")], 33 * SLOT).outcomes.tolist() == [Code.TOO_LARGE]
@@ -103,19 +103,19 @@ def test_a_gateway_without_a_named_segment_stores_nothing() -> None:
     assert bench.faults() == []
 
 
-def test_a_large_block_takes_the_place_of_neighbours_and_of_no_more() -> None:
+def test_a_large_block_replaces_only_its_neighbours() -> None:
     bench = Bench(64 * make.MIB, segment_bytes=2 * make.MIB, named_bytes=32 * make.MIB)
     small, large = peer(bench, space("small")), peer(bench, space("large"))
     chains = [make.keys(32, number) for number in range(16)]
     for chain in chains:
         bench.now += 1
         small.store(chain, SLOT)
-    held = [small.hold(chains[at][:1], used=False) for at in (0, 4, 8)]
+    leased = [small.hold(chains[at][:1], used=False) for at in (0, 4, 8)]
     assert large.store([make.key("large")], 6 * make.MIB) == 1
     gone = [at for at, chain in enumerate(chains) if not small.found(chain)]
-    assert gone == [1, 2, 3], "the oldest neighbours that are held by nobody"
+    assert gone == [1, 2, 3], "the oldest neighbours without a lease"
     assert large.reserve([make.key("huge")], 16 * make.MIB).outcomes.tolist() == [Code.FRAGMENTED]
-    for each in held:
+    for each in leased:
         small.release(each)
     assert bench.faults() == []
 
@@ -134,11 +134,11 @@ def test_a_pool_that_grows_grows_for_others_alone() -> None:
     bench = Bench(32 * SLOT, named_bytes=32 * SLOT)
     engine, own = peer(bench, space()), bench.attach(make.space())
     chain = make.keys(32)
-    held = engine.hold(chain[: engine.store(chain, SLOT)])
+    leased = engine.hold(chain[: engine.store(chain, SLOT)])
     bench.node.resize(64 * SLOT, bench.now)
     assert engine.reserve([make.key("more")], SLOT).outcomes.tolist() == [Code.POOL_FULL]
     assert own.store(make.keys(32, "own"), SLOT).written == 32
-    engine.release(held)
+    engine.release(leased)
     assert engine.store(make.keys(32, "more"), SLOT) == 32
     assert own.lookup(make.keys(32, "own")) == 32
     assert bench.faults() == []
@@ -190,22 +190,22 @@ def test_pins_hold_in_spaces_of_a_gateway_and_of_others() -> None:
     assert bench.faults() == []
 
 
-def test_when_the_machine_refuses_memory_the_gateway_is_told_and_evicts_what_it_has() -> None:
+def test_a_refusal_of_memory_by_the_machine_makes_the_gateway_evict_its_blocks() -> None:
     bench = Bench(64 * SLOT, named_bytes=64 * SLOT)
     engine = peer(bench, space())
     engine.store(make.keys(32), SLOT)
     bench.memory.refuse = True
     assert engine.store(make.keys(8, "more"), SLOT) == 8
-    held = engine.hold(make.keys(8, "more"))
+    leased = engine.hold(make.keys(8, "more"))
     other = bench.node.engines[engine.client]
     assert other.connected
     bench.memory.refuse = False
     assert engine.store(make.keys(24, "again"), SLOT) == 24
-    engine.release(held)
+    engine.release(leased)
     assert bench.faults() == []
 
 
-def test_what_the_named_segment_lacks_costs_others_none_of_their_segments() -> None:
+def test_a_full_named_segment_does_not_evict_other_segments() -> None:
     bench = Bench(96 * SLOT, named_bytes=64 * SLOT)
     engine, own = peer(bench, space()), bench.attach(make.space())
     own.store(make.keys(32), SLOT)
@@ -243,8 +243,8 @@ def test_ranges_are_given_lowest_first_and_grow_together_again() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12), wanted=st.integers(1, 40))
-def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], wanted: int) -> None:
+@given(cuts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=12), expected=st.integers(1, 40))
+def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], expected: int) -> None:
     total = sum(nbytes for nbytes, _ in cuts)
     ranges = Ranges(total)
     taken: list[tuple[int, int, int]] = []
@@ -267,9 +267,9 @@ def test_the_cheapest_neighbours_are_found(cuts: list[tuple[int, bool]], wanted:
                 break
             size += pieces[last][1]
             cost += pieces[last][2]
-            if size >= wanted:
+            if size >= expected:
                 costs.append(cost)
-    found = ranges.cheapest(wanted, taken)
+    found = ranges.cheapest(expected, taken)
     assert (found is None) == (not costs)
     if found is not None:
         assert sum(sizes[at] for at in found) == min(costs)

@@ -1,4 +1,4 @@
-"""What one engine writes in its access ring keeps nobody waiting, and says nothing of spaces it did not attach."""
+"""What one engine writes in its access ring does not block, and says nothing of spaces it did not attach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.dataplane.bench_node import BenchEngine
 
 
 def left(engine: BenchEngine) -> int:
-    """Entries that nobody looked at yet."""
+    """Entries that were not read yet."""
     return int(engine.area.header[A_RING_HEAD] - engine.area.header[A_RING_TAIL])
 
 
@@ -118,8 +118,8 @@ def test_a_chain_that_parts_everywhere_credits_few_of_its_blocks() -> None:
     assert depths == [*range(1, half + 1), *range(201 - half, 201)]
 
 
-def test_what_an_engine_says_of_a_space_that_it_did_not_attach_counts_for_nothing() -> None:
-    bench, stranger = bench_of(64, spaces=(make.space("other-model"),))
+def test_entries_for_an_unattached_space_are_ignored() -> None:
+    bench, foreign = bench_of(64, spaces=(make.space("other-model"),))
     owner = bench.attach()
     chain = make.keys(4)
     pin = make.pin("p", chain, expires_at=bench.now + 10, refresh_s=10.0)
@@ -127,9 +127,9 @@ def test_what_an_engine_says_of_a_space_that_it_did_not_attach_counts_for_nothin
     owner.store(chain, PAGE)
     numbers, control = bench.index.find(pack_keys(chain), owner.spaces[0])
     for position in (3, 2, 1, 0):
-        stranger.note(1 << 56 | position << 32 | int(numbers[position]), int(control[position]))
+        foreign.note(1 << 56 | position << 32 | int(numbers[position]), int(control[position]))
     bench.pass_time(5)
-    assert bench.node.engines[stranger.client].ring.invalid == 4
+    assert bench.node.engines[foreign.client].ring.invalid == 4
     assert node_stats(bench.node, bench.now).totals.read_bytes == 0
     assert bench.node.hot_prefixes("hits", None, 9, bench.now) == []
     bench.pass_time(6)

@@ -34,7 +34,7 @@ def _half_old_tail(tail_keys: Sequence[bytes]) -> tuple[Bench, BenchEngine]:
     return bench, engine
 
 
-def test_a_segment_goes_half_met_without_what_went_already() -> None:
+def test_a_half_visited_segment_is_evicted_without_blocks_that_left() -> None:
     bench, engine = _half_old_tail(make.keys(16, "tail"))
     for number in range(3):
         assert engine.store(make.keys(6, ("new", number)), LARGE).written == 6
@@ -60,7 +60,7 @@ def test_when_counting_leases_fails_every_block_is_readable_again(monkeypatch: p
     assert bench.faults() == []
 
 
-def test_fragmented_is_told_only_while_enough_may_go() -> None:
+def test_fragmentation_is_reported_only_while_enough_is_evictable() -> None:
     bench = Bench(2 * make.MIB)
     engine = bench.attach()
     engine.store(make.keys(16, "small"), LARGE)

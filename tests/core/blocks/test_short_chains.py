@@ -37,10 +37,10 @@ def test_both_ways_find_and_hold_the_same(engine: Peer, monkeypatch: pytest.Monk
     for at, chain in enumerate(stored):
         engine.store(chain, SLOT, space=at % 2)
         engine.reserve(make.keys(2, f"writing {at}"), SLOT)
-    asked = [chain[: chance.randrange(1, len(chain) + 1)] for chain in stored]
-    asked += [[*chain[:3], make.key("missing"), *chain[3:]] for chain in stored]
-    asked += [make.keys(2, f"writing {at}") for at in range(30)]
-    for chain in asked:
+    chains = [chain[: chance.randrange(1, len(chain) + 1)] for chain in stored]
+    chains += [[*chain[:3], make.key("missing"), *chain[3:]] for chain in stored]
+    chains += [make.keys(2, f"writing {at}") for at in range(30)]
+    for chain in chains:
         for number in (0, 1):
             short, long = engine.hold(chain, number=number), by_vectors(engine, chain, monkeypatch, number)
             assert short == long

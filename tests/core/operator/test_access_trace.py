@@ -46,7 +46,7 @@ def requests_of(bench: Bench, folder: Path) -> list[TraceRequest]:
 def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
     bench, engine = bench_of(256)
     rng = random.Random(5)
-    asked = hit = 0
+    requested = hit = 0
     chats: list[list[bytes]] = [make.keys(4, number) for number in range(60)]
     for number in range(1500):
         chat = chats[min(59, int(rng.expovariate(0.1)))]
@@ -55,11 +55,11 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
         if len(chat) > 30:
             del chat[4:]
         hit += serve(engine, chat)
-        asked += len(chat)
+        requested += len(chat)
         bench.pass_time(0.3)
     recorded = requests_of(bench, tmp_path)
     assert len(recorded) == 1500
-    assert sum(len(request.hash_ids) for request in recorded) == asked
+    assert sum(len(request.hash_ids) for request in recorded) == requested
     again, other = bench_of(256)
     chains = DerivedChains()
     replayed = 0
@@ -67,8 +67,8 @@ def test_a_recorded_trace_replays_to_the_same_hit_ratio(tmp_path: Path) -> None:
         keys = [row.tobytes() for row in chains.keys("", request.hash_ids)]
         replayed += serve(other, keys)
         again.pass_time(0.3)
-    assert hit / asked == replayed / asked
-    assert 0.2 < hit / asked < 0.9, "the comparison says something"
+    assert hit / requested == replayed / requested
+    assert 0.2 < hit / requested < 0.9, "the comparison says something"
 
 
 def test_a_request_is_one_record_however_many_engines_there_are(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_request_is_one_record_however_many_engines_there_are(tmp_path: Path) 
     assert hits == [0, 0, 4, 4]
 
 
-def test_blocks_that_another_engine_is_writing_are_no_hits() -> None:
+def test_blocks_that_another_engine_is_writing_are_misses() -> None:
     bench, one = bench_of(256)
     two = bench.attach(make.space())
     chain = make.keys(6)
@@ -118,7 +118,7 @@ def test_pages_follow_each_other_without_gap_or_repeat(monkeypatch: pytest.Monke
     assert MAX_TRACE_PART_BYTES > 700
 
 
-def test_only_what_is_younger_is_told_when_asked_so() -> None:
+def test_only_later_requests_are_returned_with_since() -> None:
     bench, engine = bench_of(512)
     for number in range(10):
         serve(engine, make.keys(2, number))
@@ -142,7 +142,7 @@ def test_a_ring_that_wraps_around_keeps_the_youngest_requests_whole() -> None:
     assert 94 <= sum(map(len, got)) <= 100
 
 
-def test_what_is_older_than_an_hour_is_forgotten() -> None:
+def test_entries_older_than_an_hour_are_forgotten() -> None:
     bench, engine = bench_of(64)
     serve(engine, make.keys(2, "old"))
     bench.pass_time(3601)
@@ -150,7 +150,7 @@ def test_what_is_older_than_an_hour_is_forgotten() -> None:
     assert [len(msgspec.json.decode(line)["hash_ids"]) for line in lines_of(bench)[0]] == [3]
 
 
-def test_a_line_is_a_mooncake_request_with_what_larder_knows() -> None:
+def test_a_line_is_a_mooncake_request_with_fields_of_larder() -> None:
     bench, engine = bench_of(64)
     serve(engine, make.keys(2), "team-a")
     line = msgspec.json.decode(lines_of(bench)[0][0])

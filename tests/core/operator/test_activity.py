@@ -55,7 +55,7 @@ def test_evictions_count_by_reason_and_tenant() -> None:
 
 def test_reads_and_stores_count_by_engine() -> None:
     bench = Bench(1536 * PAGE)
-    writer, reader = bench.attach(), bench.attach(make.space(), make.space(rank=1, world=2))
+    writer, reader = bench.attach(), bench.attach(make.space(), make.space(rank=1, world_size=2))
     writer.store(make.keys(3), PAGE)
     reader.store(make.keys(2, "rank"), PAGE, space=1)
     assert reader.acquire(make.keys(3)) == 3
@@ -127,7 +127,7 @@ def test_no_counter_falls_when_a_tenant_moves_into_the_list_and_out_of_it(
     assert before["other"].bytes == bench.node.pool.tenants.by_salt[last].bytes
 
 
-def test_what_a_forgotten_tenant_counted_stays_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_a_forgotten_tenant_are_added_to_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "MAX_LISTED_TENANTS", 1)
     monkeypatch.setattr(quotas, "MAX_IDLE_TENANTS", 2)
     bench = Bench(2 * PAGE)

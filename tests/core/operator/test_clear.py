@@ -12,26 +12,26 @@ from tests.dataplane import factories as make
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-def test_everything_goes_at_once_but_what_permanent_pins_hold_unless_told_so(*, permanent: bool) -> None:
+def test_clear_removes_everything_but_permanent_pins_by_default(*, permanent: bool) -> None:
     bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
-    kept, pinned, loose = make.keys(4, "kept"), make.keys(4, "pinned"), make.keys(4, "loose")
-    for chain in (kept, pinned, loose):
+    leased, pinned, loose = make.keys(4, "kept"), make.keys(4, "pinned"), make.keys(4, "loose")
+    for chain in (leased, pinned, loose):
         engine.store(chain, PAGE, tenant="a")
     fill(engine, "b", 20)
-    forever = make.pin("kept", kept, tenant="a", strength="permanent")
+    forever = make.pin("kept", leased, tenant="a", strength="permanent")
     bench.apply(*make.pins([forever, make.pin("pinned", pinned, tenant="a")]))
     bench.node.clear(bench.now, permanent=permanent)
     left = 0 if permanent else 4
-    assert [seen(engine, chain) for chain in (kept, pinned, loose)] == [left, 0, 0]
+    assert [seen(engine, chain) for chain in (leased, pinned, loose)] == [left, 0, 0]
     settle(bench)
     assert len(bench.node.pool.table.blocks) == left
     assert bench.index.header[H_INVALID_COUNT] == 0
-    assert engine.store(kept, PAGE, tenant="a").written == 4 - left
-    assert bench.pin("kept").guaranteed == 4, "the pin holds what is stored anew"
+    assert engine.store(leased, PAGE, tenant="a").written == 4 - left
+    assert bench.pin("kept").guaranteed == 4, "the pin holds what is stored again"
     assert bench.faults() == []
 
 
-def test_what_is_leased_goes_with_its_lease_and_what_is_being_written_is_not_published() -> None:
+def test_leased_blocks_go_with_their_lease_and_reserved_ones_are_not_published() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain, PAGE)

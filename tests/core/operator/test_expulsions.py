@@ -93,7 +93,7 @@ def test_it_may_not_attach_until_it_is_readmitted_and_then_begins_with_nothing()
     assert shown(bench, again) == ""
 
 
-def test_what_it_was_writing_stays_quarantined_until_it_is_gone() -> None:
+def test_reserved_bytes_stay_quarantined_until_the_process_is_gone() -> None:
     bench = bench_of()
     writer = bench.attach(pid=2)
     writer.reserve(make.keys(4), PAGE)

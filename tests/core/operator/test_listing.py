@@ -36,7 +36,7 @@ def hexes(chain: list[bytes]) -> list[str]:
     return [key.hex() for key in chain]
 
 
-def test_a_block_is_told_with_all_that_is_known_of_it() -> None:
+def test_a_listed_block_has_all_its_details() -> None:
     bench, engine = bench_of(64, spaces=(ONE,), pin_budget_bytes=64 * PAGE)
     chain = make.keys(2)
     granted = engine.reserve(chain, 4000, tenant="a")
@@ -65,7 +65,7 @@ def test_a_block_is_told_with_all_that_is_known_of_it() -> None:
     assert (first.parent, second.parent) == ("", first.key)
 
 
-def test_states_are_told_also_of_what_is_no_hit() -> None:
+def test_states_are_returned_for_misses_too() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(6)
     engine.store(chain[:2], PAGE, tenant="a")
@@ -75,7 +75,7 @@ def test_states_are_told_also_of_what_is_no_hit() -> None:
     assert [each.state for each in listed(bench)] == ["invalidated", "invalidated", "reserved"]
     bench.pass_time(0.1)
     assert [(each.state, each.leases) for each in listed(bench)] == [("invalidated", 1), ("reserved", 0)]
-    assert [each.tenant for each in listed(bench, tenant="b")] == ["b"], "a reserved block is somebody's too"
+    assert [each.tenant for each in listed(bench, tenant="b")] == ["b"], "a reserved block has a tenant, too"
 
 
 def test_filters_narrow_each_other() -> None:
@@ -101,7 +101,7 @@ def test_filters_narrow_each_other() -> None:
     assert count(keys=keys, tenant="a") == 0
 
 
-def test_every_block_is_in_exactly_one_part_whatever_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_is_in_exactly_one_part_for_any_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, engine = bench_of(300)
     fill(engine, "a", 250)
     every = sorted(each.descriptor for each in listed(bench, limit=MAX_LISTED_BLOCKS))
@@ -111,7 +111,7 @@ def test_every_block_is_in_exactly_one_part_whatever_the_limit(monkeypatch: pyte
         assert [each.descriptor for each in listed(bench, limit=limit)] == every
 
 
-def test_what_comes_and_goes_meanwhile_does_not_disturb_the_rest() -> None:
+def test_concurrent_changes_do_not_disturb_a_listing() -> None:
     bench, engine = bench_of(256)
     chain = make.keys(100)
     engine.store(chain, PAGE)
@@ -149,7 +149,7 @@ def test_a_cursor_beyond_the_end_is_the_end() -> None:
     assert bench.node.list_blocks(ListBlocks("n", after=1 << 40)) == ([], 0)
 
 
-def test_blocks_of_a_gateway_are_listed_apart_with_what_their_space_is() -> None:
+def test_blocks_of_a_gateway_are_listed_separately_with_their_space() -> None:
     bench, engine = bench_of(2048, spaces=(ONE,), named_bytes=1024 * PAGE)  # segments enough for both
     worker = peer(bench, gateway_space(rank=1))
     assert engine.store(make.keys(1), PAGE).written == 1

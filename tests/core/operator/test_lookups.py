@@ -33,7 +33,7 @@ def figures(found: list[SpaceHits]) -> list[tuple[int, int]]:
     return [(each.hits["l1"], each.resident["l1"]) for each in found]
 
 
-def test_each_space_of_the_model_says_its_leading_and_all_its_resident_blocks() -> None:
+def test_each_space_of_the_model_has_its_leading_and_resident_blocks() -> None:
     bench, engine = bench_of(1536, spaces=(ONE, TWO, OTHER))
     chain = make.keys(8)
     engine.store(chain[:6], PAGE)
@@ -47,7 +47,7 @@ def test_each_space_of_the_model_says_its_leading_and_all_its_resident_blocks() 
     ]
     assert figures(found) == [(6, 6), (2, 6)]
     assert figures(ask(bench, chain, model="other")) == [(8, 8)]
-    assert ask(bench, chain, model="nobody has it") == []
+    assert ask(bench, chain, model="unknown") == []
 
 
 def test_blocks_of_another_tenant_are_misses_when_a_tenant_is_named() -> None:
@@ -58,10 +58,10 @@ def test_blocks_of_another_tenant_are_misses_when_a_tenant_is_named() -> None:
     assert figures(ask(bench, chain, "b")) == [(0, 0)]
     assert figures(ask(bench, chain, "")) == [(0, 0)]
     assert figures(ask(bench, chain)) == [(4, 4)]
-    assert "b" not in bench.node.pool.tenants.by_salt, "asking makes nobody known"
+    assert "b" not in bench.node.pool.tenants.by_salt, "a lookup creates no account"
 
 
-def test_what_was_invalidated_or_is_being_written_is_no_hit() -> None:
+def test_invalidated_and_reserved_blocks_are_misses() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain[:3], PAGE, tenant="a")
@@ -85,7 +85,7 @@ def test_looking_uses_nothing() -> None:
 
 def test_very_many_spaces_come_in_bounded_parts_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookups, "MAX_LOOKED_UP", 8)
-    spaces = [make.space(rank=rank, world=30) for rank in range(30)]
+    spaces = [make.space(rank=rank, world_size=30) for rank in range(30)]
     bench = Bench(64 * make.MIB)
     engine = bench.attach(*spaces)
     chain = make.keys(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.engines.prefixes import KEPT_AFTER, WINDOW_S, PrefixSketches
+from dataplane.core.engines.prefixes import TOTAL_SKETCH_SIZE, WINDOW_S, PrefixSketches
 from dataplane.core.operator import scopes
 from dataplane.protocol.codes import Code, ProtocolError
 from tests.core.operator.test_prefixes import chain_of
@@ -27,11 +27,11 @@ def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all
     bench.now += WINDOW_S
     prefixes.served(chain_of(bench, 2, "next"), bench.now)
     listed = prefixes.top("hits", None, 10_000, bench.now)
-    assert len(listed) <= KEPT_AFTER + 1
+    assert len(listed) <= TOTAL_SKETCH_SIZE + 1
     assert sum(each.hits == 2 for each in listed) == 100, "the heaviest of every tenant"
 
 
-def test_of_very_long_lists_what_is_resident_is_reckoned_from_some_keys(
+def test_residency_of_very_long_lists_is_estimated_from_a_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scopes, "MAX_LOOKED_UP", 64)

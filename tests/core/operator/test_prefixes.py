@@ -55,7 +55,7 @@ def test_every_tenant_has_its_own() -> None:
 
 
 def test_ranks_of_one_model_count_a_request_once() -> None:
-    ranks = tuple(make.space(rank=rank, world=2) for rank in range(2))
+    ranks = tuple(make.space(rank=rank, world_size=2) for rank in range(2))
     bench, engine = bench_of(4096, spaces=ranks)
     chain = make.keys(8)
     for _ in range(5):
@@ -82,7 +82,7 @@ def test_a_prefix_is_listed_for_an_hour_under_one_label() -> None:
     assert raised.value.code is Code.UNKNOWN_PREFIX
 
 
-def test_a_prefix_that_left_the_pool_is_listed_with_what_is_resident() -> None:
+def test_an_evicted_prefix_is_listed_with_its_resident_blocks() -> None:
     bench, engine = bench_of(128)
     converse(engine, 6, 1)
     bench.pass_time(0.1)
@@ -133,7 +133,7 @@ def chain_of(bench: Bench, length: int, name: object) -> list[Block]:
     return [Block(0, PAGE, 0, 0, 1, key, tenant, None, PAGE, None) for key in reversed(keys)]  # type: ignore[arg-type]
 
 
-def test_what_is_behind_a_parent_that_a_request_names_counts_as_parting() -> None:
+def test_blocks_behind_a_named_parent_count_as_a_branch() -> None:
     bench, engine = bench_of(256)
     system = make.keys(6)
     engine.store(system, PAGE)

@@ -1,4 +1,4 @@
-"""The access trace keeps nobody waiting, also after an hour of silence or when asked for the last second."""
+"""The access trace does not block, also after an hour of silence or when asked for the last second."""
 
 from __future__ import annotations
 

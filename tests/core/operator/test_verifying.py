@@ -1,4 +1,4 @@
-"""Verification finds what is corrupt, drops it, and keeps nobody waiting."""
+"""Verification finds what is corrupt, drops it, and does not block."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def figures(state: VerificationState) -> tuple[int, int, int, int]:
     return state.blocks, state.checked, state.corrupt, state.without_checksum
 
 
-def test_corrupt_blocks_become_misses_and_are_told() -> None:
+def test_corrupt_blocks_become_misses_and_are_reported() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(6)
     store(engine, chain, "a")
@@ -91,7 +91,7 @@ def test_a_scope_is_all_that_is_read() -> None:
     assert figures(verify(bench, Scope(tenant="a"))) == (4, 4, 1, 0)
     assert figures(verify(bench, Scope(keys=make.packed(make.keys(2, "b"))))) == (2, 2, 0, 0), "not behind it"
     assert figures(verify(bench, Scope(tenant="b", keys=make.packed(make.keys(4, "b")[2:])))) == (2, 2, 1, 0)
-    assert figures(verify(bench, Scope(model="nobody has it"))) == (0, 0, 0, 0)
+    assert figures(verify(bench, Scope(model="unknown"))) == (0, 0, 0, 0)
 
 
 def test_one_step_reads_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_one_step_reads_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatc
     assert seen == [4, 8, 10]
 
 
-def test_what_went_meanwhile_is_passed_over_also_when_something_else_is_there_now(
+def test_blocks_that_left_are_skipped_even_if_their_descriptor_is_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench, engine = bench_of(64)
@@ -125,7 +125,7 @@ def test_what_went_meanwhile_is_passed_over_also_when_something_else_is_there_no
     assert (state.checked, state.corrupt, state.gone) == (2, 0, 2)
 
 
-def test_what_the_machine_does_not_let_read_is_counted_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_blocks_are_counted_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, engine = bench_of(64)
     store(engine, make.keys(3))
 
@@ -148,7 +148,7 @@ def test_verifications_are_bounded_and_old_ones_are_forgotten() -> None:
     assert raised.value.code is Code.TOO_MANY
     for _ in range(verifying.MAX_ACTIVE):
         bench.pass_time(0.05)
-    for _ in range(verifying.MAX_ACTIVE + verifying.MAX_KEPT):
+    for _ in range(verifying.MAX_ACTIVE + verifying.MAX_ENDED):
         last = verify(bench)
     assert bench.node.verifying.state(last.number) is last
     with pytest.raises(ProtocolError) as raised:

@@ -1,4 +1,4 @@
-"""Floors: what a tenant holds within its floor nobody else takes, and it can always grow to it."""
+"""Floors: blocks within a tenant's floor are not evicted for others, and it can always grow to it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_tenant_grows_to_its_floor_at_the_expense_of_borrowers(strength: str) 
     assert bench.faults() == []
 
 
-def test_a_tenant_beyond_its_floor_gives_what_it_borrowed_and_no_more() -> None:
+def test_a_tenant_beyond_its_floor_returns_only_borrowed_bytes() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=16 * PAGE), QuotaSpec("b", floor_bytes=40 * PAGE)))
     fill(engine, "a", 64)
@@ -49,7 +49,7 @@ def test_a_tenant_beyond_its_floor_gives_what_it_borrowed_and_no_more() -> None:
     assert held(bench, "b") >= 40
 
 
-def test_who_asks_keeps_its_floor_while_others_borrow() -> None:
+def test_the_requester_keeps_its_floor_while_others_borrow() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=32 * PAGE, weight=0.01), QuotaSpec("b")))
     chain = make.keys(32, "a")
@@ -60,7 +60,7 @@ def test_who_asks_keeps_its_floor_while_others_borrow() -> None:
     assert (held(bench, "a"), held(bench, "b")) == (36 + 12, 28 - 12), "it gave the four that it had borrowed"
 
 
-def test_demoted_blocks_within_the_floor_of_who_asks_stay_while_others_borrow() -> None:
+def test_demoted_blocks_within_the_requesters_floor_stay_while_others_borrow() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=32 * PAGE), QuotaSpec("b")))
     chain = make.keys(32, "a")
@@ -80,7 +80,7 @@ def test_one_search_for_many_slots_stops_at_every_floor_on_its_way() -> None:
         fill(engine, name, blocks)
     for tenant in floors:
         bench.node.demote(Scope(tenant=tenant), bench.now)
-    stored = engine.store(make.keys(40, "stranger"), PAGE, tenant="stranger")
+    stored = engine.store(make.keys(40, "foreign"), PAGE, tenant="foreign")
     assert stored.outcomes == {"WRITE": 27, "POOL_FULL": 13}
     assert {name: held(bench, name) for name in floors} == floors
 
@@ -98,7 +98,7 @@ def test_a_tenant_without_a_floor_finds_no_room_among_floors() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.shares(QuotaSpec("a", floor_bytes=64 * PAGE)))
     fill(engine, "a", 64)
-    stored = engine.store(make.keys(4, "stranger"), PAGE, tenant="stranger")
+    stored = engine.store(make.keys(4, "foreign"), PAGE, tenant="foreign")
     assert stored.refused == {Code.POOL_FULL}
     assert held(bench, "a") == 64
 
@@ -110,7 +110,7 @@ def test_an_index_without_a_free_entry_takes_none_of_a_floor() -> None:
     mine = list(bench.node.pool.table.blocks.values())
     buckets = sorted({block.entry[0] for block in mine if block.entry is not None})
     tenant = bench.node.pool.tenants.get("b")
-    bench.node.room.spare(())
+    bench.node.room.protect(())
     assert bench.node.room.make_entry(tenant, buckets, (), bench.now) is None
     owner = bench.node.pool.tenants.get("a")
     assert bench.node.room.make_entry(owner, buckets, (), bench.now) is not None

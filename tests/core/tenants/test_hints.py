@@ -233,7 +233,7 @@ def test_a_step_handles_a_bounded_number_of_blocks(monkeypatch: pytest.MonkeyPat
     assert held(bench, "") == 0
 
 
-def test_what_is_left_of_hints_does_not_grow_with_what_was_stored() -> None:
+def test_memory_of_hints_does_not_grow_with_stored_blocks() -> None:
     bench, engine = bench_of(64, hint_max_s=HOUR)
     for number in range(40):
         engine.store(make.keys(8, number), PAGE, ttl_s=60 + number, pin_s=30 + number)

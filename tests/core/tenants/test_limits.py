@@ -22,17 +22,7 @@ def test_no_reservation_ever_exceeds_a_limit(on_exceed: OnExceed) -> None:
     assert bench.faults() == []
 
 
-def test_evict_self_takes_the_tenants_own_oldest_and_nobody_elses() -> None:
-    bench, engine = bench_of(256)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE)))
-    other, first, second = make.keys(40, "other"), make.keys(12, "first"), make.keys(12, "second")
-    engine.store(other, PAGE, tenant="b")
-    engine.store(first, PAGE, tenant="a")
-    assert engine.store(second, PAGE, tenant="a").written == 12
-    assert (engine.lookup(first), engine.lookup(second), engine.lookup(other)) == (8, 12, 40)
-
-
-def test_reject_refuses_what_is_over_and_counts_it() -> None:
+def test_reject_refuses_blocks_over_the_limit_and_counts_them() -> None:
     bench, engine = bench_of(256)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE, on_exceed="reject")))
     engine.store(make.keys(12, "first"), PAGE, tenant="a")
@@ -44,30 +34,7 @@ def test_reject_refuses_what_is_over_and_counts_it() -> None:
     assert bench.refused() == {"over_limit": 4}
 
 
-def test_a_request_larger_than_the_limit_is_refused_in_part() -> None:
-    bench, engine = bench_of(256)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE)))
-    assert engine.store(make.keys(30), PAGE, tenant="a").outcomes == {"WRITE": 20, "OVER_LIMIT": 10}
-
-
-def test_a_limit_below_use_evicts_at_once_what_no_lease_holds_and_the_rest_when_it_ends() -> None:
-    bench, engine = bench_of(256)
-    kept, loose = make.keys(10, "kept"), make.keys(30, "loose")
-    engine.store(kept, PAGE, tenant="a")
-    engine.store(loose, PAGE, tenant="a")
-    engine.acquire(kept)
-    bench.apply(make.shares(QuotaSpec("a", limit_bytes=4 * PAGE)))
-    assert held(bench, "a") == 10
-    assert bench.tenant("a").over_limit
-    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").refused == {Code.OVER_LIMIT}
-    engine.release()
-    bench.pass_time(1)
-    assert held(bench, "a") == 4
-    assert not bench.tenant("a").over_limit
-    assert engine.lookup(kept) == 4, "its tail went first"
-
-
-def test_who_is_over_the_limit_gives_before_borrowers() -> None:
+def test_tenants_over_the_limit_are_evicted_before_borrowers() -> None:
     bench, engine = bench_of(64)
     over, borrower = make.keys(16, "over"), make.keys(48, "borrower")
     engine.store(borrower, PAGE, tenant="b")
@@ -86,7 +53,7 @@ def test_who_is_over_the_limit_gives_before_borrowers() -> None:
     assert held(bench, "a") == 2
 
 
-def test_who_is_over_the_limit_gives_only_what_is_above_it_before_borrowers() -> None:
+def test_tenants_over_the_limit_lose_only_the_excess_before_borrowers() -> None:
     bench, engine = bench_of(64)
     over, borrower = make.keys(16, "over"), make.keys(48, "borrower")
     engine.store(borrower, PAGE, tenant="b")
@@ -98,7 +65,7 @@ def test_who_is_over_the_limit_gives_only_what_is_above_it_before_borrowers() ->
     assert (held(bench, "a"), held(bench, "b")) == (6, 44)
 
 
-def test_observed_quotas_bind_nothing_and_count_what_they_would_refuse() -> None:
+def test_observed_quotas_refuse_nothing_and_count_would_be_refusals() -> None:
     bench, engine = bench_of(256)
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=20 * PAGE, on_exceed="reject", mode="observe")))
     assert fill(engine, "a", 32) == 32
@@ -136,7 +103,7 @@ def test_a_rate_lets_one_seconds_worth_through_at_once_and_then_so_much_a_second
     bench.pass_time(60)
     assert engine.store(make.keys(16, 4), PAGE, tenant="a").written == 10
     assert bench.tenant("a").refused == {"rate_limited": 6 + 16 + 11 + 6}
-    assert fill(engine, "b", 64) == 64, "nobody else is paced"
+    assert fill(engine, "b", 64) == 64, "no other tenant is paced"
 
 
 def test_a_block_above_a_seconds_worth_passes_when_the_bucket_is_full_and_is_paid_for() -> None:
@@ -175,7 +142,7 @@ def test_refused_blocks_are_not_paid_for() -> None:
     assert engine.store(make.keys(16, 2), PAGE, tenant="a").written == 5
 
 
-def test_what_the_rate_has_let_through_is_paid_for_once_and_comes_back_with_time() -> None:
+def test_stores_within_the_rate_are_charged_once_and_the_allowance_refills() -> None:
     rate = Rate(100, 100.0, 1000.0)
     assert rate.granted(10, 20, 1000.0) == 10
     rate.spend(100)

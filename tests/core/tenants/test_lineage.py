@@ -30,7 +30,7 @@ def invalid_of(bench: Bench) -> set[int]:
     return {each.number for each in reservations if each.invalid}
 
 
-def test_equal_keys_have_equal_numbers_however_alike_others_are() -> None:
+def test_equal_keys_have_equal_numbers_beside_similar_keys() -> None:
     rng = random.Random(3)
     words = np.array([[rng.choice((0, 1, 7)) for _ in range(4)] for _ in range(2000)], np.uint64)
     spaces = np.array([rng.choice((1, 2)) for _ in range(2000)], np.uint64)
@@ -41,7 +41,7 @@ def test_equal_keys_have_equal_numbers_however_alike_others_are() -> None:
     assert identities(words[:0], spaces[:0])[1] == 0
 
 
-def test_wanted_keys_are_compared_whole() -> None:
+def test_requested_keys_are_compared_whole() -> None:
     one = make.keys(1)[0]
     alike = one[:8] + bytes(24)
     assert among(pack_keys([one, alike]), [one]).tolist() == [True, False]
@@ -80,7 +80,7 @@ def test_a_made_up_parent_takes_nothing_of_another_tenant_along() -> None:
     assert bench.faults() == []
 
 
-def test_what_branches_off_in_the_middle_of_a_prefix_stays() -> None:
+def test_branches_from_the_middle_of_a_prefix_stay() -> None:
     bench, engine = bench_of(256)
     trunk, branch, behind = make.keys(4), make.keys(3, "branch"), make.keys(3, "behind")
     engine.store(trunk, PAGE)

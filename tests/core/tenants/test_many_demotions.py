@@ -32,7 +32,7 @@ def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(
     assert not bench.node.pool.sweeps.active
 
 
-def test_what_is_stored_in_the_place_of_a_block_that_waits_is_demoted_when_it_is_meant(
+def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweeps, "CHUNK", 8)
@@ -48,7 +48,7 @@ def test_what_is_stored_in_the_place_of_a_block_that_waits_is_demoted_when_it_is
     assert bench.faults() == []
 
 
-def test_beyond_so_many_sweeps_one_takes_over_what_the_next_ones_are_for(
+def test_beyond_the_limit_of_sweeps_one_covers_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweeps, "MAX_ACTIVE", 3)

@@ -49,8 +49,8 @@ def take(names: IdJournal, client: int, pid: int, spaces: list[Space]) -> bool:
         return False
     for space in spaces:
         names.append(SpaceName(space.kv_group, space))
-    held = [(space.kv_group, True) for space in spaces]
-    names.append(EngineName(client, pid, 0, "g", "", 0.0, held))
+    groups = [(space.kv_group, True) for space in spaces]
+    names.append(EngineName(client, pid, 0, "g", "", 0.0, groups))
     return True
 
 
@@ -65,7 +65,7 @@ def test_one_process_gets_its_share_and_all_together_theirs() -> None:
     assert names.refusal(1000, [wide(99)]) is not None
 
 
-def test_what_ends_makes_room_also_after_a_restart_and_a_full_half() -> None:
+def test_ended_records_make_room_after_a_restart_and_a_full_half() -> None:
     buffer = bytearray(names_bytes(HALF_BYTES))
     names = IdJournal(buffer)
     names.format()

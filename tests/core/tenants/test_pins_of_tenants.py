@@ -13,7 +13,7 @@ from tests.core.tenants.test_sweeps import seen, settle
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import Bench
 
-RANKS = (make.space(rank=0, world=2), make.space(rank=1, world=2))
+RANKS = (make.space(rank=0, world_size=2), make.space(rank=1, world_size=2))
 
 
 def counted(bench: Bench, name: str) -> tuple[int, int, int, int]:
@@ -120,8 +120,8 @@ def test_a_pin_does_not_make_soft_pinned_blocks_of_another_tenant_newer() -> Non
     bench.apply(*make.pins(records))
     for chain in (old, new):
         engine.store(chain, PAGE, tenant="a")
-    stranger = make.pin("stranger", old, strength="soft", tenant="b")
-    bench.apply(*make.pins([*records, stranger], 2))
+    foreign = make.pin("foreign", old, strength="soft", tenant="b")
+    bench.apply(*make.pins([*records, foreign], 2))
     assert engine.store(make.keys(56, "large"), PAGE, tenant="a").written == 56
     assert (engine.lookup(old), engine.lookup(new)) == (0, 8)
 
@@ -137,7 +137,7 @@ def test_equal_keys_of_two_tenants_count_twice_among_the_keys_that_a_node_keeps(
     assert bench.node.pool.pins.by_name == {}
 
 
-def test_a_hot_prefix_does_not_tell_what_another_tenant_stored_under_its_keys() -> None:
+def test_a_hot_prefix_does_not_show_blocks_of_another_tenant() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain, PAGE, tenant="acme")

@@ -30,8 +30,8 @@ def test_borrowed_room_converges_to_the_weights() -> None:
     compete(engine, ["a", "b", "c"], 400)
     shares = [held(bench, name) for name in "abc"]
     assert sum(shares) == 1000
-    for share, wanted in zip(shares, (500, 400, 100), strict=True):
-        assert abs(share - wanted) <= 8
+    for share, expected in zip(shares, (500, 400, 100), strict=True):
+        assert abs(share - expected) <= 8
 
 
 def test_each_holds_its_floor_or_its_weight_at_one_level_whichever_is_more() -> None:
@@ -43,8 +43,8 @@ def test_each_holds_its_floor_or_its_weight_at_one_level_whichever_is_more() -> 
     )
     fill(engine, "a", 1000)
     compete(engine, ["a", "b", "c"], 400)
-    for share, wanted in zip([held(bench, name) for name in "abc"], (600, 300, 100), strict=True):
-        assert abs(share - wanted) <= 8
+    for share, expected in zip([held(bench, name) for name in "abc"], (600, 300, 100), strict=True):
+        assert abs(share - expected) <= 8
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (8.0, 0.5), (1.0, 0.01)])
@@ -62,7 +62,7 @@ def test_the_largest_share_gives_first_whoever_asks_and_however_many_bytes_it_is
     assert [held(bench, name) for name in "abcd"] == [a, b - 4, c, 4]
 
 
-def test_borrowers_come_with_the_largest_share_first_and_nobody_else_does() -> None:
+def test_only_borrowers_are_evicted_from_largest_share_first() -> None:
     bench, engine = bench_of(64)
     specs = [QuotaSpec("a", weight=4.0), QuotaSpec("b", weight=0.5), QuotaSpec("c")]
     specs.append(QuotaSpec("d", floor_bytes=9 * PAGE))
@@ -75,7 +75,7 @@ def test_borrowers_come_with_the_largest_share_first_and_nobody_else_does() -> N
         assert [accounts[each] for each in pool.order.ranking.borrowers()] == ["b", "c", "a"]
 
 
-def test_what_one_does_not_use_the_others_have() -> None:
+def test_an_unused_share_goes_to_the_others() -> None:
     bench, engine = bench_of(100)
     bench.apply(make.shares(QuotaSpec("a", weight=9.0), QuotaSpec("b", weight=1.0)))
     fill(engine, "a", 10)
@@ -86,13 +86,13 @@ def test_what_one_does_not_use_the_others_have() -> None:
 def test_tenants_without_a_record_borrow_together_like_one_of_weight_one() -> None:
     bench, engine = bench_of(400)
     bench.apply(make.shares(QuotaSpec("a", weight=3.0)))
-    strangers = [f"s{number}" for number in range(50)]
+    others = [f"s{number}" for number in range(50)]
     for number in range(30):
         fill(engine, "a", 16, number)
-        for name in strangers:
+        for name in others:
             engine.store(make.keys(1, (number, name)), PAGE, tenant=name)
     assert abs(held(bench, "a") - 300) <= 16
-    assert sum(held(bench, name) for name in strangers) == 400 - held(bench, "a")
+    assert sum(held(bench, name) for name in others) == 400 - held(bench, "a")
 
 
 def test_among_tenants_without_a_record_the_oldest_goes_whoever_has_it() -> None:
@@ -148,7 +148,7 @@ def test_a_record_that_goes_and_comes_loses_no_recency_against_others() -> None:
     assert (engine.lookup(old), engine.lookup(new)) == (16, 32)
 
 
-def test_a_hundred_thousand_tenants_without_a_record_cost_what_one_does() -> None:
+def test_a_hundred_thousand_tenants_without_a_record_cost_as_much_as_one() -> None:
     bench, engine = bench_of(4096)
     fill(engine, "one", 4096)
 
@@ -191,8 +191,8 @@ def test_ten_thousand_accounts_within_their_floors_cost_a_reservation_nothing() 
     bench.apply(make.shares(*specs))
     for number in range(count):
         engine.store([make.key(number)], PAGE, tenant=f"t{number}")
-    fill(engine, "stranger", count + 480)
+    fill(engine, "foreign", count + 480)
 
-    crowded = lines_run(lambda: fill(engine, "stranger", 800, "crowded"))
+    crowded = lines_run(lambda: fill(engine, "foreign", 800, "crowded"))
     bench.apply(make.shares(QuotaSpec("t1", floor_bytes=PAGE), generation=2))
-    assert crowded < 3 * lines_run(lambda: fill(engine, "stranger", 800, "alone"))
+    assert crowded < 3 * lines_run(lambda: fill(engine, "foreign", 800, "alone"))

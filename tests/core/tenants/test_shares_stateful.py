@@ -1,4 +1,4 @@
-"""A pool of a few blocks that everybody wants: after every step it is reckoned anew, from the descriptors in shared
+"""A pool of a few blocks that everybody wants: after every step it is computed again, from the descriptors in shared
 memory and the records alone, who might have lost what, and who might have been refused."""
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class SharesMachine(RuleBasedStateMachine):
         written, missing = outcomes.count(0), sum(outcome not in (254, 255) for outcome in outcomes)
         codes = [outcome for outcome in outcomes if outcome not in (0, 254, 255)]
         self.refused[tenant] += len(codes)
-        self.nobody_lost_within_its_floor(before, after, tenant)
+        self.no_loss_within_a_floor(before, after, tenant)
         self.limits_hold(before, after, tenant, chain, codes, written)
         self.paced(tenant, allowed, missing, written, codes)
         if Code.POOL_FULL in codes or Code.FRAGMENTED in codes:
@@ -241,7 +241,7 @@ class SharesMachine(RuleBasedStateMachine):
 
     # ---- what must hold after a step
 
-    def nobody_lost_within_its_floor(self, before: View, after: View, asking: str) -> None:
+    def no_loss_within_a_floor(self, before: View, after: View, asking: str) -> None:
         floors = self.floors()
         for row in before.lost(after):
             assert row.ready, "what is being written stays"
@@ -341,7 +341,7 @@ class SharesMachine(RuleBasedStateMachine):
     # ---- what must always hold
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def accounts_are_consistent(self) -> None:
         assert self.bench.faults() == []
 
     @invariant()
@@ -368,7 +368,7 @@ class SharesMachine(RuleBasedStateMachine):
     @invariant()
     def pins_hold_what_the_budgets_allow(self) -> None:
         view = self.look()
-        wanted = {
+        expected = {
             key: strength
             for tenant, number, strength in self.pinned
             for key in CHAINS[tenant][number]
@@ -380,19 +380,19 @@ class SharesMachine(RuleBasedStateMachine):
             for key in CHAINS[tenant][number]
             if strength == "permanent"
         }
-        held = Counter(row.tenant for row in view.rows.values() if row.guaranteed)
+        guaranteed = Counter(row.tenant for row in view.rows.values() if row.guaranteed)
         pool = self.bench.node.options.capacity_bytes * PIN_BLOCKS // BLOCKS // PAGE
-        assert held.total() <= pool
-        there = Counter(row.tenant for row in view.rows.values() if row.ready and row.key in wanted)
+        assert guaranteed.total() <= pool
+        there = Counter(row.tenant for row in view.rows.values() if row.ready and row.key in expected)
         everything_fits = there.total() <= pool
         for tenant in TENANTS:
             budget = self.pin_budget(tenant)
             forever = sum(
                 row.guaranteed and row.key in permanent for row in view.rows.values() if row.tenant == tenant
             )
-            assert budget is None or held[tenant] <= max(budget, forever)
+            assert budget is None or guaranteed[tenant] <= max(budget, forever)
             if everything_fits and (budget is None or there[tenant] <= budget):
-                assert held[tenant] == there[tenant]
+                assert guaranteed[tenant] == there[tenant]
 
     def teardown(self) -> None:
         self.reader.die()
@@ -419,7 +419,7 @@ class SharesMachine(RuleBasedStateMachine):
                 tenant, key = OWNERS[memory.hot[number, HOT_KEY : HOT_KEY + 4].tobytes()]
                 rows[number] = Row(number, key, tenant, control, blocks[number] in pool.pins.guaranteed)
         demoted = {block.key for block in blocks.values() if block.queue is not None and block.rank == 0}
-        return View(rows, set(self.reader._held), demoted)
+        return View(rows, set(self.reader._leased), demoted)
 
     def enforced(self, tenant: str) -> bool:
         return tenant in self.specs and self.specs[tenant].mode == "enforce"
@@ -432,12 +432,12 @@ class SharesMachine(RuleBasedStateMachine):
     def floor_bytes(self) -> dict[str, int]:
         """What each tenant with a quota in force is guaranteed: the same part of each if there is too little."""
         capacity = self.bench.node.options.capacity_bytes
-        wanted = {name: spec.floor_bytes for name, spec in self.specs.items() if spec.mode == "enforce"}
-        scale = min(Fraction(1), Fraction(capacity, max(1, sum(wanted.values()))))
-        return {name: int(floor * scale) for name, floor in wanted.items()}
+        expected = {name: spec.floor_bytes for name, spec in self.specs.items() if spec.mode == "enforce"}
+        scale = min(Fraction(1), Fraction(capacity, max(1, sum(expected.values()))))
+        return {name: int(floor * scale) for name, floor in expected.items()}
 
     def floors(self) -> dict[str, int]:
-        """Blocks that nobody else may take from a tenant: without one of them it would be below its floor."""
+        """Blocks that others may not evict from a tenant: without one of them it would be below its floor."""
         return {name: -(-floor // PAGE) for name, floor in self.floor_bytes().items()}
 
     def pin_budget(self, tenant: str) -> int | None:
@@ -478,7 +478,7 @@ class SharesMachine(RuleBasedStateMachine):
 
 
 TestShares = SharesMachine.TestCase
-# Without shrinking a failure is told within the time that a test has. To make one short, add `Phase.shrink`.
+# Without shrinking a failure is reported within the time that a test has. To make one short, add `Phase.shrink`.
 TestShares.settings = settings(
     max_examples=size(80, 25),
     stateful_step_count=30,

@@ -100,7 +100,7 @@ def test_leases_by_message_miss_at_once_too() -> None:
     assert bench.node.lease(engine.client, LeaseRequest(1, engine.spaces[0], make.packed(chain))) == []
 
 
-def test_what_is_stored_afterwards_is_readable_during_the_sweep_and_after_it() -> None:
+def test_blocks_stored_after_a_sweep_began_are_readable() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(6)
     engine.store(chain, PAGE, tenant="a")
@@ -135,7 +135,7 @@ def test_leased_blocks_are_out_of_the_index_and_go_when_the_lease_ends() -> None
     assert bench.faults() == []
 
 
-def test_what_is_being_written_is_not_published() -> None:
+def test_reserved_blocks_are_not_published() -> None:
     bench, engine = bench_of(64)
     mine, other = make.keys(4, "mine"), make.keys(4, "other")
     open_one = engine.reserve(mine, PAGE, tenant="a")
@@ -151,7 +151,7 @@ def test_what_is_being_written_is_not_published() -> None:
 
 
 @pytest.mark.parametrize("how", ["behind the prefix", "behind what is stored behind it", "behind another"])
-def test_what_is_being_written_behind_a_prefix_is_not_published(how: str) -> None:
+def test_reserved_blocks_behind_an_invalidated_prefix_are_not_published(how: str) -> None:
     bench, engine = bench_of(64)
     chain = make.keys(12)
     engine.store(chain[:6], PAGE)
@@ -169,20 +169,20 @@ def test_what_is_being_written_behind_a_prefix_is_not_published(how: str) -> Non
     assert raised.value.code is Code.INVALIDATED
 
 
-def test_a_prefix_takes_all_behind_its_last_key_and_leaves_what_shares_a_start() -> None:
+def test_a_prefix_covers_all_blocks_behind_its_last_key_and_no_sibling() -> None:
     bench, engine = bench_of(256)
     system = make.keys(4, "system")
     long, branch = [*system, *make.keys(6, "long")], [*system, *make.keys(3, "branch")]
     sibling = [*system[:2], *make.keys(5, "sibling")]
-    stranger = make.keys(5, "stranger")
-    for chain in (long, branch, sibling, stranger):
+    foreign = make.keys(5, "foreign")
+    for chain in (long, branch, sibling, foreign):
         engine.store(chain, PAGE)
     bench.node.invalidate(Scope(keys=make.packed(system)), bench.now)
     settle(bench)
     assert engine.has(long) == [False] * 10
     assert engine.has(branch[4:]) == [False] * 3
     assert engine.has(sibling[2:]) == [True] * 5
-    assert engine.lookup(stranger) == 5
+    assert engine.lookup(foreign) == 5
     engine.store(system, PAGE)
     assert engine.lookup(long) == 4, "nothing old comes back with the prefix"
     assert engine.lookup(sibling) == 7
@@ -199,7 +199,7 @@ def test_a_prefix_that_is_stored_again_during_the_sweep_brings_nothing_old_back(
     assert seen(engine, chain) == 3
 
 
-def test_what_is_cut_off_from_a_prefix_goes_with_it() -> None:
+def test_blocks_cut_off_from_a_prefix_are_invalidated_with_it() -> None:
     bench, engine = bench_of(64)
     bench.apply(make.policy(algorithm="fifo"))
     chain = make.keys(10)
@@ -227,7 +227,7 @@ def test_hundreds_of_invalidations_at_once_are_all_in_force_and_all_reported() -
 
 
 def test_a_model_with_a_hundred_spaces_is_gone_at_once() -> None:
-    spaces: list[Space] = [make.space(rank=rank, world=100) for rank in range(100)]
+    spaces: list[Space] = [make.space(rank=rank, world_size=100) for rank in range(100)]
     bench = Bench(100 * 2 * make.MIB, max_blocks=4096)
     engine = bench.attach(*spaces, OTHER)
     chain = make.keys(3)
@@ -239,19 +239,19 @@ def test_a_model_with_a_hundred_spaces_is_gone_at_once() -> None:
     assert [seen(engine, chain, space) for space in range(101)] == [0] * 100 + [3]
 
 
-def test_permanent_pins_are_untouched_also_while_the_sweep_goes_on() -> None:
+def test_permanent_pins_are_untouched_also_while_the_sweep_continues() -> None:
     bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
-    kept, loose = make.keys(8, "kept"), make.keys(8, "loose")
-    for chain in (kept, loose):
+    pinned, loose = make.keys(8, "kept"), make.keys(8, "loose")
+    for chain in (pinned, loose):
         engine.store(chain, PAGE, tenant="a")
-    forever = make.pin("kept", kept, tenant="a", strength="permanent")
+    forever = make.pin("kept", pinned, tenant="a", strength="permanent")
     bench.apply(*make.pins([forever, make.pin("loose", loose, tenant="a")]))
-    for scope in (Scope(tenant="a"), Scope(keys=make.packed([*kept[:2]])), Scope(model=make.MODEL)):
+    for scope in (Scope(tenant="a"), Scope(keys=make.packed([*pinned[:2]])), Scope(model=make.MODEL)):
         bench.node.invalidate(scope, bench.now)
-        assert seen(engine, kept) == 8
+        assert seen(engine, pinned) == 8
     assert seen(engine, loose) == 0
     settle(bench)
-    assert (seen(engine, kept), seen(engine, loose)) == (8, 0)
+    assert (seen(engine, pinned), seen(engine, loose)) == (8, 0)
     assert bench.pin("loose").resident == 0
     assert bench.pool.pinned_bytes == 8 * PAGE
 
@@ -270,7 +270,7 @@ def test_a_pin_that_comes_too_late_saves_nothing() -> None:
 
 
 def test_bytes_of_swept_blocks_are_used_before_anything_else_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dataplane.core.pool.pool.MAX_BURIED", 4)
+    monkeypatch.setattr("dataplane.core.pool.pool.MAX_REAPED", 4)
     bench, engine = bench_of(64)
     old, good = make.keys(32, "old"), make.keys(32, "good")
     engine.store(good, PAGE, tenant="b")
@@ -281,7 +281,7 @@ def test_bytes_of_swept_blocks_are_used_before_anything_else_goes(monkeypatch: p
     assert seen(engine, good) == 32
 
 
-def test_a_large_sweep_goes_on_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_sweep_continues_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "CHUNK", 10)
     bench, engine = bench_of(128)
     for number in range(8):
@@ -329,23 +329,23 @@ def test_a_demotion_takes_nothing_of_a_floor() -> None:
 
 def test_a_scope_is_counted_before_and_when_it_is_swept() -> None:
     bench, engine = bench_of(256, pin_budget_bytes=64 * PAGE)
-    kept, loose = make.keys(4, "kept"), make.keys(8, "loose")
-    for chain in (kept, loose):
+    pinned, loose = make.keys(4, "kept"), make.keys(8, "loose")
+    for chain in (pinned, loose):
         engine.store(chain, PAGE, tenant="a")
     fill(engine, "b", 20)
-    bench.apply(*make.pins([make.pin("kept", kept, tenant="a", strength="permanent")]))
+    bench.apply(*make.pins([make.pin("kept", pinned, tenant="a", strength="permanent")]))
     for scope, blocks in ((Scope(tenant="a"), 8), (Scope(tenant="a", keys=make.packed(loose[:2])), 8)):
         assert counted(bench, "invalidate", scope) == (blocks, blocks * PAGE)
     assert counted(bench, "demote", Scope(tenant="a")) == (12, 12 * PAGE)
     assert counted(bench, "clear", Scope()) == (28, 28 * PAGE)
     assert counted(bench, "clear", Scope(), permanent=True) == (32, 32 * PAGE)
-    assert (seen(engine, kept), seen(engine, loose)) == (4, 8)
+    assert (seen(engine, pinned), seen(engine, loose)) == (4, 8)
     begun = bench.node.invalidate(Scope(tenant="a"), bench.now)
     assert (len(begun.numbers), begun.bytes) == (8, 8 * PAGE)
     assert counted(bench, "invalidate", Scope(tenant="a")) == (0, 0)
 
 
-def test_an_invalidation_of_nobody_known_is_answered_and_harmless() -> None:
+def test_an_invalidation_of_an_unknown_tenant_is_answered_and_harmless() -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     engine.store(chain, PAGE)

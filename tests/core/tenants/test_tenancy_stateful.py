@@ -1,4 +1,4 @@
-"""Whatever tenants, engines, operators and time do, nobody loses what was promised; refusals are told and counted."""
+"""Whatever tenants, engines, operators and time do, no promise is broken; refusals are counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.sizes import size
 SPACES = (make.space(dtype="bf16"), make.space("other"))
 TENANTS = ("", "a", "b")
 SLOT = 64 * make.KIB
-SIZES = (SLOT, SLOT, SLOT, 16 * make.KIB, 300_000)
+SIZES = (SLOT, SLOT, SLOT, 16 * make.KIB, 300_000, 700_000)
 CAPACITY = 4 * make.MIB
 LARGEST = 6 * make.MIB
 CHAINS = {
@@ -101,8 +101,8 @@ class TenancyMachine(RuleBasedStateMachine):
         pinned=chain_numbers,
     )
     def a_busy_pool(self, specs: list[QuotaSpec], pinned: int) -> None:
-        self.attach()
-        self.attach()
+        self.attach("one")
+        self.attach("two")
         for tenant in TENANTS:
             for number in range(len(CHAINS[tenant])):
                 self.write(0, tenant, number, SLOT, number % 2, "commit", (0, 0))
@@ -111,10 +111,10 @@ class TenancyMachine(RuleBasedStateMachine):
 
     # ---- engines
 
-    @rule()
-    def attach(self) -> None:
+    @rule(group=st.sampled_from(["one", "two"]))
+    def attach(self, group: str) -> None:
         if len(self.alive) < 4:
-            self.alive.append(self.bench.attach(*SPACES, pid=len(self.alive)))
+            self.alive.append(self.bench.attach(*SPACES, group=group, pid=len(self.alive)))
 
     @precondition(lambda self: self.alive)
     @rule(
@@ -137,12 +137,12 @@ class TenancyMachine(RuleBasedStateMachine):
         hint: tuple[float, float],
     ) -> None:
         engine = self.engine(pick)
-        kept, guaranteed = self._floors(besides=tenant), self._guaranteed()
+        floors, guaranteed = self._floors(besides=tenant), self._guaranteed()
         refused = self.bench.node.pool.tenants.get(tenant).refused_blocks
         granted = engine.reserve(
             CHAINS[tenant][number], size, tenant=tenant, space=space, ttl_s=hint[0], pin_s=hint[1]
         )
-        self._nobody_lost(kept, guaranteed)
+        self._no_loss(floors, guaranteed)
         account = self.bench.node.pool.tenants.get(tenant)
         outcomes = granted.outcomes.tolist()
         if account.limit_bytes is not None and 0 in outcomes:
@@ -162,7 +162,7 @@ class TenancyMachine(RuleBasedStateMachine):
         else:
             self.open.append((engine, granted.reservation))
             self.written[engine.client, granted.reservation] = (tenant, space, CHAINS[tenant][number])
-        self._nobody_lost(kept, guaranteed)
+        self._no_loss(floors, guaranteed)
 
     @precondition(lambda self: self.open)
     @rule(pick=st.integers(0, 99), commits=st.booleans())
@@ -189,9 +189,9 @@ class TenancyMachine(RuleBasedStateMachine):
         hits = self.seen(engine, chain, space)
         if not hits:
             return
-        before = len(engine._held)
+        before = len(engine._leased)
         assert engine.acquire(chain[:hits], space) == hits
-        rows = {at: self.place(at) for at in engine._held[before:]}
+        rows = {at: self.location(at) for at in engine._leased[before:]}
         self.held.append(Hold(engine, rows))
 
     @precondition(lambda self: self.alive)
@@ -322,30 +322,30 @@ class TenancyMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.05, 0.05, 0.6, 4, 11]))
     def wait(self, seconds: float) -> None:
-        kept = self._floors(besides=None)
+        floors = self._floors(besides=None)
         self.bench.now += seconds
         ends = [pin.expires_at for pin in self.bench.node.pool.pins.by_name.values()]
         ending = any(end is not None and end <= self.bench.now for end in ends)
         guaranteed = [] if ending or self.bench.node.pool.sweeps.active else self._guaranteed()
-        owed = bool(self.bench.node.pool.sweeps.active or self.bench.node.pool.doomed)
+        owed = bool(self.bench.node.pool.sweeps.active or self.bench.node.pool.dead)
         hinted_out = self.bench.node.pool.evicted["hint"].blocks
         self.bench.node.tick(self.bench.now)
         self._stay(guaranteed)
         # A floor does not keep blocks that the tenant itself wants dropped.
         if not owed and hinted_out == self.bench.node.pool.evicted["hint"].blocks:
-            self._nobody_lost(kept, [])
+            self._no_loss(floors, [])
 
     # ---- what must hold
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def accounts_are_consistent(self) -> None:
         assert self.bench.faults() == []
 
     @invariant()
-    def what_is_leased_keeps_its_place_and_its_descriptor(self) -> None:
+    def leased_blocks_stay_in_place(self) -> None:
         for hold in self.held:
             for number, row in hold.rows.items():
-                assert self.place(number) == row
+                assert self.location(number) == row
 
     @invariant()
     def pins_stay_inside_the_budgets(self) -> None:
@@ -358,8 +358,19 @@ class TenancyMachine(RuleBasedStateMachine):
         for tenant, bytes_permanent in permanent.items():
             budget = tenant.pin_budget_bytes
             assert budget is None or tenant.pinned_bytes <= max(budget, bytes_permanent)
+        ready = [block for block in pool.table.blocks.values() if block.state is State.READY]
         for pin in pool.pins.by_name.values():
-            assert 0 <= pin.guaranteed <= pin.resident <= len(pin.keys) * len(SPACES)
+            held = [
+                block
+                for block in ready
+                if not pin.expired
+                and block.key in pin.keys
+                and block not in pool.dead
+                and (pool.spaces.model(block.space), block.tenant.salt) == (pin.model, pin.tenant)
+            ]
+            assert pin.resident == len(held)
+            assert pin.guaranteed == len(pool.pins.guaranteed.intersection(held))
+            assert pin.bytes == sum(block.charge for block in held)
 
     @invariant()
     def every_refusal_is_counted(self) -> None:
@@ -369,16 +380,16 @@ class TenancyMachine(RuleBasedStateMachine):
         assert sum(sum(tenant.refused.values()) for tenant in stats.tenants) == self.refused
 
     @invariant()
-    def floors_can_be_kept(self) -> None:
+    def floors_fit(self) -> None:
         stats = node_stats(self.bench.node, self.bench.now)
         floors = sum(tenant.effective_floor_bytes for tenant in stats.tenants)
         assert floors <= stats.pool.capacity_bytes
-        wanted = [tenant for tenant in stats.tenants if tenant.managed and tenant.mode == "enforce"]
-        if sum(tenant.floor_bytes for tenant in wanted) <= stats.pool.capacity_bytes:
-            assert all(tenant.effective_floor_bytes == tenant.floor_bytes for tenant in wanted)
+        managed = [tenant for tenant in stats.tenants if tenant.managed and tenant.mode == "enforce"]
+        if sum(tenant.floor_bytes for tenant in managed) <= stats.pool.capacity_bytes:
+            assert all(tenant.effective_floor_bytes == tenant.floor_bytes for tenant in managed)
 
     @invariant()
-    def what_is_invalid_is_seen_by_nobody(self) -> None:
+    def invalid_blocks_are_not_readable(self) -> None:
         pool = self.bench.node.pool
         if self.bench.index.valid(*self._rows([])) is None and not pool.sweeps.active:
             assert not any(pool.sweeps.covers(block) for block in pool.table.blocks.values())
@@ -395,7 +406,7 @@ class TenancyMachine(RuleBasedStateMachine):
         pool = self.bench.node.pool
         assert pool.reserved_bytes == pool.quarantined_bytes == pool.pins.pinned_bytes == 0
         assert not pool.sweeps.active
-        assert not pool.doomed
+        assert not pool.dead
         assert self.bench.faults() == []
         for scope in (Scope(tenant=tenant) for tenant in TENANTS):
             self.bench.node.invalidate(scope, self.bench.now)
@@ -403,13 +414,16 @@ class TenancyMachine(RuleBasedStateMachine):
             self.bench.pass_time(0.05)
         assert pool.used_bytes == 0
         assert all(account.bytes == 0 for account in pool.order.accounts())
+        engine = self.bench.attach(SPACES[1])
+        stored = engine.store([make.key("all of it")], self.bench.node.options.capacity_bytes)
+        assert stored.written == 1, f"the whole pool is usable again: {stored.outcomes}"
 
     # ---- looking
 
     def engine(self, pick: int) -> BenchEngine:
         return self.alive[pick % len(self.alive)]
 
-    def place(self, number: int) -> tuple[int, list[int]]:
+    def location(self, number: int) -> tuple[int, list[int]]:
         return int(self.bench.index.control[number]), self.bench.index.hot[number].tolist()
 
     def seen(self, engine: BenchEngine, chain: Sequence[bytes], space: int) -> int:
@@ -453,7 +467,7 @@ class TenancyMachine(RuleBasedStateMachine):
         """Bytes that tenants with a floor may not fall below: what they have, at most the floor."""
         pool = self.bench.node.pool
         gone: dict[str, int] = {}
-        for block in pool.doomed:
+        for block in pool.dead:
             gone[block.tenant.salt] = gone.get(block.tenant.salt, 0) + block.charge
         return {
             tenant.salt: min(tenant.bytes - gone.get(tenant.salt, 0), tenant.account.floor_bytes)
@@ -466,8 +480,8 @@ class TenancyMachine(RuleBasedStateMachine):
         pool = self.bench.node.pool
         return [block for block in pool.pins.guaranteed if not pool.sweeps.covers(block)]
 
-    def _nobody_lost(self, kept: dict[str, int], guaranteed: list[Block]) -> None:
-        for salt, least in kept.items():
+    def _no_loss(self, floors: dict[str, int], guaranteed: list[Block]) -> None:
+        for salt, least in floors.items():
             assert self.bench.node.pool.tenants.get(salt).bytes >= least, salt
         self._stay(guaranteed)
 
@@ -477,7 +491,7 @@ class TenancyMachine(RuleBasedStateMachine):
 
 
 TestTenancy = TenancyMachine.TestCase
-# Without shrinking a failure is told within the time that a test has. To make one short, add `Phase.shrink`.
+# Without shrinking a failure is reported within the time that a test has. To make one short, add `Phase.shrink`.
 TestTenancy.settings = settings(
     max_examples=size(40, 20),
     stateful_step_count=40,

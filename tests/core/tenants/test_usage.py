@@ -64,7 +64,7 @@ def test_a_reservation_that_is_not_committed_counts_while_it_is_charged() -> Non
     assert account.stored_blocks == 0
 
 
-def test_the_integral_is_exact_whatever_happens_when() -> None:
+def test_the_integral_is_exact_under_any_schedule() -> None:
     bench, engine = bench_of(32, max_blocks=64)
     rng = random.Random(11)
     byte_us: Counter[str] = Counter()
@@ -85,8 +85,8 @@ def test_the_integral_is_exact_whatever_happens_when() -> None:
         bench.now += rng.choice((0, 0.25, 1, 3))
         if step % 7 == 0:
             read(bench)
-        for name, held in bench.node.pool.tenants.by_salt.items():
-            byte_us[name] += held.bytes * (int(bench.now * 1e6) - int(at * 1e6))
+        for name, each in bench.node.pool.tenants.by_salt.items():
+            byte_us[name] += each.bytes * (int(bench.now * 1e6) - int(at * 1e6))
         at = bench.now
         if step % 13 == 0:
             bench.node.tick(bench.now)
@@ -96,7 +96,7 @@ def test_the_integral_is_exact_whatever_happens_when() -> None:
     assert not bench.faults()
 
 
-def test_tokens_are_asked_for_in_look_ups_and_served_by_acquires() -> None:
+def test_tokens_are_requested_by_lookups_and_served_by_acquires() -> None:
     bench, engine = bench_of(64, spaces=(Space("llama", block_tokens=16),))
     chain = make.keys(5)
     engine.store(chain, PAGE, tenant="a")
@@ -108,7 +108,7 @@ def test_tokens_are_asked_for_in_look_ups_and_served_by_acquires() -> None:
     assert (account.stored_blocks, account.stored_bytes) == (5, 5 * PAGE)
 
 
-def test_a_block_has_256_tokens_unless_its_space_says_otherwise() -> None:
+def test_a_block_has_256_tokens_by_default() -> None:
     bench, engine = bench_of(64)
     engine.store(make.keys(2), PAGE, tenant="a")
     engine.acquire(make.keys(2))
@@ -117,7 +117,7 @@ def test_a_block_has_256_tokens_unless_its_space_says_otherwise() -> None:
 
 
 def test_a_request_in_many_ranks_counts_its_tokens_once_and_its_bytes_in_each() -> None:
-    ranks = tuple(make.space(rank=rank, world=4) for rank in range(4))
+    ranks = tuple(make.space(rank=rank, world_size=4) for rank in range(4))
     bench, scheduler = bench_of(4096, spaces=ranks)
     workers = [bench.attach(SpaceRequest(space), pid=200 + at) for at, space in enumerate(ranks)]
     chain = make.keys(3)
@@ -231,7 +231,7 @@ def test_beyond_the_most_accounts_unmanaged_tenants_share_one() -> None:
     assert not bench.faults()
 
 
-def test_a_tenant_that_was_forgotten_goes_on_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_that_was_forgotten_continues_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.core.tenants.quotas.MAX_IDLE_TENANTS", 0)
     bench, engine = bench_of(64)
     engine.abort(engine.reserve(make.keys(2), PAGE, tenant="a").reservation)
@@ -244,7 +244,7 @@ def test_a_tenant_that_was_forgotten_goes_on_with_its_account(monkeypatch: pytes
     assert not bench.faults()
 
 
-def test_a_clock_that_stands_still_or_goes_back_takes_nothing_away() -> None:
+def test_a_clock_that_stands_still_or_goes_back_loses_nothing() -> None:
     bench, engine = bench_of(64)
     fill(engine, "a", 1)
     bench.now += 10

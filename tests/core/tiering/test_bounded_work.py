@@ -127,7 +127,7 @@ def test_a_quota_that_is_set_or_removed_moves_no_block(visits: Visits, blocks: i
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_slices_find_what_a_tombstone_covers_although_blocks_come_and_go(
+def test_slices_find_covered_blocks_although_blocks_change(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that stay while an invalidation is under way are dead exactly if the tombstone covers them."""
@@ -153,7 +153,7 @@ def test_slices_find_what_a_tombstone_covers_although_blocks_come_and_go(
         spaces=chance.choice([None, frozenset({SPACE})]),
         keys=chance.choice([None, frozenset(prefix)]),
         last_key=prefix[-1],
-        spared=frozenset({(SPACE, key(7))}),
+        excluded=frozenset({(SPACE, key(7))}),
     )
     dead = tombstone.among([entry.stored for entry in contents.entries.values()])
     under_way = TierInvalidations(contents)
@@ -210,18 +210,20 @@ def test_many_invalidations_of_one_tenant_cover_no_block_of_another(monkeypatch:
 @pytest.mark.parametrize("keys", [0, 10 * KEYS_PER_UNIT])
 def test_compacted_tombstones_cover_at_least_the_same_blocks_and_are_small(keys: int) -> None:
     chance = random.Random(keys)
-    kept: list[Tombstone] = []
+    tombstones: list[Tombstone] = []
     for number in range(1, 200):
         names = frozenset(key(chance.randrange(1, 10_000)) for _ in range(keys))
         tenant = chance.choice(["a", "b", "c"])
         added = Tombstone(number, tenant=tenant, keys=names or None, last_key=min(names, default=b""))
-        kept = compacted([*kept, added], 16)
-        assert sum(each.size for each in kept) <= 16
+        tombstones = compacted([*tombstones, added], 16)
+        assert sum(each.size for each in tombstones) <= 16
         for each in ("a", "b", "c"):
-            latest = max((tombstone.before for tombstone in kept if tombstone.tenant == each), default=0)
+            latest = max(
+                (tombstone.before for tombstone in tombstones if tombstone.tenant == each), default=0
+            )
             assert latest <= number
-    assert {each.tenant for each in kept} <= {"a", "b", "c"}, "each tenant for itself"
-    assert max(each.before for each in kept) == 199
+    assert {each.tenant for each in tombstones} <= {"a", "b", "c"}, "each tenant for itself"
+    assert max(each.before for each in tombstones) == 199
 
 
 def test_deletions_are_taken_in_order_a_bounded_number_at_a_time() -> None:

@@ -35,7 +35,7 @@ def evict_memory(run: TierBench) -> None:
     run.bench.node.room.evict(list(run.bench.node.pool.table.blocks.values()), "room", run.now)
 
 
-def test_what_the_disk_evicts_is_in_the_next_tier_and_can_be_loaded() -> None:
+def test_blocks_evicted_by_the_disk_are_in_the_next_tier_and_load() -> None:
     run = tier_bench(64, DISK, S3)
     keys = store(run, 60)
     disk, s3 = run.tiering.tiers
@@ -106,7 +106,7 @@ def test_blocks_that_are_used_in_memory_are_not_copied_because_the_disk_keeps_th
     assert not keys_in(run, 1) & set(hot)
 
 
-def test_a_tier_that_is_away_takes_nothing_and_each_block_that_is_lost_counts_once() -> None:
+def test_a_tier_that_is_unavailable_takes_nothing_and_each_block_that_is_lost_counts_once() -> None:
     run = tier_bench(64, DISK, S3)
     disk, s3 = run.tiering.tiers
     s3.serves = False
@@ -122,7 +122,7 @@ def test_a_tier_that_is_away_takes_nothing_and_each_block_that_is_lost_counts_on
     assert len(run.stores[1]) >= 20
 
 
-def test_a_tier_that_is_full_says_so_and_each_block_that_is_lost_counts_once() -> None:
+def test_a_full_tier_is_reported_and_each_lost_block_counts_once() -> None:
     run = tier_bench(64, DISK, S3)
     disk, s3 = run.tiering.tiers
     run.transferred = Outcome.FAILED
@@ -154,7 +154,7 @@ def test_a_copy_that_failed_is_tried_again_and_one_without_room_is_not() -> None
     for _ in range(40):
         small.bench.pass_time(0.5)
         small.settle()
-    assert small.tiering.tiers[1].counters.refused == refused, "idle tiers refuse nothing anew"
+    assert small.tiering.tiers[1].counters.refused == refused, "idle tiers refuse nothing again"
 
 
 def test_an_engine_that_waits_for_a_load_delays_no_copy() -> None:

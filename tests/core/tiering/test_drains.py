@@ -44,7 +44,7 @@ def left(run: TierBench, name: str = "disk") -> int | None:
     return next(run.tiering.drains.left(each) for each in run.tiering.tiers if each.spec.name == name)
 
 
-def test_a_drain_copies_what_the_tier_alone_holds_and_says_when_it_is_done() -> None:
+def test_a_drain_copies_blocks_that_no_other_tier_holds_and_reports_its_end() -> None:
     run, keys = filled(S3)
     assert left(run) is None
     spill(run, "disk", "drain")
@@ -57,7 +57,7 @@ def test_a_drain_copies_what_the_tier_alone_holds_and_says_when_it_is_done() -> 
     assert len(run.stores[0]) == 40, "it gets no blocks"
 
 
-def test_what_another_tier_holds_is_not_copied_again() -> None:
+def test_blocks_of_another_tier_are_not_copied_again() -> None:
     run, _ = filled(tier("archive", order=5), S3)
     spill(run, "disk", "drain")
     wait(run)
@@ -96,7 +96,7 @@ def test_the_last_tier_drains_to_the_first_and_two_that_drain_do_not_wait_for_ea
     assert (left(run, "disk"), left(run, "last")) == (10, 10), "no tier is left for them"
 
 
-def test_a_drain_that_is_cancelled_copies_no_more_and_goes_on_when_it_is_begun_again() -> None:
+def test_a_drain_that_is_cancelled_copies_no_more_and_continues_when_it_is_begun_again() -> None:
     run, keys = filled(S3, blocks=200)
     spill(run, "disk", "drain")
     run.bench.pass_time(0.05)
@@ -135,7 +135,7 @@ def test_copies_that_fail_are_tried_again(outcome: Outcome) -> None:
     assert (keys_in(run, 1), left(run)) == (set(keys), 0)
 
 
-def test_tiers_that_are_away_are_waited_for() -> None:
+def test_tiers_that_are_unavailable_are_waited_for() -> None:
     run, keys = filled(S3)
     spill(run, "disk", "drain")
     for each in run.tiering.tiers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dataplane.core.tiering import existence
-from dataplane.core.tiering.existence import ASKED_AT_ONCE, FOUND_S, MISSING_S
+from dataplane.core.tiering.existence import FOUND_S, MAX_NAMES_PER_QUERY, MISSING_S
 from dataplane.core.tiering.tiering import MAX_AHEAD_S
 from dataplane.core.tiering.tombstones import Tombstone
 from dataplane.protocol.layout import pack_keys
@@ -77,7 +77,7 @@ def is_missing(run: TierBench, at: int) -> bool:
     return run.tiering.directory.is_missing(pack_keys(CHAIN[at:]), space_word(identity(run).hex()))
 
 
-def test_a_chain_is_asked_for_once_and_loaded_by_all_who_want_it(run: TierBench) -> None:
+def test_a_chain_is_queried_once_and_loaded_for_all_requests(run: TierBench) -> None:
     elsewhere(run, 8)
     run.ask(CHAIN)
     run.ask(CHAIN[:4])
@@ -131,7 +131,7 @@ def test_a_request_is_not_left_waiting_when_the_tier_goes_out_of_service(run: Ti
     assert len(run.tiering.loads) == 0
 
 
-def test_a_request_whose_engine_is_gone_is_given_up_while_it_asks(run: TierBench) -> None:
+def test_a_query_of_a_gone_engine_is_given_up(run: TierBench) -> None:
     run.ask(CHAIN)
     run.begin()
     run.tiering.loads.engine_gone(run.engine.client)
@@ -140,11 +140,11 @@ def test_a_request_whose_engine_is_gone_is_given_up_while_it_asks(run: TierBench
     load(run)
 
 
-def test_many_names_are_asked_for_in_several_calls(run: TierBench) -> None:
-    many = make.keys(ASKED_AT_ONCE + 10, "many")
+def test_many_names_are_queried_in_several_calls(run: TierBench) -> None:
+    many = make.keys(MAX_NAMES_PER_QUERY + 10, "many")
     run.ask(many)
     state = run.tiering.tiers[0]
-    assert [len(run.tiering.existence.next_names(state)) for _ in range(3)] == [ASKED_AT_ONCE, 10, 0]
+    assert [len(run.tiering.existence.next_names(state)) for _ in range(3)] == [MAX_NAMES_PER_QUERY, 10, 0]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_block_that_an_invalidation_covers_is_not_published(
     assert run.bench.faults() == []
 
 
-def test_a_block_whose_chain_is_not_known_may_lie_behind_an_invalidated_prefix(run: TierBench) -> None:
+def test_a_block_of_an_unknown_chain_may_follow_an_invalidated_prefix(run: TierBench) -> None:
     elsewhere(run, 8)
     prefix = make.keys(2, "x")
     run.tiering.tiers[0].tombstones = lambda: [Tombstone(6, keys=frozenset(prefix), last_key=prefix[1])]
@@ -219,7 +219,7 @@ def test_a_block_of_a_clock_that_is_a_little_ahead_is_loaded(run: TierBench) -> 
 
 
 def test_one_engine_cannot_take_all_questions(run: TierBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(existence, "MAX_ASKED", 8)
+    monkeypatch.setattr(existence, "MAX_QUERIES", 8)
     monkeypatch.setattr(existence, "OWN_QUESTIONS", 2)
     other = run.bench.attach(make.space(block_bytes=PAGE), pid=200)
     run.ask(make.keys(100, "flood"))

@@ -61,7 +61,7 @@ def test_blocks_of_this_node_are_charged_to_their_tenants_as_they_are_found() ->
     assert run.faults() == []
 
 
-def test_the_oldest_blocks_beyond_the_budget_are_deleted_whatever_their_order_in_the_list() -> None:
+def test_the_oldest_blocks_beyond_the_budget_are_deleted_in_any_listing_order() -> None:
     run, state = shared_bench(budget_blocks=3)
     ages = [300, 0, 500, 100, 400, 200]
     found = [old(run, number, age=age) for number, age in enumerate(ages)]
@@ -91,7 +91,7 @@ def test_new_blocks_are_stored_while_there_is_room_and_stay_longer_than_old_ones
     assert run.faults() == []
 
 
-def test_limits_of_tenants_apply_to_what_was_found() -> None:
+def test_limits_of_tenants_apply_to_listed_blocks() -> None:
     run, state = shared_bench()
     run.quotas(quota("acme", limit=2))
     found = [old(run, number, age=number) for number in range(5)]
@@ -117,7 +117,7 @@ def test_dead_blocks_are_deleted_unless_they_were_stored_again() -> None:
     assert run.faults() == []
 
 
-def test_an_invalidation_during_the_listing_reaches_what_was_found() -> None:
+def test_an_invalidation_during_the_listing_covers_listed_blocks() -> None:
     run, state = shared_bench()
     found = [old(run, number, tenant="acme" if number else "other") for number in range(3)]
     run.tiering.listings.found(state, found, run.now)
@@ -132,7 +132,7 @@ def test_a_sequence_of_the_far_future_is_not_taken_over() -> None:
     forged = old(run, 1, age=-(1 << 62))
     assert run.tiering.listings.found(state, [forged], run.now) == []
     end(run, state, [])
-    assert run.bench.node.pool.sweeps.stamp(run.now) < forged.sequence
+    assert run.bench.node.pool.sweeps.timestamp(run.now) < forged.sequence
 
 
 def test_a_block_that_was_forgotten_during_the_listing_is_not_found_again() -> None:

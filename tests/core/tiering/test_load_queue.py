@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataplane.core.tiering.load_queue import MAX_WAITING_REQUESTS, OWN_PLACES, LoadQueue, LoadRequest
+from dataplane.core.tiering.load_queue import MAX_WAITING_REQUESTS, OWN_ENTRIES, LoadQueue, LoadRequest
 from dataplane.tiers.tier import BlockName, StoredBlock
 from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, tier, tier_bench
 from tests.dataplane import factories as make
@@ -18,7 +18,7 @@ def request(client: int) -> LoadRequest:
 
 def fill(queue: LoadQueue, client: int) -> int:
     count = 0
-    while queue.has_place(client):
+    while queue.has_room(client):
         queue.add(request(client))
         count += 1
     return count
@@ -29,14 +29,14 @@ def test_engines_that_ask_for_all_they_can_leave_room_for_others(engines: int) -
     queue = LoadQueue()
     for client in range(engines):
         fill(queue, client)
-    assert len(queue) <= MAX_WAITING_REQUESTS + engines * OWN_PLACES
-    assert fill(queue, QUIET) >= OWN_PLACES
+    assert len(queue) <= MAX_WAITING_REQUESTS + engines * OWN_ENTRIES
+    assert fill(queue, QUIET) >= OWN_ENTRIES
     while (first := next(queue.ready(), None)) is not None:
         assert queue.remove(first)
     assert fill(queue, QUIET) == MAX_WAITING_REQUESTS // 2, "all places are free again"
 
 
-def test_places_are_free_again_when_an_engine_is_gone() -> None:
+def test_queue_entries_are_free_again_when_an_engine_is_gone() -> None:
     queue = LoadQueue()
     taken = fill(queue, 1)
     queue.set_aside(next(queue.ready()))
@@ -106,8 +106,8 @@ def test_a_flood_of_one_engine_is_refused_counted_and_delays_no_other() -> None:
     assert state.counters.lost == {"waiting": MAX_WAITING_REQUESTS}
     mine = make.keys(2, "mine")
     add(run, space, mine)
-    asked = run.tiering.loads.request(other.client, run.engine.spaces[0], make.packed(mine), run.now + 5)
-    assert asked is not None
+    result = run.tiering.loads.request(other.client, run.engine.spaces[0], make.packed(mine), run.now + 5)
+    assert result is not None
     first, second = run.tiering.loads.next_batch(run.now), run.tiering.loads.next_batch(run.now)
     assert [load.name.key for load in (*first, *second)] == [*chains[0], *mine]
 

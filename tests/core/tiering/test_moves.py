@@ -94,7 +94,7 @@ def test_with_release_memory_is_freed_once_the_copy_is_there() -> None:
     assert run.faults() == []
 
 
-def test_a_copy_that_fails_releases_nothing_and_says_why() -> None:
+def test_a_failed_copy_releases_nothing_and_returns_the_reason() -> None:
     run = tier_bench(64, OFF)
     chain = make.keys(4)
     run.engine.store(chain, PAGE)
@@ -123,7 +123,7 @@ def test_a_leased_block_leaves_memory_when_its_lease_ends() -> None:
     assert run.engine.lookup(chain) == 0
 
 
-def test_what_is_leased_until_the_deadline_stays() -> None:
+def test_blocks_leased_until_the_deadline_stay() -> None:
     run = tier_bench(64, OFF)
     run.engine.store(make.keys(4), PAGE)
     run.engine.acquire(make.keys(4)[:1])
@@ -196,7 +196,7 @@ def test_only_some_blocks_wait_at_the_same_time(monkeypatch: pytest.MonkeyPatch)
     assert finish(run, state).moved_blocks == 100
 
 
-def test_a_prefix_is_moved_with_what_was_stored_behind_it() -> None:
+def test_a_prefix_is_moved_with_the_blocks_behind_it() -> None:
     run = tier_bench(64, OFF)
     chain, other = make.keys(6), make.keys(3, "other")
     run.engine.store(chain, PAGE)
@@ -234,7 +234,7 @@ def test_a_chain_that_was_loaded_is_invalidated_by_its_prefix() -> None:
     assert not run.bench.node.pool.table.blocks
 
 
-def test_a_prefix_is_loaded_with_what_was_stored_behind_it() -> None:
+def test_a_prefix_is_loaded_with_the_blocks_behind_it() -> None:
     run = tier_bench(64, tier())
     chain, other = make.keys(6), make.keys(3, "other")
     run.engine.store(chain, PAGE)
@@ -314,7 +314,7 @@ def test_blocks_of_a_space_that_an_engine_attached_earlier_are_loaded(scope: Sco
     assert run.faults() == []
 
 
-def test_a_space_whose_block_size_has_changed_is_not_attached() -> None:
+def test_a_space_with_another_block_size_is_not_attached() -> None:
     run = tier_bench(64, tier(), spaces=[Space("later", block_bytes=2 * PAGE)])
     before = Space("later", block_bytes=PAGE)
     space = bytes.fromhex(before.identity())
@@ -335,7 +335,7 @@ def test_a_dry_run_only_counts(to: str) -> None:
     assert state.dry_run
 
 
-def test_what_cannot_be_moved_is_refused() -> None:
+def test_immovable_blocks_are_refused() -> None:
     run = tier_bench(8, OFF)
     for message, code, field in (
         (Move("n", Scope(tenant="a"), "tape"), Code.UNKNOWN_TIER, "tier"),
@@ -414,7 +414,7 @@ def test_a_move_that_waits_for_a_lease_delays_no_other() -> None:
 
 
 @pytest.mark.parametrize("where", ["tier", "memory", "shared tier"])
-def test_a_move_of_one_tenant_does_not_show_or_load_what_another_has(where: str) -> None:
+def test_a_move_of_one_tenant_does_not_show_or_load_blocks_of_another(where: str) -> None:
     run = tier_bench(64, tier())
     theirs = make.keys(4, "theirs")
     run.engine.store(theirs, PAGE, tenant="b")
@@ -452,7 +452,7 @@ def test_old_results_of_moves_are_dropped(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.bench.node.move_state(third.number) is third
 
 
-def test_a_move_to_a_tier_that_is_cancelled_stops_and_keeps_what_was_moved() -> None:
+def test_a_cancelled_move_to_a_tier_stops_and_keeps_moved_blocks() -> None:
     run = tier_bench(256, tier(spill="off", max_bytes_in_flight=8 * stored_size(PAGE)))
     run.engine.store(make.keys(100), PAGE)
     state = begin(run, release=True)
@@ -482,7 +482,7 @@ def test_blocks_that_wait_for_a_tier_without_the_move_are_still_copied() -> None
     assert (state.refused, len(run.stores[0])) == ({"cancelled": 5}, 5)
 
 
-def test_a_move_to_memory_that_is_cancelled_keeps_what_was_loaded() -> None:
+def test_a_cancelled_move_to_memory_keeps_loaded_blocks() -> None:
     run = tier_bench(1024, tier())
     chains = [make.keys(40, number) for number in range(6)]
     for chain in chains:
@@ -528,8 +528,8 @@ def test_a_move_evicts_nothing_from_its_tier_that_it_has_just_copied(release: bo
     assert (state.moved_blocks, state.refused) == (6, {"budget": 3})
     assert state.released_blocks == (6 if release else 0)
     assert (run.held("acme"), run.held("other")) == (6, 0)
-    kept = [block for block in run.bench.node.pool.table.blocks.values() if block.tenant.salt == "acme"]
-    assert len(kept) == (3 if release else 9), "no block is lost"
+    remaining = [block for block in run.bench.node.pool.table.blocks.values() if block.tenant.salt == "acme"]
+    assert len(remaining) == (3 if release else 9), "no block is lost"
     assert run.faults() == []
 
 

@@ -35,7 +35,7 @@ def state(run: TierBench, name: str = "p") -> tuple[int, int, str]:
 
 
 @pytest.mark.parametrize("strength", ["guaranteed", "permanent"])
-def test_a_pin_loads_what_only_a_tier_holds(strength: Strength) -> None:
+def test_a_pin_loads_blocks_that_only_a_tier_holds(strength: Strength) -> None:
     run = tier_bench(64, tier())
     chain = make.keys(6)
     spilled(run, chain)
@@ -120,7 +120,7 @@ def test_a_pin_is_loaded_in_small_requests_behind_those_of_engines(monkeypatch: 
     assert state(run) == (6, 0, "")
 
 
-def test_a_load_that_fails_is_tried_again_later_and_told() -> None:
+def test_a_failed_load_is_retried_later_and_reported() -> None:
     run = tier_bench(64, tier())
     chain = make.keys(4)
     spilled(run, chain)
@@ -136,7 +136,7 @@ def test_a_load_that_fails_is_tried_again_later_and_told() -> None:
     assert state(run) == (4, 0, "")
 
 
-def test_a_pin_that_is_deleted_meanwhile_loads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_that_is_deleted_concurrently_loads_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pin_loads, "MAX_PART_BYTES", PAGE)
     run = tier_bench(64, tier())
     chain = make.keys(4)
@@ -148,7 +148,7 @@ def test_a_pin_that_is_deleted_meanwhile_loads_no_more(monkeypatch: pytest.Monke
     assert run.engine.lookup(chain) == 1
 
 
-def test_a_step_looks_at_a_bounded_number_of_keys_whatever_the_number_of_pins(
+def test_a_step_looks_at_a_bounded_number_of_keys_for_any_number_of_pins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = tier_bench(256, tier())
@@ -158,20 +158,20 @@ def test_a_step_looks_at_a_bounded_number_of_keys_whatever_the_number_of_pins(
         spilled(run, chain)
     run.pins(*(make.pin(f"p{number}", chain) for number, chain in enumerate(chains)))
     monkeypatch.setattr(pin_loads, "MAX_STEP_KEYS", 20)
-    asked = 0
+    requests = 0
     ask = run.tiering.existence.ask
 
     def counted(names: Iterable[BlockName], client: int) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal requests
+        requests += 1
         ask(names, client)
 
     monkeypatch.setattr(run.tiering.existence, "ask", counted)
     looks = []
     for _ in range(200):
-        asked = 0
+        requests = 0
         run.bench.pass_time(0.1)
-        looks.append(asked)
+        looks.append(requests)
     assert max(looks) <= 4, "20 keys are those of three chains, and part of a fourth one"
     assert sum(looks) >= 40
     assert state(run, "p39") == (0, 6, "budget")

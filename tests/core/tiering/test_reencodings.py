@@ -17,15 +17,15 @@ from tests.dataplane import factories as make
 SMALL = HEADER + PAGE // 2
 
 
-def encoded(blocks: int, budget_bytes: int, held: Compress, wanted: Compress) -> TierBench:
+def encoded(blocks: int, budget_bytes: int, stored: Compress, target: Compress) -> TierBench:
     """A tier that holds blocks in one form, and whose record asks for another one."""
     run = tier_bench(64, tier())
     run.engine.store(make.keys(blocks), PAGE)
     run.settle()
     (state,) = run.tiering.tiers
     for entry in list(state.contents.entries.values()):
-        state.contents.add(entry.stored, SMALL, run.now, held)
-    state.spec = msgspec.structs.replace(state.spec, compress=wanted, budget_bytes=budget_bytes)
+        state.contents.add(entry.stored, SMALL, run.now, stored)
+    state.spec = msgspec.structs.replace(state.spec, compress=target, budget_bytes=budget_bytes)
     state.contents.budget_bytes = budget_bytes
     return run
 
@@ -39,21 +39,21 @@ def begin(run: TierBench) -> tuple[list[reencodings.PlannedReencoding], reencodi
     raise AssertionError("nothing is encoded again")
 
 
-@pytest.mark.parametrize("wanted", ["none", "zstd"])
-def test_room_is_taken_for_blocks_that_become_larger(wanted: Compress) -> None:
-    run = encoded(4, 2 * SMALL + 2 * stored_size(PAGE), "fp8", wanted)
+@pytest.mark.parametrize("target", ["none", "zstd"])
+def test_room_is_taken_for_blocks_that_become_larger(target: Compress) -> None:
+    run = encoded(4, 2 * SMALL + 2 * stored_size(PAGE), "fp8", target)
     (state,) = run.tiering.tiers
     plans, move = begin(run)
     run.growths = [(state, plan) for plan in plans]
     assert run.faults() == []
     run.growths = []
     charge = stored_size(PAGE) - 1
-    move.ended(plans, [CopyEnd(Outcome.OK, charge, wanted)] * len(plans), run.now)
+    move.ended(plans, [CopyEnd(Outcome.OK, charge, target)] * len(plans), run.now)
     assert (move.state.moved_blocks, move.state.refused) == (2, {"budget": 2})
     assert run.faults() == []
 
 
-def test_a_block_that_was_forgotten_meanwhile_is_deleted_again() -> None:
+def test_a_block_that_was_forgotten_concurrently_is_deleted_again() -> None:
     run = encoded(2, 8 * stored_size(PAGE), "none", "zstd")
     (state,) = run.tiering.tiers
     plans, move = begin(run)
@@ -80,7 +80,7 @@ def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) ->
     assert {after - before for before, after in zip([0, *counts], counts, strict=False)} == {0, 10}
 
 
-def test_a_cancelled_one_leaves_the_blocks_whose_turn_has_not_come_as_they_are(
+def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reencodings, "BATCH_BLOCKS", 2)

@@ -42,7 +42,7 @@ def clear(found: TierDirectory, tier: int) -> None:
         part += 1
 
 
-def test_what_is_listed_is_found_in_its_space_alone() -> None:
+def test_listed_blocks_are_found_in_their_space_only() -> None:
     found, words = directory(), pack_keys(make.keys(100))
     found.add(words, SPACE, 3, sizes(100))
     assert found.find(words, SPACE).tiers.tolist() == [8] * 100
@@ -74,35 +74,35 @@ def test_a_chain_ends_where_no_tier_in_service_holds_a_block() -> None:
     assert len(found.leading(words, SPACE).tiers) == 10
 
 
-def test_the_estimate_is_of_what_waits_and_what_is_asked_for() -> None:
+def test_the_estimate_covers_waiting_and_requested_bytes() -> None:
     found, words = directory(), pack_keys(make.keys(8))
     found.add(words, SPACE, 0, sizes(8, 1 << 20))
     serve(found, 0, bytes_per_s=4 << 20)
-    asked = found.leading(words, SPACE)
-    assert found.estimate_s(asked) == 2.0
+    found_hits = found.leading(words, SPACE)
+    assert found.estimate_s(found_hits) == 2.0
     found.say(0, waiting_bytes=4 << 20, bytes_per_s=4 << 20, latency_us=500_000, serves=True)
-    assert found.estimate_s(asked) == 3.5
+    assert found.estimate_s(found_hits) == 3.5
     found.say(0, waiting_bytes=0, bytes_per_s=0, latency_us=0, serves=True)
-    assert found.estimate_s(asked) == inf
+    assert found.estimate_s(found_hits) == inf
 
 
 def test_it_agrees_with_a_dictionary() -> None:
     chance, found = random.Random(3), directory(2000)
     keys = make.keys(1500)
-    held: dict[int, int] = {}
+    tiers: dict[int, int] = {}
     for _ in range(6000):
         at, tier = chance.randrange(1500), chance.randrange(MAX_TIERS)
         word = pack_keys([keys[at]])
         if chance.random() < 0.6:
             found.add(word, SPACE, tier, sizes(1, at + 1))
-            held[at] = held.get(at, 0) | 1 << tier
+            tiers[at] = tiers.get(at, 0) | 1 << tier
         else:
             found.remove(word, SPACE, tier)
-            held[at] = held.get(at, 0) & ~(1 << tier)
-    told = found.find(pack_keys(keys), SPACE)
-    assert told.tiers.tolist() == [held.get(at, 0) for at in range(1500)]
+            tiers[at] = tiers.get(at, 0) & ~(1 << tier)
+    entries = found.find(pack_keys(keys), SPACE)
+    assert entries.tiers.tolist() == [tiers.get(at, 0) for at in range(1500)]
     assert found.header[3] == 0, "none was left out"
-    assert found.header[2] == sum(mask != 0 for mask in held.values())
+    assert found.header[2] == sum(mask != 0 for mask in tiers.values())
 
 
 def test_blocks_without_room_are_counted_and_missing() -> None:
@@ -115,7 +115,7 @@ def test_blocks_without_room_are_counted_and_missing() -> None:
 
 
 @pytest.mark.parametrize("fault", ["magic", "buckets", "size"])
-def test_memory_that_is_no_directory_is_refused(fault: str) -> None:
+def test_memory_that_is_not_a_directory_is_refused(fault: str) -> None:
     memory = bytearray(directory_bytes(64))
     TierDirectory.make(memoryview(memory), 64)
     cells = np.frombuffer(memory, np.uint64)

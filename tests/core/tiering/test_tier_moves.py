@@ -76,7 +76,7 @@ def test_blocks_of_guaranteed_pins_are_copied_and_stay() -> None:
     assert (state.moved_blocks, state.released_blocks, state.refused) == (4, 3, {"pinned": 1})
 
 
-def test_a_prefix_is_moved_with_what_was_stored_behind_it() -> None:
+def test_a_prefix_is_moved_with_the_blocks_behind_it() -> None:
     run = tier_bench(64, DISK, S3)
     chain = make.keys(6)
     run.engine.store(chain, PAGE)
@@ -86,7 +86,7 @@ def test_a_prefix_is_moved_with_what_was_stored_behind_it() -> None:
     assert (state.moved_blocks, {name.key for name in run.stores[1]}) == (6, set(chain))
 
 
-def test_blocks_of_a_space_that_no_engine_attached_are_moved_unless_a_model_is_asked_for() -> None:
+def test_blocks_of_an_unattached_space_are_moved_unless_a_model_is_given() -> None:
     run = tier_bench(64, DISK, S3)
     space = bytes.fromhex(Space("later").identity())
     stored = [StoredBlock(BlockName(space, key), "", 1, PAGE, CHECKSUM, b"") for key in make.keys(2)]

@@ -32,7 +32,7 @@ from tests.dataplane import factories as make
 
 TENANTS = ("a", "b")
 CHAINS = {tenant: [make.keys(length, (tenant, length)) for length in (1, 3, 6)] for tenant in TENANTS}
-PLACES = ("disk", "s3", "memory")
+LOCATIONS = ("disk", "s3", "memory")
 SIZES: dict[Compress, int] = {"none": PAGE, "zstd": PAGE * 3 // 4, "fp8": PAGE // 2}
 S3 = tier("s3", budget_blocks=12, spill="off", order=1)
 DEADLINE_S = 20.0
@@ -144,18 +144,18 @@ class TierMovesMachine(RuleBasedStateMachine):
         def loaded() -> None:
             if given_up:
                 return
-            kept = [plan for plan, there in zip(plans, found, strict=True) if there]
-            lacking = [plan for plan in plans if plan not in kept]
+            moved = [plan for plan, there in zip(plans, found, strict=True) if there]
+            lacking = [plan for plan in plans if plan not in moved]
             self.run.copies = [each for each in self.run.copies if each[1] not in lacking]
             self.tiering.transfers.not_loaded(lacking, [Outcome.MISSING] * len(lacking))
-            if kept and target.closing:
-                self.copied(target, kept, Outcome.FAILED)
-            elif kept:
+            if moved and target.closing:
+                self.copied(target, moved, Outcome.FAILED)
+            elif moved:
                 self.calls.append(
                     Call(
-                        lambda: self.keep(target, kept),
-                        lambda: self.copied(target, kept),
-                        lambda: self.tiering.transfers.store_hung(kept),
+                        lambda: self.keep(target, moved),
+                        lambda: self.copied(target, moved),
+                        lambda: self.tiering.transfers.store_hung(moved),
                     )
                 )
 
@@ -171,7 +171,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         self.tiering.transfers.ended(plans, [CopyEnd(outcome)] * len(plans), self.run.now)
 
     def encoding(self, tier: TierState, plans: Sequence[PlannedReencoding]) -> Call:
-        wanted = tier.spec.compress
+        compression = tier.spec.compress
         found: list[StoredBlock | None] = []
 
         def act() -> None:
@@ -187,7 +187,7 @@ class TierMovesMachine(RuleBasedStateMachine):
             ends = [
                 CopyEnd(Outcome.MISSING)
                 if stored is None
-                else CopyEnd(Outcome.OK, HEADER + SIZES[wanted], wanted)
+                else CopyEnd(Outcome.OK, HEADER + SIZES[compression], compression)
                 for stored in found
             ]
             plans[0].move.ended(plans, ends, self.run.now)
@@ -209,29 +209,29 @@ class TierMovesMachine(RuleBasedStateMachine):
     @rule()
     def push_out(self) -> None:
         """Evict the blocks from memory that a tier holds."""
-        held = [
+        in_tiers = [
             block
             for block in self.node.pool.table.blocks.values()
             if block.state is State.READY
-            and block not in self.node.pool.doomed
+            and block not in self.node.pool.dead
             and any(
-                each.held(name := BlockName(self.run._identity(block.space), block.key)) is not None
+                each.entry_of(name := BlockName(self.run._identity(block.space), block.key)) is not None
                 and name in self.run.stores[each.number]
                 for each in self.tiering.tiers
             )
         ]
-        self.node.room.evict(held, "room", self.run.now)
+        self.node.room.evict(in_tiers, "room", self.run.now)
 
     @rule(
-        source=st.sampled_from(PLACES),
-        to=st.sampled_from(PLACES),
+        source=st.sampled_from(LOCATIONS),
+        to=st.sampled_from(LOCATIONS),
         tenant=tenants,
         release=st.booleans(),
     )
     def move(self, source: str, to: str, tenant: str, release: bool) -> None:
         self.ask_for(Move("n", Scope(tenant=tenant), to, release, DEADLINE_S, source=source))
 
-    @rule(name=st.sampled_from(PLACES[:2]), compress=st.sampled_from(list(SIZES)))
+    @rule(name=st.sampled_from(LOCATIONS[:2]), compress=st.sampled_from(list(SIZES)))
     def encode_again(self, name: str, compress: Compress) -> None:
         for each in self.tiering.tiers:
             if each.spec.name == name:
@@ -321,7 +321,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         self.run.stores[self.last_number] = {}
         self.tiering.add_tier(TierState(self.last_number, S3, stored_size))
 
-    @rule(name=st.sampled_from(PLACES[:2]), serves=st.booleans())
+    @rule(name=st.sampled_from(LOCATIONS[:2]), serves=st.booleans())
     def a_tier_leaves_or_returns(self, name: str, serves: bool) -> None:
         next(each for each in self.tiering.tiers if each.spec.name == name).serves = serves
 

@@ -28,8 +28,8 @@ def fill(run: TierBench, tenant: str, blocks: int, name: object = "fill") -> Non
         run.settle()
 
 
-def of_pin(run: TierBench, name: str = "p", held: str = "disk") -> PinInTier | None:
-    return run.bench.pin(name).tiers.get(held)
+def of_pin(run: TierBench, name: str = "p", tier_name: str = "disk") -> PinInTier | None:
+    return run.bench.pin(name).tiers.get(tier_name)
 
 
 @pytest.mark.parametrize("strength", ["guaranteed", "permanent"])
@@ -131,7 +131,7 @@ def test_many_keys_are_looked_up_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.faults() == []
 
 
-def test_blocks_of_pins_are_copied_first_and_whatever_the_tier_takes() -> None:
+def test_blocks_of_pins_are_copied_first_into_any_tier() -> None:
     run = tier_bench(64, tier("all"), tier("used", spill="second_touch"), tier("none", spill="off"))
     chain = make.keys(4, "chain")
     run.pins(make.pin("p", chain))
@@ -273,14 +273,14 @@ def test_pins_apply_to_spaces_of_earlier_engines_as_soon_as_their_models_are_kno
     run.tiering.restore(run.tiering.tiers[0], run.stores[0].values(), run.now)
     assert of_pin(run) == PinInTier(4, 4 * SIZE, 4)
     run.bench.pass_time(pin_loads.ROUND_S + 0.1)
-    told = run.bench.pin("p")
-    assert (told.only_in_tiers, told.not_loaded, told.resident) == (4, "detached", 0)
+    report = run.bench.pin("p")
+    assert (report.only_in_tiers, report.not_loaded, report.resident) == (4, "detached", 0)
     fill(run, "other", 60)
     assert there(run, chain) == 4, "the pin protects them although no engine of its model has attached"
     run.bench.attach(make.space(block_bytes=PAGE))
     run.bench.pass_time(pin_loads.ROUND_S + 0.1)
     run.settle()
     run.bench.pass_time(pin_loads.ROUND_S + 0.1)
-    told = run.bench.pin("p")
-    assert (told.only_in_tiers, told.not_loaded, told.resident) == (0, "", 4)
+    report = run.bench.pin("p")
+    assert (report.only_in_tiers, report.not_loaded, report.resident) == (0, "", 4)
     assert run.faults() == []

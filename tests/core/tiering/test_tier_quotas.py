@@ -76,8 +76,8 @@ def test_blocks_used_in_memory_are_given_up_only_if_the_tenant_has_no_others() -
     run.engine.release()
     run.bench.pass_time(1.0)
     fill(run, "acme", 1, "more")
-    kept = {name.key for name in run.stores[0]}
-    assert kept == {*used, *make.keys(1, ("more", "acme", 0))}
+    names = {name.key for name in run.stores[0]}
+    assert names == {*used, *make.keys(1, ("more", "acme", 0))}
     for chain in (used, make.keys(1, ("more", "acme", 0))):
         run.engine.acquire(chain)
         run.engine.release()
@@ -146,7 +146,7 @@ def test_a_quota_of_another_tier_has_no_effect() -> None:
     assert run.faults() == []
 
 
-def test_quotas_apply_to_blocks_that_the_tier_held_before() -> None:
+def test_quotas_apply_to_blocks_stored_earlier_in_the_tier() -> None:
     before = tier_bench(64, tier())
     fill(before, "acme", 8)
     run = tier_bench(64, tier())

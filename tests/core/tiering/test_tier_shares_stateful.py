@@ -88,8 +88,8 @@ class TierSharesMachine(RuleBasedStateMachine):
         self.run.begin()
         self.run.end_spills(outcome)
         self.run.begin()
-        for salt, (held, floor) in before.items():
-            assert self.contents.tenants[salt].bytes >= min(held, floor)
+        for salt, (nbytes, floor) in before.items():
+            assert self.contents.tenants[salt].bytes >= min(nbytes, floor)
         self.tick()  # copies that began before a limit was lowered may have ended
 
     @rule(tenant=tenants, number=numbers)

@@ -113,7 +113,7 @@ def test_a_block_that_was_loaded_and_evicted_unused_was_not_served() -> None:
 
 
 def test_ranks_count_their_bytes_each_and_their_tokens_once() -> None:
-    ranks = tuple(make.space(rank=rank, world=2, block_bytes=PAGE) for rank in range(2))
+    ranks = tuple(make.space(rank=rank, world_size=2, block_bytes=PAGE) for rank in range(2))
     run = tier_bench(1024, tier(), spaces=ranks)
     chain = make.keys(2)
     for number in range(2):
@@ -138,14 +138,14 @@ def test_blocks_of_a_space_that_no_engine_attached_have_an_unknown_model_until_o
     blocks.append(restored(make.keys(1, "new")[0], known, "a"))
     run.tiering.restore(disk, blocks, run.now)
     run.bench.pass_time(10)
-    held = {each.model: each.tiers["disk"].held_kib_s for each in accounts(run)}
-    assert held == {UNKNOWN_MODEL: 2 * 10 * CHARGE_KIB, known.model: 10 * CHARGE_KIB}
+    usage = {each.model: each.tiers["disk"].held_kib_s for each in accounts(run)}
+    assert usage == {UNKNOWN_MODEL: 2 * 10 * CHARGE_KIB, known.model: 10 * CHARGE_KIB}
     assert [each.space for each in accounts(run) if each.model == UNKNOWN_MODEL] == [later.identity()]
     run.bench.attach(later)
     accounts(run)
     run.bench.pass_time(10)
-    held = {each.model: each.tiers["disk"].held_kib_s for each in accounts(run)}
-    assert held == {
+    usage = {each.model: each.tiers["disk"].held_kib_s for each in accounts(run)}
+    assert usage == {
         UNKNOWN_MODEL: 2 * 10 * CHARGE_KIB,
         known.model: 20 * CHARGE_KIB,
         "later": 2 * 10 * CHARGE_KIB,
@@ -219,7 +219,7 @@ def test_an_account_has_a_bounded_number_of_tiers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_integral_is_exact_whatever_happens_when(seed: int) -> None:
+def test_the_integral_is_exact_under_any_schedule(seed: int) -> None:
     rng = chance_of(seed)
     run = tier_bench(16, tier(budget_blocks=24))
     byte_us: Counter[str] = Counter()
@@ -236,8 +236,8 @@ def test_the_integral_is_exact_whatever_happens_when(seed: int) -> None:
             run.bench.node.invalidate(Scope(tenant=tenant), run.now)
             run.settle()
         run.bench.pass_time(rng.choice((0.25, 1, 3)))
-        for salt, held in run.tiering.tiers[0].contents.tenants.items():
-            byte_us[salt] += held.bytes * (int(run.now * 1e6) - int(at * 1e6))
+        for salt, usage in run.tiering.tiers[0].contents.tenants.items():
+            byte_us[salt] += usage.bytes * (int(run.now * 1e6) - int(at * 1e6))
         at = run.now
     held_kib_s = {
         each.tenant: each.tiers["disk"].held_kib_s for each in accounts(run) if "disk" in each.tiers

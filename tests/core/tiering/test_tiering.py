@@ -27,7 +27,7 @@ def serve(run: TierBench) -> bool:
     return True
 
 
-def test_what_is_stored_is_copied_and_loaded_again_after_its_eviction() -> None:
+def test_stored_blocks_are_copied_and_loaded_again_after_eviction() -> None:
     run = tier_bench(8, tier())
     first, second = make.keys(8, "first"), make.keys(8, "second")
     run.engine.store(first, PAGE)
@@ -107,7 +107,7 @@ def test_a_tier_that_is_full_before_its_budget_gives_up_blocks() -> None:
     assert run.faults() == []
 
 
-def test_many_who_ask_for_one_chain_get_one_load() -> None:
+def test_many_requests_for_one_chain_cause_one_load() -> None:
     run = tier_bench(16, tier())
     chain = make.keys(8, "chain")
     run.engine.store(chain, PAGE)
@@ -147,7 +147,7 @@ def test_an_engine_withdraws_its_own_request_and_no_other() -> None:
     assert run.engine.lookup(chain) == 8
 
 
-def test_a_load_that_misses_its_deadline_or_whose_engine_is_gone_does_not_begin() -> None:
+def test_a_load_past_its_deadline_or_of_a_gone_engine_does_not_begin() -> None:
     run = tier_bench(8, tier())
     chain = make.keys(8, "chain")
     run.engine.store(chain, PAGE)
@@ -188,7 +188,7 @@ def test_a_block_that_is_corrupt_or_missing_is_forgotten_and_the_others_are_publ
     assert run.faults() == []
 
 
-def test_a_tier_gives_up_what_was_used_longest_ago_and_never_exceeds_its_budget() -> None:
+def test_a_tier_evicts_least_recently_used_blocks_and_never_exceeds_its_budget() -> None:
     run = tier_bench(64, tier(budget_blocks=8))
     chains = [make.keys(4, number) for number in range(4)]
     for chain in chains:
@@ -208,7 +208,7 @@ def test_a_block_that_does_not_fit_the_budget_is_refused() -> None:
     assert run.faults() == []
 
 
-def test_blocks_used_a_second_time_are_copied_where_that_is_asked_for() -> None:
+def test_blocks_used_a_second_time_are_copied_on_request() -> None:
     run = tier_bench(64, tier(spill="second_touch"))
     chain = make.keys(4, "chain")
     run.engine.store(chain, PAGE)
@@ -222,7 +222,7 @@ def test_blocks_used_a_second_time_are_copied_where_that_is_asked_for() -> None:
     assert run.faults() == []
 
 
-def test_blocks_that_are_soon_evicted_are_copied_where_that_is_asked_for() -> None:
+def test_blocks_that_are_soon_evicted_are_copied_on_request() -> None:
     run = tier_bench(512, tier(spill="evict"))
     run.engine.store(make.keys(64, "first"), PAGE)
     run.bench.pass_time(1.0)
@@ -294,7 +294,7 @@ def test_a_load_under_way_that_is_invalidated_is_not_published() -> None:
     assert run.faults() == []
 
 
-def test_what_a_tier_held_before_is_found_again_newest_first() -> None:
+def test_earlier_blocks_of_a_tier_are_found_newest_first() -> None:
     before = tier_bench(64, tier())
     old, new = make.keys(4, "old"), make.keys(4, "new")
     before.engine.store(old, PAGE, tenant="acme")
@@ -336,7 +336,7 @@ def test_a_block_is_loaded_from_the_first_tier_in_service() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_books_agree_whatever_happens(seed: int) -> None:
+def test_accounts_are_consistent_after_any_steps(seed: int) -> None:
     chance = chance_of(seed)
     run = tier_bench(24, tier("a", 40, spill="commit"), tier("b", 12, order=1, spill="second_touch"))
     chains = [make.keys(chance.randrange(1, 9), ("chain", number)) for number in range(20)]

@@ -111,8 +111,8 @@ class TierBench:
         ending, self.loads = self.loads[:count], self.loads[len(self.loads[:count]) :]
         for load in ending:
             found = self.stores[load.tier.number].get(load.name)
-            told = outcome if found is not None or outcome is not Outcome.OK else Outcome.MISSING
-            self.tiering.loaded(load, told, CHECKSUM, self.now)
+            reported = outcome if found is not None or outcome is not Outcome.OK else Outcome.MISSING
+            self.tiering.loaded(load, reported, CHECKSUM, self.now)
 
     def settle(self) -> None:
         """Do everything, until nothing is left."""
@@ -157,9 +157,9 @@ class TierBench:
             by_tenant: dict[str, int] = {}
             for entry in contents.entries.values():
                 by_tenant[entry.stored.tenant] = by_tenant.get(entry.stored.tenant, 0) + entry.charge
-            told = {salt: tenant.bytes for salt, tenant in contents.tenants.items() if tenant.bytes}
-            if by_tenant != told:
-                found.append(f"{tier.spec.name}: tenants {told}, blocks {by_tenant}")
+            reported = {salt: tenant.bytes for salt, tenant in contents.tenants.items() if tenant.bytes}
+            if by_tenant != reported:
+                found.append(f"{tier.spec.name}: tenants {reported}, blocks {by_tenant}")
             found += [f"{tier.spec.name}: {each}" for each in self._share_faults(tier)]
             found += [f"{tier.spec.name}: {each}" for each in self._pin_faults(tier)]
         return found
@@ -180,9 +180,9 @@ class TierBench:
                 pending[stored.tenant] = pending.get(stored.tenant, 0) + charge
         for tenant in contents.tenants.values():
             by_account[id(tenant.account)] += tenant.bytes
-        told = {id(account): account.bytes for account in contents._order.accounts()}
+        reported = {id(account): account.bytes for account in contents._order.accounts()}
         taken = {salt: tenant.pending_bytes for salt, tenant in contents.tenants.items()}
-        found = [] if told == by_account else ["accounts and tenants disagree"]
+        found = [] if reported == by_account else ["accounts and tenants disagree"]
         if taken != pending:
             found.append(f"taken {taken}, under way {pending}")
         unlimited = [tenant for tenant in contents.tenants.values() if tenant.share is None]
@@ -193,8 +193,8 @@ class TierBench:
             if sorted(merged) != sorted(mine) or used != sorted(used):
                 found.append(f"the common queue has {merged} of rank {rank.name}, its tenants have {mine}")
         for entry in contents.entries.values():
-            wanted = None if entry.guaranteed else entry.tenant.queue
-            if entry.queue is not wanted:
+            expected = None if entry.guaranteed else entry.tenant.queue
+            if entry.queue is not expected:
                 found.append("a block is in the wrong eviction queue")
         return found
 
@@ -212,21 +212,21 @@ class TierBench:
             if pin.bundle is None:
                 continue
             held = [entry for entry in contents.entries.values() if pin.bundle in entry.bundles]
-            told = pin.bundle.tiers.get(tier.spec.name, PinInTier())
-            if told != PinInTier(
+            reported = pin.bundle.tiers.get(tier.spec.name, PinInTier())
+            if reported != PinInTier(
                 len(held), sum(entry.charge for entry in held), sum(entry.guaranteed for entry in held)
             ):
-                found.append(f"pin {pin.name}: {told}, {len(held)} blocks are marked")
+                found.append(f"pin {pin.name}: {reported}, {len(held)} blocks are marked")
             if not self.tiering.pinned_chains:
                 spaces = [self._identity(number) for number in self.spaces(pin.model)]
                 names = {BlockName(space, key) for space in spaces for key in pin.keys}
-                wanted = {
+                expected = {
                     entry
                     for name in names
                     if (entry := contents.entries.get(name)) is not None and entry.stored.tenant == pin.tenant
                 }
-                if wanted != set(held):
-                    found.append(f"pin {pin.name}: {len(held)} blocks are marked, {len(wanted)} are its")
+                if expected != set(held):
+                    found.append(f"pin {pin.name}: {len(held)} blocks are marked, {len(expected)} are its")
         return found
 
     def spaces(self, model: str) -> list[int]:

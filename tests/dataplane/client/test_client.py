@@ -39,7 +39,7 @@ def fill(client: Client, nbytes: int = make.MIB, blocks: int = 48) -> int:
 # ---- storing and reading
 
 
-def test_what_was_stored_is_read_back_by_another_engine(plane: Plane) -> None:
+def test_stored_blocks_are_read_by_another_engine(plane: Plane) -> None:
     chain = make.keys(5)
     with connect(plane) as writer, connect(plane, group="reader") as reader:
         assert reader.lookup(chain) == 0
@@ -84,7 +84,7 @@ def test_nothing_is_readable_before_the_commit_and_an_abandoned_reservation_leav
         assert reservation.commit().blocks == 0
 
 
-def test_outcomes_tell_what_is_there_and_what_is_being_written(plane: Plane) -> None:
+def test_outcomes_distinguish_cached_and_reserved_blocks(plane: Plane) -> None:
     chain = make.keys(4)
     with connect(plane) as one, connect(plane, group="two") as two:
         store(one, chain[:1])
@@ -103,7 +103,7 @@ def test_outcomes_tell_what_is_there_and_what_is_being_written(plane: Plane) -> 
 
 
 def test_a_hit_is_the_minimum_over_the_spaces_of_a_client(plane: Plane) -> None:
-    ranks = [make.space(rank=rank, world=2) for rank in range(2)]
+    ranks = [make.space(rank=rank, world_size=2) for rank in range(2)]
     chain = make.keys(4)
     with attach(plane.socket, ranks, timeout_s=30) as scheduler:
         store(scheduler, chain, space=0)
@@ -186,7 +186,7 @@ def test_copies_check_their_buffers(shared_plane: Plane) -> None:
 # ---- leases
 
 
-def test_a_leased_block_survives_pressure_and_goes_when_it_is_let_go(plane: Plane) -> None:
+def test_a_leased_block_survives_pressure_and_goes_when_it_is_released(plane: Plane) -> None:
     chain = make.keys(1, "held")
     with connect(plane) as client:
         store(client, chain, make.MIB)
@@ -316,13 +316,13 @@ def test_a_closed_client_leaves_nothing_behind(plane: Plane) -> None:
     client.close()
 
 
-def test_bytes_of_an_open_reservation_are_not_given_away_when_its_client_is_closed(plane: Plane) -> None:
+def test_bytes_of_an_open_reservation_are_not_reused_when_its_client_is_closed(plane: Plane) -> None:
     client = connect(plane)
     reservation = client.reserve(make.keys(2), PAGE)
     view = reservation.view(0)
     client.close()
     stats = plane.wait_stats(lambda stats: not stats.pool.reserved_bytes, "the end is noticed")
-    assert stats.pool.quarantined_bytes == 2 * PAGE, "somebody may still write there"
+    assert stats.pool.quarantined_bytes == 2 * PAGE, "the engine may still write there"
     view[:1] = b"x"
     assert reservation.commit().blocks == 0
 
@@ -366,7 +366,7 @@ def test_wrong_arguments_raise_value_errors(
     [
         {"spaces": []},
         {"spaces": [make.space("")]},
-        {"spaces": [make.space(rank=2, world=2)]},
+        {"spaces": [make.space(rank=2, world_size=2)]},
         {"timeout_s": 0},
         {"timeout_s": -1},
     ],
@@ -378,7 +378,7 @@ def test_attach_with_wrong_arguments_raises_value_errors(
         attach(shared_plane.socket, **{"spaces": [make.space()], **options})  # type: ignore[arg-type]
 
 
-def test_a_data_plane_that_says_no_raises_attach_refused(shared_plane: Plane) -> None:
+def test_a_refused_attach_raises_attach_refused(shared_plane: Plane) -> None:
     with attach(shared_plane.socket, [make.space("m", block_bytes=PAGE)], timeout_s=30):
         with pytest.raises(AttachRefused, match="space_conflict") as caught:
             attach(shared_plane.socket, [make.space("m", block_bytes=2 * PAGE)], timeout_s=30)
@@ -403,7 +403,7 @@ def test_wrong_positions_in_a_commit_raise_and_the_reservation_stays_open(shared
     shared_plane.wait_stats(lambda stats: stats.pool.reserved_bytes == 0, "nothing stays reserved")
 
 
-def test_empty_lookups_and_acquires_are_no_error(shared_plane: Plane) -> None:
+def test_empty_lookups_and_acquires_are_valid(shared_plane: Plane) -> None:
     with connect(shared_plane) as client:
         assert client.lookup([]) == 0
         assert len(client.acquire([])) == 0

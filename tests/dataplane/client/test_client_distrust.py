@@ -51,13 +51,13 @@ def broken(socket_dir: Path) -> Iterator[Broken]:
 
 
 class Engine:
-    """A client, and what it was told."""
+    """A client, and its events."""
 
     def __init__(self, plane: BrokenPlane, timeout_s: float = 3.0, spaces: int = 1) -> None:
         self.events: list[ClientEvent] = []
         self.client: Client = attach(
             plane.socket,
-            [make.space(rank=rank, world=spaces) for rank in range(spaces)],
+            [make.space(rank=rank, world_size=spaces) for rank in range(spaces)],
             timeout_s=timeout_s,
             on_event=self.events.append,
         )
@@ -96,10 +96,10 @@ def reserved(
     def answer(request: Any) -> Any:
         if isinstance(request, wire.Reserve):
             number = request.id
-            said = wire.Reserved(
+            reply = wire.Reserved(
                 number, reservation, outcomes, segments, offsets, list(grants), list(retired)
             )
-            return said, fds()
+            return reply, fds()
         if isinstance(request, wire.Commit):
             return wire.BlocksCommitted(request.id, 4), []
         if isinstance(request, wire.Abort):
@@ -303,7 +303,7 @@ def test_an_access_ring_that_begins_beyond_all_numbers(broken: Broken, head: int
     engine.use()
 
 
-def test_an_access_ring_whose_counters_are_nonsense(broken: Broken) -> None:
+def test_an_access_ring_with_invalid_counters_is_rejected(broken: Broken) -> None:
     plane = broken(answer=mapped())
     plane.publish(KEYS[0])
     engine = Engine(plane)
@@ -315,23 +315,23 @@ def test_an_access_ring_whose_counters_are_nonsense(broken: Broken) -> None:
 
 
 def test_an_attach_too_large_for_a_datagram_is_a_value_error(broken: Broken) -> None:
-    spaces = [make.space("m" * 256, rank=rank, world=1000) for rank in range(1000)]
+    spaces = [make.space("m" * 256, rank=rank, world_size=1000) for rank in range(1000)]
     with pytest.raises(ValueError, match="fewer spaces"):
         attach(broken().socket, spaces)
 
 
-def test_a_socket_that_cannot_be_used_is_told_once(socket_dir: Path) -> None:
+def test_an_unusable_socket_is_reported_once(socket_dir: Path) -> None:
     events: list[ClientEvent] = []
     long = socket_dir / ("x" * 200)
     with attach(long, [make.space()], on_event=events.append) as client:
-        wait_for(lambda: client.lookup(KEYS) or events, "it is told")
+        wait_for(lambda: client.lookup(KEYS) or events, "it is reported")
         for _ in range(20):
             client.lookup(KEYS)
             time.sleep(0.01)
     assert [event.name for event in events] == ["refused"]
 
 
-def test_a_data_plane_that_is_always_broken_is_not_asked_without_pause(broken: Broken) -> None:
+def test_a_broken_data_plane_is_retried_with_pauses(broken: Broken) -> None:
     plane = broken(answer=reserved(outcomes=b""))
     engine = Engine(plane)
     until = time.monotonic() + 1
@@ -357,7 +357,7 @@ def mapped(nbytes: int = SEGMENT, *, writable: bool = False) -> Callable[[Any], 
 
 
 @pytest.mark.parametrize(
-    "place",
+    "location",
     [
         {"offset": SEGMENT},
         {"offset": SEGMENT - NBYTES + 1},
@@ -369,10 +369,10 @@ def mapped(nbytes: int = SEGMENT, *, writable: bool = False) -> Callable[[Any], 
         {"nbytes": (1 << 64) - 1, "offset": 1},
     ],
 )
-def test_blocks_beyond_their_segment_end_the_run(broken: Broken, place: dict[str, int]) -> None:
+def test_blocks_beyond_their_segment_end_the_run(broken: Broken, location: dict[str, int]) -> None:
     plane = broken(answer=mapped())
     plane.publish(KEYS[0], at=1)
-    plane.publish(KEYS[1], at=2, **place)
+    plane.publish(KEYS[1], at=2, **location)
     plane.publish(KEYS[2], at=3)
     engine = Engine(plane)
     for _ in range(3):
@@ -383,7 +383,7 @@ def test_blocks_beyond_their_segment_end_the_run(broken: Broken, place: dict[str
             assert plane.area.counters[:4].tolist() == [0, 1, 0, 0]
         del lease
     assert not plane.area.counters.any()
-    assert engine.heard == ["attached", "fault"], "told once"
+    assert engine.heard == ["attached", "fault"], "reported once"
     assert len(engine.client.acquire(KEYS[1:2])) == 0
 
 
@@ -413,7 +413,7 @@ def test_an_index_entry_beyond_the_index_is_a_miss(broken: Broken) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         np.array([5000], np.uint32).tobytes(),
         np.array([64], np.uint32).tobytes(),
@@ -422,8 +422,8 @@ def test_an_index_entry_beyond_the_index_is_a_miss(broken: Broken) -> None:
         bytes(4 * 1000),
     ],
 )
-def test_leases_by_message_of_what_is_not_there(broken: Broken, said: bytes) -> None:
-    engine = Engine(broken(membarrier=False, answer=lambda request: (wire.Leased(request.id, said), [])))
+def test_leases_by_message_of_missing_blocks_are_refused(broken: Broken, answer: bytes) -> None:
+    engine = Engine(broken(membarrier=False, answer=lambda request: (wire.Leased(request.id, answer), [])))
     assert len(engine.client.acquire(KEYS)) == 0
     assert "fault" in engine.heard
     engine.use()
@@ -475,11 +475,11 @@ def segments_mapped() -> int:
 
 def test_retired_segments_are_unmapped_with_their_last_view_and_keep_no_descriptor(broken: Broken) -> None:
     retired: list[int] = []
-    asked: list[int] = []
+    requests: list[int] = []
 
     def answer(request: Any) -> Any:
         if isinstance(request, wire.Map):
-            asked.extend(request.segments)
+            requests.extend(request.segments)
         if not isinstance(request, wire.Reserve):
             return mapped()(request)
         gone, retired[:] = list(retired), []
@@ -505,9 +505,9 @@ def test_retired_segments_are_unmapped_with_their_last_view_and_keep_no_descript
     del view
     gc.collect()
     assert segments_mapped() == maps, "nothing of it is left"
-    assert asked == [1]
+    assert requests == [1]
     assert len(engine.client.acquire(KEYS)) == 1
-    assert asked == [1, 1], "it was forgotten"
+    assert requests == [1, 1], "it was forgotten"
 
 
 def test_a_reservation_keeps_its_mapping_until_it_ends(broken: Broken) -> None:
@@ -536,7 +536,7 @@ def test_a_reservation_keeps_its_mapping_until_it_ends(broken: Broken) -> None:
         (lambda: a_pipe()[0], None, "memory fd"),
     ],
 )
-def test_memory_is_mapped_only_when_it_is_what_was_said(
+def test_memory_is_mapped_only_if_it_matches_the_answer(
     fd: Callable[[], int], nbytes: int | None, expected: str
 ) -> None:
     opened = fd()

@@ -36,7 +36,7 @@ def connected(client: Client) -> bool:
     return client.connected
 
 
-def test_without_a_data_plane_everything_misses_and_one_that_starts_later_is_found(
+def test_without_a_data_plane_lookups_miss_and_a_later_one_is_found(
     make_plane: Callable[..., Plane],
 ) -> None:
     plane = make_plane()
@@ -56,7 +56,7 @@ def test_without_a_data_plane_everything_misses_and_one_that_starts_later_is_fou
     assert [event.name for event in events][:1] == ["attached"]
 
 
-def test_after_kill_9_reads_go_on_stores_are_refused_and_a_new_data_plane_is_joined(plane: Plane) -> None:
+def test_after_kill_9_reads_continue_stores_are_refused_and_a_new_data_plane_is_joined(plane: Plane) -> None:
     chain = make.keys(3)
     events: list[ClientEvent] = []
     with connect(plane, on_event=events.append) as client:
@@ -70,7 +70,7 @@ def test_after_kill_9_reads_go_on_stores_are_refused_and_a_new_data_plane_is_joi
             assert bytes(again.view(1)) == contents(chain, PAGE)[1]
         assert client.reserve(make.keys(1, "new"), PAGE).refused == {Code.UNAVAILABLE: 1}
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches anew")
+        wait_for(lambda: connected(client), "the client attaches again")
         assert client.epoch not in (0, old)
         assert client.lookup(chain) == 0, "the new one starts cold"
         assert store(client, make.keys(2, "new")) == 2
@@ -111,7 +111,7 @@ def test_a_reservation_of_a_dead_data_plane_commits_nothing_in_the_next(plane: P
         plane.kill()
         wait_for(lambda: not connected(client), "the loss is noticed")
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches anew")
+        wait_for(lambda: connected(client), "the client attaches again")
         new = client.reserve(make.keys(2, "other"), PAGE)
         assert new.number == old.number, "the numbers mean other things now"
         old.view(0)[:] = b"x" * PAGE
@@ -218,7 +218,7 @@ def test_an_engine_killed_in_the_middle_of_a_store_leaves_nothing_behind(plane: 
         assert store(client, make.keys(4, "half")) == 4
 
 
-def test_leases_of_a_killed_engine_are_no_more(plane: Plane) -> None:
+def test_leases_of_a_killed_engine_end(plane: Plane) -> None:
     with connect(plane) as client:
         store(client, make.keys(4, "held"), make.MIB)
         with engine_process(HOLD_A_LEASE, plane.socket) as engine:
@@ -272,7 +272,7 @@ if child == 0:
         assert open_reservation.commit().blocks == 0
         open_reservation.abort()
         client.close()
-        # Memory that the child takes now may lie where the parent's segments were: letting go must not unmap it.
+        # Memory that the child takes now may lie where the parent's segments were: closing must not unmap it.
         start = lease.array(0).ctypes.data
         mine = [np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8) for _ in range(60)]
         for each in mine:
@@ -297,7 +297,9 @@ tell("well")
 """
 
 
-def test_a_forked_child_has_a_closed_client_and_the_parent_goes_on(make_plane: Callable[..., Plane]) -> None:
+def test_a_forked_child_has_a_closed_client_and_the_parent_continues(
+    make_plane: Callable[..., Plane],
+) -> None:
     plane = make_plane(pool_bytes="128MiB", dataplane__segment_bytes="64MiB").start()
     with engine_process(FORK, plane.socket) as engine:
         assert line(engine) == "well"

@@ -135,7 +135,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 ATTACH = Attach(1, VERSION, "g", [SpaceRequest(make.space())])
 
 
-def test_an_attach_whose_memory_cannot_be_sent_did_not_happen(wire: Wire) -> None:
+def test_an_attach_with_unsendable_memory_is_undone(wire: Wire) -> None:
     wire.crowded = True
     refused = wire.ask(ATTACH)
     assert isinstance(refused, Refused)
@@ -145,7 +145,7 @@ def test_an_attach_whose_memory_cannot_be_sent_did_not_happen(wire: Wire) -> Non
     assert isinstance(wire.ask(ATTACH), Attached)
 
 
-def test_a_reservation_whose_segment_cannot_be_sent_stands_and_the_segment_comes_when_asked_for(
+def test_a_reservation_stands_when_its_segment_cannot_be_sent_and_is_sent_on_request(
     wire: Wire,
 ) -> None:
     attached = wire.ask(ATTACH)

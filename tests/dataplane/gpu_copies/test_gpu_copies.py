@@ -37,12 +37,12 @@ def faults(bench: Bench, device: BenchDevice) -> list[str]:
 
 def test_blocks_of_a_gpu_pin_get_gpu_copies_and_others_do_not() -> None:
     bench, engine, device = bench_of()
-    wanted, other = make.keys(5, "wanted"), make.keys(5, "other")
-    engine.store(wanted, BIG)
+    pinned, other = make.keys(5, "wanted"), make.keys(5, "other")
+    engine.store(pinned, BIG)
     engine.store(other, BIG)
-    bench.apply(*make.pins([make.pin("g", wanted, tier="gpu"), make.pin("h", other)]))
+    bench.apply(*make.pins([make.pin("g", pinned, tier="gpu"), make.pin("h", other)]))
     device.run()
-    assert device.load(engine, wanted) == [True] * 5
+    assert device.load(engine, pinned) == [True] * 5
     assert device.load(engine, other) == [False] * 5
     assert (bench.pin("g").tier, bench.pin("g").gpu_copies, bench.pin("g").gpu_copy_bytes) == (
         "gpu",
@@ -132,7 +132,7 @@ def test_an_extent_is_granted_to_engines_of_its_space_alone() -> None:
     assert len(gpu_copies.grant(reader.client, device.device, [number])) == 1
 
 
-def test_what_does_not_fit_waits_and_the_head_of_a_chain_comes_first() -> None:
+def test_blocks_that_do_not_fit_wait_and_the_head_of_a_chain_comes_first() -> None:
     bench, engine, device = bench_of(extents=1)
     chain = make.keys(12)
     engine.store(chain, BIG)
@@ -159,7 +159,7 @@ def test_stronger_pins_push_weaker_ones_out() -> None:
     assert faults(bench, device) == []
 
 
-def test_guaranteed_pins_keep_what_they_have_and_soft_ones_go_by_their_last_use() -> None:
+def test_guaranteed_pins_keep_their_gpu_copies_and_soft_ones_compete_by_last_use() -> None:
     bench, engine, device = bench_of(extents=1)
     chains = {name: make.keys(8, name) for name in ("one", "two")}
     for chain in chains.values():
@@ -240,7 +240,7 @@ def test_a_budget_that_changes_is_seen_on_the_device() -> None:
     assert faults(bench, device) == []
 
 
-def test_with_two_devices_a_pin_says_how_many_gpu_copies_it_lacks() -> None:
+def test_with_two_devices_a_pin_reports_its_missing_gpu_copies() -> None:
     bench, engine, device = bench_of(extents=1)
     other = BenchDevice(bench, 2 * make.MIB, "other")
     second = bench.attach(pid=101)
@@ -261,7 +261,7 @@ def test_with_two_devices_a_pin_says_how_many_gpu_copies_it_lacks() -> None:
     assert [*faults(bench, device), *other.faults()] == []
 
 
-def test_devices_that_cannot_be_used_are_told_of_once() -> None:
+def test_unusable_devices_are_reported_once() -> None:
     bench, _, device = bench_of()
     gpu_copies = bench.node.gpu_copies
     for at in range(3 * MAX_REFUSED):
@@ -274,7 +274,7 @@ def test_devices_that_cannot_be_used_are_told_of_once() -> None:
     assert len(node_stats(bench.node, bench.now).gpu_copy_pools) == 1 + MAX_REFUSED
 
 
-def test_blocks_that_are_larger_than_the_pool_are_told_of() -> None:
+def test_blocks_that_are_larger_than_the_pool_are_reported() -> None:
     bench, engine, device = bench_of(extents=1)
     chain = make.keys(2)
     engine.store(chain, 3 * make.MIB)
@@ -289,7 +289,7 @@ def test_blocks_that_are_larger_than_the_pool_are_told_of() -> None:
     assert device.stats.problem == ""
 
 
-def test_memory_that_a_lease_reads_is_not_used_anew_before_the_lease_ends() -> None:
+def test_memory_that_a_lease_reads_is_not_reused_before_the_lease_ends() -> None:
     bench, engine, device = bench_of(extents=1)
     one, two = make.keys(8, "one"), make.keys(8, "two")
     engine.store(one, BIG)
@@ -335,7 +335,7 @@ def test_an_extent_goes_when_every_engine_has_closed_it() -> None:
     assert faults(bench, device) == []
 
 
-def test_an_extent_that_an_engine_closed_before_it_was_given_up_waits_for_nobody() -> None:
+def test_an_extent_closed_early_by_an_engine_does_not_wait_for_it() -> None:
     bench, engine, device = bench_of()
     chain = make.keys(4)
     engine.store(chain, BIG)
@@ -378,8 +378,8 @@ def test_another_shape_gets_the_room_that_a_thinned_one_does_not_need() -> None:
     bench.apply(*make.pins([make.pin("small", small, tier="gpu")]))
     device.run()
     assert (bench.pin("small").gpu_copies, len(device.memory)) == (16, 2)
-    kept = [small[0], small[9]]  # one in each extent
-    bench.apply(*make.pins([make.pin("kept", kept, tier="gpu"), make.pin("large", large, tier="gpu")], 2))
+    readable = [small[0], small[9]]  # one in each extent
+    bench.apply(*make.pins([make.pin("kept", readable, tier="gpu"), make.pin("large", large, tier="gpu")], 2))
     device.run(times=8)
     assert (bench.pin("kept").gpu_copies, bench.pin("large").gpu_copies) == (2, 4)
     assert faults(bench, device) == []
@@ -420,7 +420,7 @@ def test_a_gpu_copy_of_an_invalidated_block_stays_as_long_as_its_lease() -> None
     assert faults(bench, device) == []
 
 
-def test_a_device_without_memory_says_so_and_is_tried_again_later() -> None:
+def test_a_device_without_memory_is_reported_and_retried_later() -> None:
     bench, engine, device = bench_of()
     device.refuses = True
     chain = make.keys(4)

@@ -143,7 +143,7 @@ class GpuCopyMachine(RuleBasedStateMachine):
         self.device.run(times=2)
 
     @invariant()
-    def the_books_agree(self) -> None:
+    def accounts_are_consistent(self) -> None:
         if hasattr(self, "device"):
             assert [*self.bench.faults(), *self.device.faults()] == []
 

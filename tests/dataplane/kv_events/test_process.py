@@ -129,7 +129,7 @@ def test_a_router_follows_stores_and_evictions(
     assert not (socket_dir / "kv.sock").exists()
 
 
-def test_what_a_late_subscriber_missed_is_replayed_and_counted(
+def test_missed_events_are_replayed_to_a_late_subscriber_and_counted(
     make_plane: Callable[..., Plane], socket_dir: Path
 ):
     plane = make_plane(**settings(socket_dir)).start()
@@ -175,7 +175,7 @@ def test_after_a_kill_all_blocks_are_cleared_and_cached_ones_published_again(soc
         seen.until(hashes(make.keys(40)) | hashes(make.keys(2, "later")))
 
 
-def test_a_cold_start_withdraws_what_the_process_before_published(
+def test_a_cold_start_withdraws_events_of_the_previous_process(
     make_plane: Callable[..., Plane], socket_dir: Path
 ):
     plane = make_plane(**settings(socket_dir)).start()

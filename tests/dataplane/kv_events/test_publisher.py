@@ -168,7 +168,7 @@ def test_a_block_is_published_when_every_rank_has_it_and_withdrawn_when_one_lose
 ):
     bench = Bench(8 * make.MIB)
     published = Published(bench, tmp_path)
-    ranks = [bench.attach(make.space(rank=each, world=3), pid=100 + each) for each in range(3)]
+    ranks = [bench.attach(make.space(rank=each, world_size=3), pid=100 + each) for each in range(3)]
     chain = make.keys(4)
     for one in ranks[:2]:
         one.store(chain, PAGE)
@@ -298,7 +298,7 @@ class TestStarts:
             assert event.parent in seen
             seen.update(event.hashes)
 
-    def test_a_cold_start_says_so_about_the_models_of_the_process_before(
+    def test_a_cold_start_publishes_a_reset_for_the_models_of_the_previous_process(
         self, bench: Bench, engine: BenchEngine, tmp_path: Path
     ):
         before = Published(bench, tmp_path)

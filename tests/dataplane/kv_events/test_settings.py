@@ -35,9 +35,9 @@ def refusal(folder: Path, url: str = URL, **table: str) -> str:
     ],
 )
 def test_an_invalid_endpoint_is_refused(tmp_path: Path, url: str):
-    wanted = f"expected tcp://HOST:PORT, or ipc:// and an absolute path, got {url!r}"
-    assert refusal(tmp_path, url) == f"kv_events_url: {wanted}"
-    assert refusal(tmp_path, replay_url=url) == f"dataplane.kv_events_replay_url: {wanted}"
+    expected = f"expected tcp://HOST:PORT, or ipc:// and an absolute path, got {url!r}"
+    assert refusal(tmp_path, url) == f"kv_events_url: {expected}"
+    assert refusal(tmp_path, replay_url=url) == f"dataplane.kv_events_replay_url: {expected}"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_token_ids_on_a_remote_address_need_a_second_setting(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "wanted"),
+    ("name", "value", "expected"),
     [
         ("format", "json", "expected one of map, array, got 'json'"),
         ("ranks", "0", "expected 1 to 64"),
@@ -79,9 +79,9 @@ def test_token_ids_on_a_remote_address_need_a_second_setting(tmp_path: Path):
         ("topics", ",".join(["a"] * 65), "expected at most 64 topics"),
     ],
 )
-def test_values_out_of_range_are_refused(tmp_path: Path, name: str, value: str, wanted: str):
+def test_values_out_of_range_are_refused(tmp_path: Path, name: str, value: str, expected: str):
     text = refusal(tmp_path, **{name: value})
-    assert wanted in text
+    assert expected in text
     assert f"kv_events_{name}" in text.lower()
 
 

@@ -61,7 +61,7 @@ def blocks(manager: Manager, **fields: object) -> list[CachedBlock]:
             return found
 
 
-def test_a_node_tells_what_an_engine_would_find(engine: Client, manager: Manager) -> None:
+def test_a_node_reports_the_hits_of_an_engine(engine: Client, manager: Manager) -> None:
     chain = make.keys(5)
     store(engine, chain[:3], "a")
     answer = manager.ask(LookupChain("n", make.MODEL, make.packed(chain), "a"))
@@ -97,9 +97,7 @@ def verified(manager: Manager, scope: Scope | None = None) -> VerificationState:
     return states[0]
 
 
-def test_verification_finds_a_block_whose_bytes_changed(
-    plane: Plane, engine: Client, manager: Manager
-) -> None:
+def test_verification_finds_a_changed_block(plane: Plane, engine: Client, manager: Manager) -> None:
     chain = make.keys(40)
     store(engine, chain, "a")
     whole = verified(manager)

@@ -67,7 +67,7 @@ def test_a_deeply_nested_snapshot_is_a_fault_like_any_other(plane: Plane) -> Non
         assert [fault.code for fault in answer.errors] == ["malformed"]
 
 
-def test_bodies_that_nobody_asked_for_are_not_kept(plane: Plane) -> None:
+def test_unrequested_bodies_are_not_stored(plane: Plane) -> None:
     pins, _ = make.pins([make.pin("one", make.keys(3))])
     with plane.manager() as manager:
         manager.ask(pins)
@@ -94,7 +94,7 @@ def test_counters_that_engines_feed_stay_within_a_message() -> None:
     assert 0 <= node_stats(bench.node, bench.now).totals.requested_blocks < 2**63
 
 
-def test_a_pool_that_is_leased_as_a_whole_is_not_asked_block_by_block() -> None:
+def test_a_fully_leased_pool_is_not_searched_block_by_block() -> None:
     bench = Bench(512 * PAGE)
     engine = bench.attach()
     chain = make.keys(512)
@@ -134,7 +134,7 @@ def test_spaces_with_blocks_outlive_their_engines() -> None:
 
 def test_eight_ranks_share_a_small_pool_without_taking_each_others_segments() -> None:
     bench = Bench(256 * make.MIB)
-    ranks = [bench.attach(make.space(rank=rank, world=8)) for rank in range(8)]
+    ranks = [bench.attach(make.space(rank=rank, world_size=8)) for rank in range(8)]
     chain = make.keys(4)
     for rank in ranks:
         assert rank.store(chain, make.MIB).written == 4

@@ -34,9 +34,9 @@ def test_the_order_is_exactly_lru_under_random_use() -> None:
     for _ in range(600):
         chain = rng.choice(chains)
         if rng.random() < 0.4:
-            held = engine.acquire(chain)
+            leased = engine.acquire(chain)
             engine.release()
-            for each in chain[:held][::-1]:
+            for each in chain[:leased][::-1]:
                 model.move_to_end(each)
             bench.pass_time(0.1)
             continue
@@ -44,9 +44,9 @@ def test_the_order_is_exactly_lru_under_random_use() -> None:
         for each in reversed(present):
             model.move_to_end(each)
         missing = [each for each in chain if each not in model]
-        spared = list(present)
+        excluded = list(present)
         while len(model) + len(missing) > 32:
-            victim = next(each for each in model if each not in spared)
+            victim = next(each for each in model if each not in excluded)
             del model[victim]
         engine.store(chain, PAGE)
         for each in reversed(chain):
@@ -71,7 +71,7 @@ def test_a_ring_is_drained_before_its_client_reserves() -> None:
     assert engine.lookup(make.keys(1, "new")) == 0
 
 
-def test_making_room_spares_the_chain_that_asks() -> None:
+def test_making_room_does_not_evict_the_requested_chain() -> None:
     bench = Bench(4 * PAGE)
     engine = bench.attach()
     chain = make.keys(4)
@@ -81,7 +81,7 @@ def test_making_room_spares_the_chain_that_asks() -> None:
     assert engine.lookup(chain) == 4
 
 
-def test_a_chain_longer_than_the_pool_keeps_its_head_and_the_rest_is_told() -> None:
+def test_a_chain_longer_than_the_pool_keeps_its_head_and_the_rest_is_refused() -> None:
     bench = Bench(4 * PAGE)
     engine = bench.attach()
     chain = make.keys(6)
@@ -103,23 +103,27 @@ def test_room_is_made_inside_reserve_and_reported_once() -> None:
     assert bench.tenant("a").evicted_blocks == 3
 
 
-def test_a_block_whose_counter_is_up_is_put_back_with_its_incarnation() -> None:
+def test_a_leased_block_is_put_back_with_its_incarnation() -> None:
     bench = Bench(3 * PAGE)
     engine = bench.attach()
-    held, other = make.keys(1, "held"), make.keys(2, "other")
-    engine.store(held, PAGE)
+    leased, other = make.keys(1, "held"), make.keys(2, "other")
+    engine.store(leased, PAGE)
     engine.store(other, PAGE)
-    engine.acquire(held)
+    engine.acquire(leased)
     engine.area.header[8] = 0  # nothing reported in the ring: it is the oldest
     before = {
-        block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == held[0]
+        block.number: block.control
+        for block in bench.node.pool.table.blocks.values()
+        if block.key == leased[0]
     }
     fences = bench.fences
     assert engine.store(make.keys(2, "new"), PAGE).written == 2
-    assert engine.lookup(held) == 1
+    assert engine.lookup(leased) == 1
     assert node_stats(bench.node, bench.now).totals.evictions_cancelled == 1
     after = {
-        block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == held[0]
+        block.number: block.control
+        for block in bench.node.pool.table.blocks.values()
+        if block.key == leased[0]
     }
     assert after == before
     assert bench.fences - fences <= 2, "one barrier a batch, not one a block"
@@ -141,7 +145,7 @@ def test_leases_of_every_process_count() -> None:
     assert two.lookup(make.keys(1, "a")) == 1
 
 
-def test_lru_keeps_what_the_protocol_of_policies_asks() -> None:
+def test_lru_follows_the_protocol_of_policies() -> None:
     policy: EvictionPolicy = Lru()
     for number in range(5):
         policy.insert(number, number, 1, float(number))

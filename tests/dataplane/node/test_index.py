@@ -57,7 +57,7 @@ def test_a_key_of_one_space_is_not_found_in_another() -> None:
     assert bench.pool.blocks == 8
 
 
-def test_keys_with_the_same_buckets_and_tag_are_told_apart_by_the_whole_key() -> None:
+def test_keys_with_the_same_buckets_and_tag_are_distinguished_by_the_whole_key() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
     colliding = [forged(8, 9, 77, rest) for rest in range(6)]

@@ -46,7 +46,7 @@ def test_a_block_larger_than_every_segment_gets_room_of_several(size: int, other
     assert bench.faults() == []
 
 
-def test_a_block_as_large_as_the_pool_is_stored_and_one_larger_is_told() -> None:
+def test_a_block_as_large_as_the_pool_is_stored_and_a_larger_one_refused() -> None:
     bench, engine = two_spaces(16 * make.MIB)
     engine.store(make.keys(100), 4096)
     assert engine.store([make.key("all")], 16 * make.MIB).written == 1
@@ -68,7 +68,7 @@ def test_without_leases_every_reservation_that_fits_the_pool_succeeds(seed: int)
     assert bench.faults() == []
 
 
-def test_a_lease_in_every_slab_is_told_as_fragmented_and_its_end_makes_room() -> None:
+def test_a_lease_in_every_slab_is_reported_as_fragmentation_until_it_ends() -> None:
     bench, engine = two_spaces(4 * make.MIB)
     chains = [make.keys(512, number) for number in range(2)]
     for chain in chains:
@@ -85,7 +85,7 @@ def test_a_lease_in_every_slab_is_told_as_fragmented_and_its_end_makes_room() ->
     assert bench.faults() == []
 
 
-def test_a_pool_that_is_all_leased_says_full_and_recovers() -> None:
+def test_a_fully_leased_pool_refuses_stores_and_recovers() -> None:
     _bench, engine = two_spaces(2 * make.MIB)
     chain = make.keys(512)
     engine.store(chain, 4096)
@@ -95,7 +95,7 @@ def test_a_pool_that_is_all_leased_says_full_and_recovers() -> None:
     assert engine.store([make.key("x")], 4096).written == 1
 
 
-def test_an_emptied_segment_of_another_space_is_retired_for_the_one_that_needs_it() -> None:
+def test_an_empty_segment_of_another_space_is_retired_on_demand() -> None:
     bench, engine = two_spaces(2 * make.MIB)
     engine.store(make.keys(512), 4096, space=0)
     before = set(bench.memory.segments)
@@ -104,7 +104,7 @@ def test_an_emptied_segment_of_another_space_is_retired_for_the_one_that_needs_i
     assert bench.faults() == []
 
 
-def test_when_the_machine_refuses_memory_old_blocks_make_room_or_the_caller_is_told() -> None:
+def test_a_refusal_of_memory_by_the_machine_evicts_old_blocks_or_fails() -> None:
     bench, engine = two_spaces(8 * make.MIB)
     engine.store(make.keys(512), 4096)
     bench.memory.refuse = True

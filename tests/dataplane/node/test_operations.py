@@ -49,7 +49,7 @@ def test_operations_of_all_engines_count_also_of_those_that_are_gone() -> None:
     assert list(totals) == list(OPERATIONS)
 
 
-def test_a_sum_stays_within_what_the_counts_say() -> None:
+def test_a_sum_stays_within_its_counts() -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach()
     count(engine, LOOKUP, 5, 2**60)
@@ -59,7 +59,7 @@ def test_a_sum_stays_within_what_the_counts_say() -> None:
     assert 75e-6 <= operations(bench)["lookup"].total <= 100e-6
 
 
-def test_what_no_process_can_do_is_rejected_and_counted() -> None:
+def test_impossible_entries_are_rejected_and_counted() -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach()
     engine.area.operations[LOOKUP, 3] = np.uint64(10_000_000)
@@ -113,7 +113,7 @@ def test_dropped_entries_of_a_ring_never_fall() -> None:
     assert (reported[0], reported[3] - reported[2]) == (5, 7)
 
 
-def test_what_an_adopted_area_held_before_is_not_counted_again() -> None:
+def test_earlier_counts_of_an_adopted_area_are_not_counted_again() -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach()
     count(engine, LOOKUP, 5, 30_000)

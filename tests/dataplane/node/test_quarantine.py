@@ -1,4 +1,4 @@
-"""Owners that hang or die: their bytes wait until nobody can touch them any more, and not longer."""
+"""Owners that hang or die: their bytes wait until no process can touch them, and not longer."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_another_group_delays_nothing() -> None:
     assert bench.pool.used_bytes == 0
 
 
-def test_a_worker_that_says_goodbye_releases_the_group_it_was_waited_for() -> None:
+def test_a_worker_that_detaches_releases_the_group_that_waits_for_it() -> None:
     bench = Bench(8 * PAGE)
     scheduler, worker = bench.attach(group="g", pid=1), bench.attach(group="g", pid=2)
     scheduler.reserve(CHAIN, PAGE)
@@ -168,7 +168,7 @@ def test_a_worker_that_says_goodbye_releases_the_group_it_was_waited_for() -> No
     assert bench.faults() == []
 
 
-def test_a_goodbye_gives_open_and_expired_reservations_back_at_once() -> None:
+def test_a_detach_gives_open_and_expired_reservations_back_at_once() -> None:
     bench = Bench(16 * PAGE, ttl_s=10)
     engine = bench.attach()
     engine.reserve(CHAIN, PAGE)

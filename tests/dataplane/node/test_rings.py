@@ -72,7 +72,7 @@ def test_no_content_of_a_ring_breaks_the_node(
     assert bench.faults() == []
 
 
-def test_what_did_not_fit_in_a_ring_is_counted() -> None:
+def test_entries_that_did_not_fit_in_a_ring_are_counted() -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach()
     engine.area.header[A_RING_DROPPED] = 17

@@ -59,11 +59,11 @@ def test_slots_never_overlap_and_the_capacity_is_never_exceeded(
         taken.append(slot)
     assert slabs.committed_bytes == sum(segment.nbytes for segment in slabs.segments.values())
     assert slabs.committed_bytes <= slabs.capacity_bytes
-    places = sorted((slot.slab.segment.number, slot.offset, slot.slab.slot_bytes) for slot in taken)
-    for (number, offset, size), (other, start, _) in itertools.pairwise(places):
+    slots = sorted((slot.slab.segment.number, slot.offset, slot.slab.slot_bytes) for slot in taken)
+    for (number, offset, size), (other, start, _) in itertools.pairwise(slots):
         assert number != other or offset + size <= start
-    assert all(offset + size <= slabs.segments[number].nbytes for number, offset, size in places)
-    assert all(offset % SLOT_ALIGN == 0 for _, offset, _ in places)
+    assert all(offset + size <= slabs.segments[number].nbytes for number, offset, size in slots)
+    assert all(offset % SLOT_ALIGN == 0 for _, offset, _ in slots)
     for slot in taken:
         slabs.give(slot)
     assert slabs.empty_segments() == list(slabs.segments.values()), "what is given back is usable again"
@@ -116,14 +116,14 @@ def test_another_space_gets_an_emptied_segment_only_when_it_was_dropped() -> Non
     assert len(fill(slabs, 2, 4096)) == 512
 
 
-@given(size=st.integers(1, 200), blocks=st.integers(1, 20), wanted=st.integers(1, 32))
-def test_with_huge_pages_segments_are_whole_pages_and_serve_what_they_were_made_for(
-    size: int, blocks: int, wanted: int
+@given(size=st.integers(1, 200), blocks=st.integers(1, 20), expected=st.integers(1, 32))
+def test_with_huge_pages_segments_are_whole_pages_and_serve_their_space(
+    size: int, blocks: int, expected: int
 ) -> None:
     page = 2 * make.MIB
     nbytes = size * 300 * make.KIB // SLOT_ALIGN * SLOT_ALIGN
     capacity = -(-blocks * nbytes // page) * page
-    slabs = Slabs(capacity, wanted * page, page)
+    slabs = Slabs(capacity, expected * page, page)
     while (segment := slabs.plan_segment(1, nbytes)) is not None:
         assert segment.nbytes % page == 0
         slabs.add_segment(segment)
@@ -132,7 +132,7 @@ def test_with_huge_pages_segments_are_whole_pages_and_serve_what_they_were_made_
     assert slabs.free_slot_bytes == slabs.committed_bytes - slabs.taken_bytes
 
 
-def test_what_a_space_has_is_counted() -> None:
+def test_blocks_of_a_space_are_counted() -> None:
     slabs = Slabs(8 * make.MIB, 2 * make.MIB)
     first = fill(slabs, 1, 4096)[:300]
     assert [(number, use.bytes) for number, use in slabs.largest_spaces(2)] == [(1, 8 * make.MIB)]

@@ -17,7 +17,7 @@ PAIRS = [(state, step) for state in State for step in BlockStep]
 
 
 @pytest.mark.parametrize(("state", "step"), PAIRS, ids=lambda value: value.name)
-def test_a_step_leads_where_the_table_says_or_raises(state: State, step: BlockStep) -> None:
+def test_a_step_follows_the_table_or_raises(state: State, step: BlockStep) -> None:
     control = 41 << STATE_BITS | state
     if (state, step) not in TRANSITIONS:
         with pytest.raises(IllegalBlockTransition, match=step.name):
@@ -36,7 +36,7 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 @pytest.mark.parametrize("control", [5, 255, 7 << STATE_BITS | 9])
-def test_a_word_in_no_known_state_takes_no_step(control: int) -> None:
+def test_a_control_word_in_an_unknown_state_takes_no_step(control: int) -> None:
     for step in BlockStep:
         with pytest.raises(IllegalBlockTransition):
             advance(control, step)

@@ -1,4 +1,4 @@
-"""Limits of tenants: they bind their own blocks and nobody else's."""
+"""Limits of tenants: they bind their own blocks and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.dataplane.bench_node import Bench
 PAGE = 4096
 
 
-def test_without_a_snapshot_no_limit_binds_and_the_node_says_so() -> None:
+def test_without_a_snapshot_no_limit_binds_and_the_node_reports_it() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
     assert engine.store(make.keys(64), PAGE, tenant="a").written == 64
@@ -43,7 +43,7 @@ def test_a_tenant_at_its_limit_evicts_its_own_oldest_blocks_and_no_others() -> N
     assert bench.faults() == []
 
 
-def test_over_limit_is_refused_counted_and_told() -> None:
+def test_stores_over_the_limit_are_refused_counted_and_reported() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
     bench.apply(make.quotas({"a": 4 * PAGE}))
@@ -78,7 +78,7 @@ def test_own_blocks_that_are_leased_may_not_go_for_a_new_one() -> None:
     assert bench.faults() == []
 
 
-def test_lowering_a_limit_evicts_at_once_what_no_lease_holds_and_the_rest_when_it_is_let_go() -> None:
+def test_lowering_a_limit_evicts_unleased_blocks_at_once_and_leased_ones_on_release() -> None:
     bench = Bench(64 * PAGE)
     engine = bench.attach()
     chain = make.keys(10)

@@ -33,7 +33,7 @@ def test_a_directory_that_others_may_write_to_is_refused(folder: Path, mode: int
 
 
 @pytest.mark.parametrize("contents", [b"\xff\xfe\x00node\n", b"", b"\n", b"x" * 200_000, b"a\x07b\n"])
-def test_what_is_no_name_gives_way_to_one_that_stays(folder: Path, contents: bytes) -> None:
+def test_an_invalid_name_is_replaced_by_a_permanent_one(folder: Path, contents: bytes) -> None:
     folder.mkdir()
     (folder / "node").write_bytes(contents)
     name = StateDirectory(folder).node_name()
@@ -43,7 +43,7 @@ def test_what_is_no_name_gives_way_to_one_that_stays(folder: Path, contents: byt
         assert (folder / "node.corrupt").read_bytes() == contents
 
 
-def test_where_no_name_can_be_kept_the_node_has_one_all_the_same(folder: Path) -> None:
+def test_a_node_has_a_name_where_none_can_be_stored(folder: Path) -> None:
     state = StateDirectory(folder)
     (folder / "node").mkdir()
     (folder / "node.corrupt").write_bytes(b"in the way")

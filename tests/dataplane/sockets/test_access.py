@@ -1,4 +1,4 @@
-"""Memory outlives a crash with whoever holds it, and nobody but its owner gets it."""
+"""Memory outlives a crash with its holder, and only its owner gets it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
         assert reservation.commit().blocks == len(chain)
 
 
-def test_what_was_ready_is_in_what_the_holder_has_after_kill_9(plane: Plane) -> None:
+def test_ready_blocks_are_in_memory_of_the_holder_after_kill_9(plane: Plane) -> None:
     chain = make.keys(3)
     store(plane, chain)
     plane.kill_process()
-    held = requests.peek(plane.folder)
-    memory = {(kind, number): fd for kind, number, fd in held}
+    peeked = requests.peek(plane.folder)
+    memory = {(kind, number): fd for kind, number, fd in peeked}
     with mmap.mmap(memory["index", 0], 0) as mapped:
         index = IndexMemory.attach(memoryview(mapped))
         numbers, control = index.find(pack_keys(chain), 1)
@@ -62,7 +62,7 @@ def test_what_was_ready_is_in_what_the_holder_has_after_kill_9(plane: Plane) -> 
             fd = memory["segment", int(row[HOT_SPACE_SEGMENT]) >> 32]
             assert os.pread(fd, int(row[HOT_NBYTES]), int(row[HOT_OFFSET])) == content
         del index, row
-    holder.close_all([fd for _, _, fd in held])
+    holder.close_all([fd for _, _, fd in peeked])
 
 
 def test_a_ping_of_another_version_is_refused(plane: Plane) -> None:
@@ -83,8 +83,8 @@ def test_memory_is_sealed_private_and_the_index_read_only(plane: Plane) -> None:
             status = os.fstat(fd)
             assert stat.S_IMODE(status.st_mode) == 0o600
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-            assert seals & wanted == wanted
+            expected = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            assert seals & expected == expected
         for fd in (area, segment):
             for size in (0, os.fstat(fd).st_size * 2):
                 with pytest.raises(PermissionError):
@@ -166,7 +166,7 @@ def test_the_socket_of_a_data_plane_without_allow_list_is_closed_to_other_users(
     assert as_other(CONNECT, plane.socket) == "no permission"
 
 
-def test_a_user_on_the_allow_list_may_attach_and_one_that_is_not_is_told_so(
+def test_only_users_on_the_allow_list_may_attach(
     open_plane: Callable[..., Plane],
 ) -> None:
     require(os.geteuid() == 0, "only root can start a process of another user")

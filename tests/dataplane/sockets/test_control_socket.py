@@ -100,12 +100,12 @@ def test_a_wrong_snapshot_is_nacked_with_paths_and_the_last_good_one_stays(manag
     assert tenant.limit_bytes == 4 * PAGE
 
 
-def test_bodies_of_pins_are_asked_once_and_may_come_in_parts(plane: Plane, manager: Manager) -> None:
+def test_bodies_of_pins_are_requested_once_and_may_come_in_parts(plane: Plane, manager: Manager) -> None:
     records = [make.pin(f"pin-{number}", make.keys(3, number)) for number in range(3)]
     snapshot, bodies = make.pins(records)
-    asked = manager.ask(snapshot)
-    assert isinstance(asked, NeedBodies)
-    assert (asked.nonce, sorted(asked.digests)) == (snapshot.nonce, sorted(bodies))
+    needed = manager.ask(snapshot)
+    assert isinstance(needed, NeedBodies)
+    assert (needed.nonce, sorted(needed.digests)) == (snapshot.nonce, sorted(bodies))
     *first, last = bodies.items()
     for digest, body in first:
         manager.socket.send(encode(Bodies(snapshot.nonce, {digest: body}, last=False)))
@@ -127,7 +127,7 @@ def test_missing_and_wrong_bodies_are_nacked(manager: Manager) -> None:
     assert isinstance(manager.push(snapshot, bodies), Ack)
 
 
-def test_bodies_that_nobody_asked_for_are_refused(manager: Manager) -> None:
+def test_unrequested_bodies_are_refused(manager: Manager) -> None:
     answer = manager.ask(Bodies("nonce-of-nothing", {}))
     assert isinstance(answer, ControlRefused)
     assert (answer.code, answer.nonce) == ("unknown_body", "nonce-of-nothing")
@@ -163,7 +163,7 @@ def test_two_managers_do_not_mix_their_bodies(plane: Plane, manager: Manager) ->
         b"\x91" * 3000,
     ],
 )
-def test_what_is_no_message_is_answered(shared_plane: Plane, data: bytes) -> None:
+def test_an_invalid_message_is_answered(shared_plane: Plane, data: bytes) -> None:
     with shared_plane.manager() as manager:
         manager.socket.send(data)
         answer = manager.receive()
@@ -179,14 +179,14 @@ def test_a_message_of_several_frames_is_answered(shared_plane: Plane) -> None:
         assert isinstance(manager.ask(DescribeNode("n")), Description)
 
 
-def test_a_manager_that_goes_away_without_its_answer_hurts_nobody(shared_plane: Plane) -> None:
+def test_a_manager_that_leaves_before_its_answer_affects_no_other(shared_plane: Plane) -> None:
     for _ in range(20):
         with shared_plane.manager() as manager:
             manager.socket.send(encode(DescribeNode("n")))
     shared_plane.wait_stats(lambda stats: stats.engines == [], "engines of other tests are gone")
 
 
-def test_events_are_numbered_without_holes_and_a_description_says_which_it_includes(plane: Plane) -> None:
+def test_events_are_numbered_without_gaps_and_a_description_has_its_number(plane: Plane) -> None:
     known = {name_of_type(kind): kind for kind in Event.__args__}
     with zmq.Context() as context, context.socket(zmq.SUB) as subscriber, plane.manager() as manager:
         subscriber.subscribe(b"")

@@ -18,7 +18,7 @@ def drain(plane: Plane, *, on: bool) -> None:
         assert manager.ask(Drain("n", on)) == NodeDrained("n", on)
 
 
-def test_reads_and_open_reservations_go_on_and_stores_are_refused(plane: Plane) -> None:
+def test_reads_and_open_reservations_continue_and_stores_are_refused(plane: Plane) -> None:
     with attach(plane.socket, [make.space()], timeout_s=30) as client:
         with client.reserve(make.keys(2), PAGE, tenant="a") as reservation:
             drain(plane, on=True)
@@ -37,7 +37,7 @@ def test_reads_and_open_reservations_go_on_and_stores_are_refused(plane: Plane) 
         assert not plane.describe().draining
 
 
-def test_no_new_engine_is_taken_in_and_one_that_lost_its_connection_is_no_new_one(plane: Plane) -> None:
+def test_a_draining_node_refuses_new_engines(plane: Plane) -> None:
     drain(plane, on=True)
     with pytest.raises(AttachRefused) as caught:
         attach(plane.socket, [make.space()], timeout_s=30)

@@ -111,7 +111,7 @@ def reserve(
         b"\x92\xa6detach\xcf\xff\xff\xff\xff\xff\xff\xff",
     ],
 )
-def test_what_is_no_message_is_malformed(raw: RawEngine, data: bytes) -> None:
+def test_an_invalid_message_is_malformed(raw: RawEngine, data: bytes) -> None:
     assert raw.refusal(data)[0] is Code.MALFORMED
     raw.attach()
 
@@ -210,7 +210,7 @@ def test_no_space_too_many_and_the_same_twice_are_refused(raw: RawEngine) -> Non
     one = SpaceRequest(make.space())
     assert raw.refusal(Attach(1, VERSION, "g", [])) == (Code.BAD_SPACE, "spaces")
     assert raw.refusal(Attach(1, VERSION, "g", [one, one])) == (Code.BAD_SPACE, "spaces")
-    many = [SpaceRequest(make.space(rank=rank, world=1025)) for rank in range(1025)]
+    many = [SpaceRequest(make.space(rank=rank, world_size=1025)) for rank in range(1025)]
     assert raw.refusal(Attach(1, VERSION, "g", many)) == (Code.BAD_SPACE, "spaces")
 
 
@@ -267,7 +267,7 @@ def test_a_size_that_no_block_has_is_refused(engine: RawEngine, nbytes: int) -> 
 
 
 @pytest.mark.parametrize("nbytes", [16 * make.MIB + 1, 1 << 40])
-def test_a_block_that_can_never_fit_is_told_so_key_by_key(engine: RawEngine, nbytes: int) -> None:
+def test_a_block_that_can_never_fit_is_refused_for_each_key(engine: RawEngine, nbytes: int) -> None:
     answer = engine.ask(reserve(engine, make.packed(make.keys(3)), nbytes))
     assert isinstance(answer, Reserved)
     assert list(answer.outcomes) == [Code.TOO_LARGE] * 3
@@ -299,7 +299,7 @@ def test_a_good_salt_is_served(engine: RawEngine, salt: str) -> None:
 # ---- commit, abort, map
 
 
-def test_reservations_of_nobody_and_of_others_are_refused(shared_plane: Plane, engine: RawEngine) -> None:
+def test_unknown_and_foreign_reservations_are_refused(shared_plane: Plane, engine: RawEngine) -> None:
     with RawEngine(shared_plane.socket) as other:
         other.attach(group="other")
         foreign = other.ask(reserve(other, make.key("foreign")))
@@ -404,7 +404,7 @@ def test_two_hundred_connections_come_and_go(shared_plane: Plane, raw: RawEngine
     raw.attach()
 
 
-def test_goodbyes_leave_no_descriptor_behind(shared_plane: Plane, raw: RawEngine) -> None:
+def test_detaches_leave_no_descriptor_behind(shared_plane: Plane, raw: RawEngine) -> None:
     raw.attach()  # answered: from here on its own descriptors are among those that are open
     before = shared_plane.open_fds()
     for _ in range(50):
@@ -414,7 +414,7 @@ def test_goodbyes_leave_no_descriptor_behind(shared_plane: Plane, raw: RawEngine
     wait_for(lambda: shared_plane.open_fds() <= before, "descriptors are closed")
 
 
-def test_a_client_that_never_reads_its_answers_loses_its_connection_and_nobody_else_notices(
+def test_a_client_that_never_reads_its_answers_loses_its_connection_and_others_are_served(
     shared_plane: Plane, engine: RawEngine
 ) -> None:
     engine.socket.setblocking(False)
@@ -448,7 +448,7 @@ def test_more_engines_than_allowed_are_refused(make_plane: Callable[..., Plane])
     second.close()
 
 
-def test_a_data_plane_out_of_descriptors_goes_on_when_there_are_some_again(
+def test_a_data_plane_out_of_descriptors_continues_when_there_are_some_again(
     make_plane: Callable[..., Plane],
 ) -> None:
     plane = make_plane().start()
@@ -463,7 +463,7 @@ def test_a_data_plane_out_of_descriptors_goes_on_when_there_are_some_again(
         assert_serves(plane)
 
 
-def test_a_second_data_plane_on_the_same_folder_says_so_and_leaves_the_first_alone(plane: Plane) -> None:
+def test_a_second_data_plane_on_the_same_folder_fails_and_leaves_the_first_alone(plane: Plane) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "dataplane"], env=plane.environ, capture_output=True, text=True, check=False
     )

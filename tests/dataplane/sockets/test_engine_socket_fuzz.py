@@ -40,7 +40,8 @@ MESSAGES = st.one_of(
         st.one_of(st.just(VERSION), INTEGERS),
         TEXT,
         st.lists(
-            st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world=INTEGERS)), max_size=3
+            st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world_size=INTEGERS)),
+            max_size=3,
         ),
         resume=INTEGERS,
         resume_memory=INTEGERS,
@@ -80,7 +81,7 @@ def fuzzed(shared_plane: Plane) -> Iterator[Plane]:
     yield shared_plane
     assert shared_plane.alive, shared_plane.log()
     assert "Traceback" not in shared_plane.log()
-    shared_plane.describe()  # audits the books
+    shared_plane.describe()  # audits the accounts
 
 
 def survives(plane: Plane, datagrams: list[bytes], *, attach: bool) -> None:

@@ -40,7 +40,7 @@ def test_the_block_size_is_not_identity_and_fields_do_not_run_together() -> None
     assert len(BASE.identity()) == 32
 
 
-def test_identities_are_what_they_were() -> None:
+def test_identities_are_stable() -> None:
     assert Space("llama").identity() == "9b3208f5eeb29862d6a22d241ac8bb87"
     assert BASE.identity() == "d4b1b185c26ea7fd2b2be9f151dac18d"
     assert Space("llama", gateway="lmcache").identity() == "2fb20317928ce19d0d3a4079cbf88648"
@@ -83,7 +83,7 @@ def test_good_salts_are_taken_as_they_are(salt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("salt", "said"),
+    ("salt", "message"),
     [
         ("a@b", "'@'"),
         ("a/b", "'/'"),
@@ -99,10 +99,10 @@ def test_good_salts_are_taken_as_they_are(salt: str) -> None:
         (b"bytes", "bytes"),
     ],
 )
-def test_bad_salts_say_what_is_wrong(salt: object, said: str) -> None:
+def test_bad_salts_are_refused_with_the_reason(salt: object, message: str) -> None:
     error = refused(check_salt, salt, "tenant")
     assert (error.code, error.field) == (Code.BAD_SALT, "tenant")
-    assert said in error.message
+    assert message in error.message
 
 
 def test_the_empty_salt_is_shown_as_default() -> None:
@@ -166,7 +166,7 @@ def test_sizes_as_people_write_them(text: int | str, size: int) -> None:
         "9" * 5000,
     ],
 )
-def test_what_is_no_size_says_what_was_expected(text: object) -> None:
+def test_an_invalid_size_is_refused_with_the_expected_form(text: object) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         parse_size(text)  # type: ignore[arg-type]
 

@@ -36,7 +36,7 @@ def test_a_token_does_not_show_its_secret_where_it_is_printed() -> None:
 
 
 @given(st.integers(min_value=0), st.sampled_from("AZaz09-_.!"))
-def test_a_token_with_a_wrong_character_is_no_token(at: int, wrong: str) -> None:
+def test_a_token_with_a_wrong_character_is_refused_as_a_token(at: int, wrong: str) -> None:
     text = token_text(TOKEN)
     at %= len(text)
     if text[at] == wrong:
@@ -53,7 +53,7 @@ def test_a_token_with_a_wrong_character_is_no_token(at: int, wrong: str) -> None
 
 
 @given(st.text())
-def test_any_other_text_is_no_token(text: str) -> None:
+def test_any_other_text_is_refused_as_a_token(text: str) -> None:
     with pytest.raises(BadToken):
         parse_token(TOKEN_PREFIX + text)
 
@@ -116,7 +116,7 @@ def test_the_host_of_an_endpoint_can_be_replaced() -> None:
         ("tcp://*:1", False),
     ],
 )
-def test_what_only_this_machine_reaches_is_known(url: str, local: bool) -> None:
+def test_local_addresses_are_recognised(url: str, local: bool) -> None:
     assert is_loopback(url) is local
 
 

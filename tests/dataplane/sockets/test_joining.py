@@ -20,7 +20,7 @@ from dataplane.protocol.control.messages import VERSION
 from dataplane.protocol.control.nodes import Hello, Welcome
 from dataplane.protocol.join import Joined, with_host
 from tests.dataplane import factories as make
-from tests.dataplane.keeper import Keeper
+from tests.dataplane.management_plane import ManagementPlane
 from tests.dataplane.plane import WAIT_S, Plane, wait_for
 
 QUIET_MS = 500
@@ -28,12 +28,12 @@ QUIET_MS = 500
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    with Keeper() as keeper:
-        yield keeper
+def fleet() -> Iterator[ManagementPlane]:
+    with ManagementPlane() as fleet:
+        yield fleet
 
 
-def member(make_plane: Callable[..., Plane], keeper: Keeper, **settings: str) -> Plane:
+def member(make_plane: Callable[..., Plane], fleet: ManagementPlane, **settings: str) -> Plane:
     """A data plane on loopback TCP that will ask this management plane; not started."""
     plane = make_plane(
         control_url="tcp://127.0.0.1:*",
@@ -42,7 +42,7 @@ def member(make_plane: Callable[..., Plane], keeper: Keeper, **settings: str) ->
         dataplane__labels="gpu=h200,zone=a",
         **settings,
     )
-    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder)
+    plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder)
     return plane
 
 
@@ -54,8 +54,8 @@ def ask(socket: zmq.Socket[bytes], message: object = None) -> bytes | None:
     return socket.recv() if socket.poll(QUIET_MS) else None
 
 
-def welcome(keeper: Keeper, url: str, key: str) -> Welcome:
-    socket = keeper.control(url, key)
+def welcome(fleet: ManagementPlane, url: str, key: str) -> Welcome:
+    socket = fleet.control(url, key)
     socket.send(encode(Hello(VERSION, "test")))
     assert socket.poll(int(WAIT_S * 1000)), "the node answers its management plane"
     answer = msgspec.msgpack.decode(socket.recv(), type=Welcome)
@@ -63,16 +63,16 @@ def welcome(keeper: Keeper, url: str, key: str) -> Welcome:
     return answer
 
 
-def test_a_node_tells_who_and_where_it_is_and_then_serves_its_management_plane(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_a_node_sends_its_name_and_address_and_then_serves_its_management_plane(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper).start()
-    join, key = keeper.let_in()
+    plane = member(make_plane, fleet).start()
+    join, key = fleet.admit()
     assert (join.node, join.labels) == ("node-a", {"gpu": "h200", "zone": "a"})
     assert (join.token, join.secret) == ("t1", b"s" * 32)
-    answer = welcome(keeper, join.control_url, key)
+    answer = welcome(fleet, join.control_url, key)
     assert (answer.node, answer.labels) == (join.node, join.labels)
-    events = keeper.events(join.events_url, key)
+    events = fleet.events(join.events_url, key)
     assert events.poll(int(WAIT_S * 1000)), "the node's events come"
     mode = stat.S_IMODE((plane.folder / "curve.key").stat().st_mode)
     assert mode == 0o600
@@ -80,153 +80,157 @@ def test_a_node_tells_who_and_where_it_is_and_then_serves_its_management_plane(
     assert plane.stop() == 0
 
 
-def test_who_has_no_admitted_key_gets_no_answer_and_no_event(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_peers_without_an_admitted_key_get_no_answer_and_no_event(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper).start()
-    join, key = keeper.let_in()
-    stranger = zmq.curve_keypair()
-    strange = stranger[0].decode(), stranger[1]
-    assert welcome(keeper, join.control_url, key).node == "node-a"
-    assert ask(keeper.control(join.control_url, key, strange)) is None
-    assert ask(keeper.plain(zmq.DEALER, join.control_url)) is None
-    assert not keeper.events(join.events_url, key, strange).poll(QUIET_MS * 2)
-    plain = keeper.plain(zmq.SUB, join.events_url)
+    plane = member(make_plane, fleet).start()
+    join, key = fleet.admit()
+    unknown_key = zmq.curve_keypair()
+    strange = unknown_key[0].decode(), unknown_key[1]
+    assert welcome(fleet, join.control_url, key).node == "node-a"
+    assert ask(fleet.control(join.control_url, key, strange)) is None
+    assert ask(fleet.plain(zmq.DEALER, join.control_url)) is None
+    assert not fleet.events(join.events_url, key, strange).poll(QUIET_MS * 2)
+    plain = fleet.plain(zmq.SUB, join.events_url)
     plain.subscribe(b"")
     assert not plain.poll(QUIET_MS * 2)
-    wrong_server = keeper.control(join.control_url, keeper.public)
+    wrong_server = fleet.control(join.control_url, fleet.public)
     assert ask(wrong_server) is None, "the node proves its own key, too"
-    wait_for(lambda: "peer.refused" in plane.log(), "the refusal is told")
+    wait_for(lambda: "peer.refused" in plane.log(), "the refusal is logged")
 
 
-def test_nobody_is_let_in_before_the_node_has_joined_and_who_came_too_early_is_let_in_then(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_peers_are_admitted_only_after_the_node_has_joined(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    member(make_plane, keeper).start()
-    join, key = keeper.refuse("unavailable")
-    early = keeper.control(join.control_url, key)
+    member(make_plane, fleet).start()
+    join, key = fleet.refuse("unavailable")
+    early = fleet.control(join.control_url, key)
     assert ask(early) is None
-    keeper.let_in()
+    fleet.admit()
     assert early.poll(int(WAIT_S * 1000)), "what was said too early is answered"
 
 
-def test_a_restart_needs_no_token(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
-    plane = member(make_plane, keeper).start()
-    _, key = keeper.let_in()
+def test_a_restart_needs_no_token(make_plane: Callable[..., Plane], fleet: ManagementPlane) -> None:
+    plane = member(make_plane, fleet).start()
+    _, key = fleet.admit()
     wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
     plane.kill()
     Path(plane.settings["dataplane__join_token_file"]).unlink()
     plane.start()
-    join, same = keeper.let_in()
+    join, same = fleet.admit()
     assert (join.token, join.secret, same) == ("", b"", key)
-    assert welcome(keeper, join.control_url, key).node == "node-a"
+    assert welcome(fleet, join.control_url, key).node == "node-a"
     del plane.settings["dataplane__join_token_file"]
     plane.stop()
     plane.start()
-    assert keeper.let_in()[1] == key
+    assert fleet.admit()[1] == key
 
 
-def test_engines_and_the_management_plane_are_served_while_the_join_socket_is_away(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_engines_and_the_management_plane_are_served_without_the_join_socket(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper).start()
-    join, key = keeper.let_in()
+    plane = member(make_plane, fleet).start()
+    join, key = fleet.admit()
     wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
     plane.kill()
     plane.settings["control_url"] = join.control_url
     plane.start()
-    assert welcome(keeper, join.control_url, key).node == "node-a", "without an answer to its second join"
+    assert welcome(fleet, join.control_url, key).node == "node-a", "without an answer to its second join"
     with attach(plane.socket, [make.space()], timeout_s=30) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
 
 
 @pytest.mark.parametrize("code", ["bad_token", "token_expired", "token_used_up", "name_taken", "unheard_of"])
 def test_a_first_join_that_is_refused_ends_the_data_plane_with_a_sentence(
-    make_plane: Callable[..., Plane], keeper: Keeper, code: str
+    make_plane: Callable[..., Plane], fleet: ManagementPlane, code: str
 ) -> None:
-    plane = member(make_plane, keeper).start()
-    keeper.refuse(code)
+    plane = member(make_plane, fleet).start()
+    fleet.refuse(code)
     assert plane.process.wait(timeout=WAIT_S) == 1
     assert f"{code}: that is how it is" in plane.log()
     assert "Traceback" not in plane.log()
     assert not (plane.folder / "joined.json").exists()
 
 
-def test_a_refusal_that_passes_is_tried_again(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
-    plane = member(make_plane, keeper).start()
-    keeper.refuse("rate_limited")
-    keeper.refuse("unavailable")
-    join, key = keeper.let_in()
-    assert welcome(keeper, join.control_url, key).node == "node-a"
+def test_a_refusal_that_passes_is_tried_again(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
+) -> None:
+    plane = member(make_plane, fleet).start()
+    fleet.refuse("rate_limited")
+    fleet.refuse("unavailable")
+    join, key = fleet.admit()
+    assert welcome(fleet, join.control_url, key).node == "node-a"
     assert plane.alive
 
 
-def test_a_forgotten_node_goes_on_serving_engines_and_joins_again_by_a_token_at_its_next_start(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_a_forgotten_node_continues_serving_engines_and_joins_again_by_a_token_at_its_next_start(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper).start()
-    keeper.let_in()
+    plane = member(make_plane, fleet).start()
+    fleet.admit()
     wait_for(lambda: (plane.folder / "joined.json").exists(), "the join is kept")
     plane.stop()
     token = plane.settings.pop("dataplane__join_token_file")
     plane.start()
-    keeper.refuse("unknown_node")
-    wait_for(lambda: "node.forgotten" in plane.log(), "the refusal is told")
+    fleet.refuse("unknown_node")
+    wait_for(lambda: "node.forgotten" in plane.log(), "the refusal is logged")
     with attach(plane.socket, [make.space()], timeout_s=30) as client:
         assert client.reserve(make.keys(1), 4096, tenant="a").refused == {}
     plane.stop()
     plane.settings["dataplane__join_token_file"] = token
     plane.start()
-    keeper.refuse("unknown_node")
-    join, key = keeper.let_in()
+    fleet.refuse("unknown_node")
+    join, key = fleet.admit()
     assert join.token == "t1"
-    assert welcome(keeper, join.control_url, key).node == "node-a"
+    assert welcome(fleet, join.control_url, key).node == "node-a"
 
 
-def test_a_node_tries_every_address_of_its_token(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
-    plane = member(make_plane, keeper)
-    token = keeper.token(addresses=["tcp://127.0.0.1:1", keeper.url])
-    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder, token)
-    plane.start()
-    assert keeper.let_in()[0].node == "node-a"
-
-
-def test_a_new_token_says_where_a_management_plane_is_that_moved(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_a_node_tries_every_address_of_its_token(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper)
-    membership = {"node": "node-a", "key": keeper.public, "managers": [keeper.public]}
+    plane = member(make_plane, fleet)
+    token = fleet.token(addresses=["tcp://127.0.0.1:1", fleet.url])
+    plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder, token)
+    plane.start()
+    assert fleet.admit()[0].node == "node-a"
+
+
+def test_a_new_token_gives_the_new_address_of_a_management_plane(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
+) -> None:
+    plane = member(make_plane, fleet)
+    membership = {"node": "node-a", "key": fleet.public, "managers": [fleet.public]}
     (plane.folder / "joined.json").write_text(json.dumps({**membership, "addresses": ["tcp://127.0.0.1:1"]}))
     plane.start()
-    assert keeper.let_in()[0].token == "", "it was in this fleet before"
-    kept = json.loads(
-        wait_for(lambda: keeper.url in (text := joined(plane)) and text, "the new address is kept")
+    assert fleet.admit()[0].token == "", "it was in this fleet before"
+    record = json.loads(
+        wait_for(lambda: fleet.url in (text := joined(plane)) and text, "the new address is kept")
     )
-    assert kept["addresses"] == [keeper.url, "tcp://127.0.0.1:1"]
+    assert record["addresses"] == [fleet.url, "tcp://127.0.0.1:1"]
 
 
 def joined(plane: Plane) -> str:
     return (plane.folder / "joined.json").read_text()
 
 
-def test_a_token_of_another_management_plane_reaches_nobody(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_a_token_of_another_management_plane_gets_no_answer(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper)
+    plane = member(make_plane, fleet)
     other = zmq.curve_keypair()[0].decode()
-    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder, keeper.token(key=other))
+    plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder, fleet.token(key=other))
     plane.start()
-    wait_for(lambda: "join.unanswered" in plane.log(), "it says that nobody answers")
-    assert not keeper.asked(0)
+    wait_for(lambda: "join.unanswered" in plane.log(), "it reports that there is no answer")
+    assert not fleet.requested(0)
     assert plane.alive
 
 
 def test_a_key_that_is_no_longer_named_is_not_listened_to_although_it_is_connected(
-    make_plane: Callable[..., Plane], keeper: Keeper
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper).start()
-    join, key = keeper.let_in()
-    socket = keeper.control(join.control_url, key)
+    plane = member(make_plane, fleet).start()
+    join, key = fleet.admit()
+    socket = fleet.control(join.control_url, key)
     socket.send(encode(Hello(VERSION, "test")))
     assert socket.poll(int(WAIT_S * 1000))
     socket.recv()
@@ -235,48 +239,50 @@ def test_a_key_that_is_no_longer_named_is_not_listened_to_although_it_is_connect
     plane.settings["control_url"] = join.control_url
     plane.start()
     another = zmq.curve_keypair()[0].decode()
-    keeper.let_in(another)
+    fleet.admit(another)
     wait_for(lambda: another in (plane.folder / "joined.json").read_text(), "the new key is kept")
     assert ask(socket) is None
 
 
-def test_an_advertised_url_is_what_the_management_plane_is_told(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_the_advertised_url_is_sent_to_the_management_plane(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
     member(
         make_plane,
-        keeper,
+        fleet,
         dataplane__advertise_control_url="tcp://node-a.example:8472",
         dataplane__advertise_events_url="tcp://node-a.example:8473",
     ).start()
-    join, _ = keeper.let_in()
+    join, _ = fleet.admit()
     assert (join.control_url, join.events_url) == ("tcp://node-a.example:8472", "tcp://node-a.example:8473")
 
 
-def test_a_wildcard_address_is_told_with_its_port_and_events_are_named_as_the_answer_says(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_a_wildcard_address_is_sent_with_its_port_and_events_use_the_name_of_the_answer(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper)
+    plane = member(make_plane, fleet)
     plane.settings.update(control_url="tcp://0.0.0.0:*", events_url="tcp://0.0.0.0:*")
     plane.start()
-    join, key = keeper.answer(
+    join, key = fleet.answer(
         lambda join: Joined(
             join.node,
-            [keeper.public],
+            [fleet.public],
             with_host(join.control_url, "127.0.0.1"),
             with_host(join.events_url, "127.0.0.1"),
         )
     )
     assert join.control_url.startswith("tcp://0.0.0.0:")
     reached = with_host(join.control_url, "127.0.0.1")
-    assert welcome(keeper, reached, key).events_url == with_host(join.events_url, "127.0.0.1")
+    assert welcome(fleet, reached, key).events_url == with_host(join.events_url, "127.0.0.1")
 
 
-def test_sockets_in_the_file_system_stay_plain(make_plane: Callable[..., Plane], keeper: Keeper) -> None:
+def test_sockets_in_the_file_system_stay_plain(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
+) -> None:
     plane = make_plane(dataplane__node="node-a")
-    plane.settings["dataplane__join_token_file"] = keeper.token_file(plane.folder)
+    plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder)
     plane.start()
-    join, _ = keeper.let_in()
+    join, _ = fleet.admit()
     assert join.control_url == plane.control_url
     assert plane.describe().node == "node-a"
 
@@ -322,8 +328,8 @@ def test_a_file_that_holds_no_token_ends_the_start_and_is_not_repeated(socket_di
     assert "hunter2" not in done.stderr
 
 
-def test_a_token_file_that_others_can_read_is_refused(socket_dir: Path, keeper: Keeper) -> None:
-    file = keeper.token_file(socket_dir)
+def test_a_token_file_that_others_can_read_is_refused(socket_dir: Path, fleet: ManagementPlane) -> None:
+    file = fleet.token_file(socket_dir)
     Path(file).chmod(0o644)
     done = run(socket_dir, "--join-token-file", file)
     refused(done, f"dataplane.join_token_file: {file}", "0600", "0644", f"chmod 600 {file}")
@@ -333,22 +339,20 @@ def test_a_token_file_that_does_not_exist_ends_the_start(socket_dir: Path) -> No
     refused(run(socket_dir, "--join-token-file", "/no/such/token"), "/no/such/token does not exist")
 
 
-def test_a_node_that_nobody_could_reach_says_which_setting_to_change(
-    socket_dir: Path, keeper: Keeper
-) -> None:
-    file = keeper.token_file(socket_dir, keeper.token(addresses=["tcp://192.0.2.1:8471"]))
+def test_an_unreachable_node_names_the_setting_to_change(socket_dir: Path, fleet: ManagementPlane) -> None:
+    file = fleet.token_file(socket_dir, fleet.token(addresses=["tcp://192.0.2.1:8471"]))
     done = run(socket_dir, "--join-token-file", file)
     refused(done, "control_url", "LARDER_CONTROL_URL=tcp://0.0.0.0:8472")
 
 
-def test_plain_sockets_that_others_can_reach_are_refused_with_what_to_do(socket_dir: Path) -> None:
+def test_plain_sockets_that_others_can_reach_are_refused_with_advice(socket_dir: Path) -> None:
     done = run(socket_dir, LARDER_CONTROL_URL="tcp://0.0.0.0:8472")
     assert done.returncode == 2
     assert "larder nodes token create" in done.stderr
 
 
-def test_a_key_that_others_can_read_is_refused(socket_dir: Path, keeper: Keeper) -> None:
-    file = keeper.token_file(socket_dir)
+def test_a_key_that_others_can_read_is_refused(socket_dir: Path, fleet: ManagementPlane) -> None:
+    file = fleet.token_file(socket_dir)
     key = socket_dir / "curve.key"
     key.write_bytes(zmq.curve_keypair()[1])
     key.chmod(0o644)
@@ -360,13 +364,13 @@ def test_a_key_that_others_can_read_is_refused(socket_dir: Path, keeper: Keeper)
     refused(run(socket_dir, "--join-token-file", file), str(key), "CURVE")
 
 
-def test_a_damaged_record_of_the_fleet_is_told_and_a_token_replaces_it(
-    make_plane: Callable[..., Plane], keeper: Keeper
+def test_a_damaged_fleet_record_is_reported_and_a_token_replaces_it(
+    make_plane: Callable[..., Plane], fleet: ManagementPlane
 ) -> None:
-    plane = member(make_plane, keeper)
+    plane = member(make_plane, fleet)
     (plane.folder / "joined.json").write_text('{"managers": 3')
     done = run(plane.folder)
     refused(done, "joined.json")
     plane.start()
-    assert keeper.let_in()[0].token == "t1"
+    assert fleet.admit()[0].token == "t1"
     assert (plane.folder / "joined.corrupt").exists()

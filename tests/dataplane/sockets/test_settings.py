@@ -43,7 +43,7 @@ def test_paths_lie_under_the_state_directory_unless_set() -> None:
     assert read({"LARDER_ENGINE_SOCKET": "/run/e.sock"}).common.engine_socket == "/run/e.sock"
 
 
-def test_the_engine_socket_lies_in_the_runtime_directory_by_default() -> None:
+def test_the_engine_socket_is_in_the_runtime_directory_by_default() -> None:
     assert (
         load(None, {"XDG_RUNTIME_DIR": "/run/user/7"}).common.engine_socket
         == "/run/user/7/larder/engine.sock"
@@ -151,7 +151,7 @@ def test_a_wrong_setting_is_an_error_that_names_it(name: str, value: str, named:
         ("[other]\nx = 1\n", "other"),
     ],
 )
-def test_a_wrong_file_is_an_error_that_says_where(toml: Path, text: str, named: str) -> None:
+def test_an_error_of_a_wrong_file_names_the_location(toml: Path, text: str, named: str) -> None:
     toml.write_text(text)
     with pytest.raises(SettingsError, match=named) as caught:
         read(config=toml)
@@ -160,9 +160,9 @@ def test_a_wrong_file_is_an_error_that_says_where(toml: Path, text: str, named: 
         read({"LARDER_DATAPLANE__NODE": "x"}, toml)
 
 
-def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -> None:
+def test_the_lmcache_gateway_is_on_by_default_but_not_requested() -> None:
     settings = read({"LARDER_POOL_BYTES": "5000001"})
-    assert (settings.lmcache_url, settings.lmcache_wanted) == ("tcp://127.0.0.1:5555", False)
+    assert (settings.lmcache_url, settings.lmcache_requested) == ("tcp://127.0.0.1:5555", False)
     assert settings.lmcache_pool_bytes == 5000001 // 4096 * 4096
     assert settings.lmcache_allow_clear
     other = read({"LARDER_STATE_DIR": "/tmp/y"})
@@ -170,7 +170,7 @@ def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -
 
 
 @pytest.mark.parametrize(
-    ("environ", "wanted", "url", "clear"),
+    ("environ", "expected", "url", "clear"),
     [
         ({"LARDER_LMCACHE_PORT": "0"}, False, "tcp://127.0.0.1:0", True),
         ({"LARDER_LMCACHE_PORT": "5555"}, True, "tcp://127.0.0.1:5555", True),
@@ -186,22 +186,22 @@ def test_the_lmcache_gateway_is_there_by_default_and_nobody_has_asked_for_it() -
         ),
     ],
 )
-def test_where_the_lmcache_gateway_listens_and_what_it_lets_clients_do(
-    environ: dict[str, str], wanted: bool, url: str, clear: bool
+def test_settings_of_the_lmcache_gateway(
+    environ: dict[str, str], expected: bool, url: str, clear: bool
 ) -> None:
     settings = read(environ)
-    assert (settings.lmcache_wanted, settings.lmcache_url, settings.lmcache_allow_clear) == (
-        wanted,
+    assert (settings.lmcache_requested, settings.lmcache_url, settings.lmcache_allow_clear) == (
+        expected,
         url,
         clear,
     )
 
 
-def test_variables_of_test_runs_are_no_settings() -> None:
+def test_variables_of_test_runs_are_not_settings() -> None:
     read({"LARDER_TEST_ANYTHING": "1", "LARDER_BENCH_ANYTHING": "1", "PATH": "/bin"})
 
 
-def test_the_default_pool_is_a_gibibyte_and_at_most_half_of_what_is_free() -> None:
+def test_the_default_pool_is_a_gibibyte_and_at_most_half_of_free_memory() -> None:
     assert default_pool_bytes(64 << 30) == 1 << 30
     assert default_pool_bytes(1 << 30) == 1 << 29
 

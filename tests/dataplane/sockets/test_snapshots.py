@@ -51,7 +51,7 @@ def assert_last_good_stays(bench: Bench) -> None:
     assert node_stats(bench.node, bench.now).observed["quotas"].generation == 1
 
 
-def test_several_faults_are_told_at_once_with_their_paths(bench: Bench) -> None:
+def test_several_faults_are_reported_at_once_with_their_paths(bench: Bench) -> None:
     faults = bench.apply(
         raw(
             "quotas",
@@ -121,7 +121,7 @@ def test_faults_of_pins_have_paths(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("expires_at", [float("nan"), float("inf"), float("-inf")])
-def test_an_expiry_that_is_no_time_is_a_fault(bench: Bench, expires_at: float) -> None:
+def test_an_expiry_that_is_not_a_time_is_a_fault(bench: Bench, expires_at: float) -> None:
     faults = bench.apply(raw("pins", [pin_record("x", expires_at=expires_at)]))
     assert found(faults) == [("pins[0].expires_at", "bad_field")]
 
@@ -180,7 +180,7 @@ def test_a_body_that_holds_no_keys_is_refused(bench: Bench, body: bytes, code: s
     assert found(bench.apply(snapshot, {spec.keys_digest: body})) == [("pins[0].keys_digest", code)]
 
 
-def test_a_body_that_is_not_what_its_digest_says_is_refused(bench: Bench) -> None:
+def test_a_body_with_a_wrong_digest_is_refused(bench: Bench) -> None:
     record = make.pin("x", make.keys(2))
     snapshot, bodies = make.pins([record], 1)
     faults = bench.apply(snapshot, dict.fromkeys(bodies, make.packed(make.keys(2, "forged"))))
@@ -201,7 +201,7 @@ def test_a_body_that_is_not_what_its_digest_says_is_refused(bench: Bench) -> Non
     ],
 )
 @pytest.mark.parametrize("kind", ["quotas", "pins"])
-def test_a_body_that_is_no_list_is_one_fault(bench: Bench, kind: SnapshotType, body: bytes) -> None:
+def test_a_body_that_is_not_a_list_is_one_fault(bench: Bench, kind: SnapshotType, body: bytes) -> None:
     assert [fault.code for fault in bench.apply(make.snapshot(kind, body, 2))] == ["malformed"]
     assert_last_good_stays(bench)
 

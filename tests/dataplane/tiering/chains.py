@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from dataplane.client import Client, attach
 from dataplane.protocol.control.records import encode_tiers
 from dataplane.protocol.control.snapshots import Ack
@@ -12,6 +14,7 @@ from dataplane.protocol.stats.tiers import TierStats
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
+from tests.tiers.s3_server import BUCKET, S3Server
 
 NBYTES = 64 << 10
 BLOCKS = 16
@@ -65,6 +68,23 @@ def disk_tier(folder: Path, name: str = "fast", **fields: object) -> TierSpec:
     parameters = {"directories": [str(folder)], "segment_bytes": 4 << 20}
     spec = {"type": "disk", "budget_bytes": 64 << 20, "parameters": parameters, **fields}
     return TierSpec(name=name, **spec)  # type: ignore[arg-type]
+
+
+def set_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the variables that `s3_tier` names."""
+    monkeypatch.setenv("TIER_KEY", "AKIATEST")
+    monkeypatch.setenv("TIER_SECRET", "of the tests")
+
+
+def s3_tier(server: S3Server, folder: str = "kv", **fields: object) -> TierSpec:
+    parameters = {
+        "url": f"s3://{BUCKET}/{folder}",
+        "endpoint": server.endpoint,
+        "region": "us-east-1",
+        "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
+    }
+    spec = {"type": "s3", "budget_bytes": 64 << 20, "parameters": parameters, **fields}
+    return TierSpec(name="fast", **spec)  # type: ignore[arg-type]
 
 
 def push(plane: Plane, generation: int, *specs: TierSpec) -> None:

@@ -24,7 +24,7 @@ class FaultyTier:
     """A `Tier`. `fault` is what the next calls do: nothing special, `error`, `crash`, `failed`, `full`, `hang`."""
 
     def __init__(self) -> None:
-        self.held: dict[BlockName, tuple[StoredBlock, bytes]] = {}
+        self.stored: dict[BlockName, tuple[StoredBlock, bytes]] = {}
         self.fault = ""
         self.go_on = threading.Event()
         self.hanging = 0
@@ -45,14 +45,14 @@ class FaultyTier:
         return 4096 + length
 
     def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
-        return [self.held[name][0] if name in self.held else None for name in names]
+        return [self.stored[name][0] if name in self.stored else None for name in names]
 
     def store(self, stores: Sequence[BlockStore], deadline: float) -> list[Outcome]:
         outcome = self._begin()
         if outcome is not None:
             return [outcome] * len(stores)
         for store in stores:
-            self.held[store.block.name] = (store.block, bytes(store.data))
+            self.stored[store.block.name] = (store.block, bytes(store.data))
         return [Outcome.OK] * len(stores)
 
     def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
@@ -60,11 +60,11 @@ class FaultyTier:
         return [Loaded(outcome) if outcome is not None else self._load(load) for load in loads]
 
     def _load(self, load: BlockLoad) -> Loaded:
-        if load.name not in self.held:
+        if load.name not in self.stored:
             return Loaded(Outcome.MISSING)
-        block, data = self.held[load.name]
+        block, data = self.stored[load.name]
         if checksum(data) != block.checksum:
-            del self.held[load.name]
+            del self.stored[load.name]
             return Loaded(Outcome.CORRUPT)
         load.into[:] = data
         return Loaded(Outcome.OK, block)
@@ -74,17 +74,17 @@ class FaultyTier:
         if outcome is not None:
             return [outcome] * len(names)
         for name in names:
-            self.held.pop(name, None)
+            self.stored.pop(name, None)
         return [Outcome.OK] * len(names)
 
     def blocks(self, deadline: float = inf) -> Iterator[StoredBlock]:
-        return iter([block for block, _ in list(self.held.values())])
+        return iter([block for block, _ in list(self.stored.values())])
 
     def resize(self, budget_bytes: int) -> bool:
         return True
 
     def usage(self) -> TierUsage:
-        return TierUsage(len(self.held), sum(4096 + len(data) for _, data in self.held.values()), 0)
+        return TierUsage(len(self.stored), sum(4096 + len(data) for _, data in self.stored.values()), 0)
 
     def health(self, deadline: float) -> TierHealth:
         return TierHealth(not self.fault, self.fault)

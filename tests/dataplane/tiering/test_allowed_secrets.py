@@ -2,8 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,27 +73,19 @@ def test_the_refusal_contains_the_setting_that_allows_the_reference(
 
 
 @pytest.mark.parametrize("reference", ["file:/run/secrets/../shadow", "env:A B", f"env:{'A' * 1000}"])
-def test_no_setting_is_offered_for_what_no_entry_allows(reference: str) -> None:
+def test_a_refused_reference_names_the_allowed_entries(reference: str) -> None:
     ((_, message),) = faults({"password": reference}, ALLOWED)
     assert message.endswith(", ".join(ALLOWED))
 
 
 @pytest.mark.parametrize("entry", ["env:", "file:/", "file:relative", "password", "env:A B", "env:*A", ""])
-def test_entries_that_are_no_references_are_refused(entry: str) -> None:
+def test_entries_that_are_not_references_are_refused(entry: str) -> None:
     assert not is_entry(entry)
 
 
 @pytest.mark.parametrize("entry", [*ALLOWED, "env:*", "file:/*"])
 def test_references_are_valid_entries(entry: str) -> None:
     assert is_entry(entry)
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir).start()
-    yield running
-    if running.alive:
-        running.kill()
 
 
 def test_a_node_refuses_a_record_that_names_another_file(plane: Plane) -> None:

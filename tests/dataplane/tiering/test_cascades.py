@@ -59,8 +59,8 @@ class CascadeBench(MoverBench):
         """Return whether copies wait or are under way."""
         return bool(self.tiering.transfers._waiting or self.below_state.spilling_bytes)
 
-    def held(self) -> set[bytes]:
-        return {name.key for name in (*self.tier.held, *self.below.held)}
+    def stored_keys(self) -> set[bytes]:
+        return {name.key for name in (*self.tier.stored, *self.below.stored)}
 
     def refused(self) -> dict[str, int]:
         return self.below_state.counters.refused
@@ -78,11 +78,11 @@ def run() -> Iterator[CascadeBench]:
     bench.close()
 
 
-def test_what_the_tier_before_evicts_is_copied_with_its_bytes(run: CascadeBench) -> None:
+def test_blocks_evicted_by_the_previous_tier_are_copied_with_their_bytes(run: CascadeBench) -> None:
     run.fill(3 * ABOVE_BLOCKS)
     run.until(lambda: not run.below_state.spilling_bytes)
-    assert run.held() == set(run.stored)
-    assert all(data[:32] == name.key for name, (_, data) in run.below.held.items())
+    assert run.stored_keys() == set(run.stored)
+    assert all(data[:32] == name.key for name, (_, data) in run.below.stored.items())
     assert run.refused() == {}
     assert run.node.check() == []
 
@@ -95,7 +95,7 @@ def test_a_tier_that_fails_stops_nothing_and_is_used_again(run: CascadeBench, fa
     assert lost == run.state.contents.evicted_blocks == ABOVE_BLOCKS
     run.below.fault = ""
     run.until(lambda: run.below_run.serves)
-    run.until(lambda: run.below.held, "copies begin again")
+    run.until(lambda: run.below.stored, "copies begin again")
     lost = run.refused()["evicted"]
     run.fill(ABOVE_BLOCKS)
     if fault != "full":  # its room grows slowly again
@@ -111,7 +111,7 @@ def test_a_tier_that_hangs_stops_neither_stores_nor_evictions(run: CascadeBench)
     run.below.fault = ""
     run.below.go_on.set()
     run.until(lambda: not run.below_state.spilling_bytes)
-    assert set(run.below_state.contents.entries) == set(run.below.held)
+    assert set(run.below_state.contents.entries) == set(run.below.stored)
     assert run.node.check() == []
 
 
@@ -124,14 +124,6 @@ def above(folder: Path, **fields: object) -> TierSpec:
 
 def below(folder: Path, **fields: object) -> TierSpec:
     return disk_tier(folder, "below", order=1, **{"spill": "cascade", "budget_bytes": BELOW_BYTES, **fields})
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir).start()
-    yield running
-    if running.alive:
-        running.kill()
 
 
 def fill(plane: Plane, client: Client, first: int, count: int) -> list[list[bytes]]:
@@ -239,7 +231,7 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
             assert known.stored_bytes <= budget_bytes
 
 
-def test_a_drain_goes_on_after_kills_and_leaves_no_block_in_the_drained_tier_alone(
+def test_a_drain_continues_after_kills_and_leaves_no_block_in_the_drained_tier_alone(
     plane: Plane, tmp_path: Path
 ) -> None:
     choice = random.Random(5)

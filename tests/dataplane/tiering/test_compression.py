@@ -22,7 +22,18 @@ from dataplane.protocol.tiers import TierSpec
 from dataplane.tiers.values import value_size
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.tiering.chains import BLOCKS, copied, disk_tier, in_service, load, push, push_out, tier
+from tests.dataplane.tiering.chains import (
+    BLOCKS,
+    copied,
+    disk_tier,
+    in_service,
+    load,
+    push,
+    push_out,
+    s3_tier,
+    set_credentials,
+    tier,
+)
 from tests.tiers.s3_server import BUCKET, S3Server, s3_server
 
 NBYTES = 64 << 10
@@ -39,15 +50,9 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def spec(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TierSpec:
-    monkeypatch.setenv("TIER_KEY", "AKIATEST")
-    monkeypatch.setenv("TIER_SECRET", "of the tests")
-    parameters = {
-        "url": f"s3://{BUCKET}/{request.node.name}".replace("[", "-").replace("]", ""),
-        "endpoint": server.endpoint,
-        "region": "us-east-1",
-        "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
-    }
-    return TierSpec("fast", "s3", 64 << 20, parameters, load_deadline_s=60.0)
+    set_credentials(monkeypatch)
+    folder = request.node.name.replace("[", "-").replace("]", "")
+    return s3_tier(server, folder, load_deadline_s=60.0)
 
 
 @contextmanager
@@ -90,7 +95,7 @@ def read(client: Client, chain: Sequence[bytes]) -> list[bytes]:
         return [bytes(lease.view(at)) for at in range(len(lease))]
 
 
-def held(plane: Plane) -> TierStats:
+def tier_stats(plane: Plane) -> TierStats:
     known = tier(plane)
     assert known is not None
     return known
@@ -108,7 +113,7 @@ def test_zstd_blocks_take_less_room_and_come_back_on_another_node(
     ):
         store(one, CHAIN)
         copied(first, BLOCKS)
-        found = held(first)
+        found = tier_stats(first)
         assert found.encodings == {"zstd": BLOCKS}
         assert found.logical_bytes == found.spilled_bytes == BLOCKS * NBYTES
         prefix = str(spec.parameters["url"]).removeprefix(f"s3://{BUCKET}/")
@@ -116,19 +121,19 @@ def test_zstd_blocks_take_less_room_and_come_back_on_another_node(
         assert sum(meta["size"] for meta in objects) == found.stored_bytes < 0.8 * found.logical_bytes
         load(two, CHAIN, BLOCKS)
         assert read(two, CHAIN) == [content(key) for key in CHAIN]
-        assert held(second).loaded_bytes == BLOCKS * NBYTES
-        assert held(second).load_bytes_per_s > 0
+        assert tier_stats(second).loaded_bytes == BLOCKS * NBYTES
+        assert tier_stats(second).load_bytes_per_s > 0
 
 
-def test_a_change_of_compress_keeps_what_is_stored(spec: TierSpec, socket_dir: Path) -> None:
+def test_a_change_of_compress_keeps_stored_blocks(spec: TierSpec, socket_dir: Path) -> None:
     with node(socket_dir, "a", spec) as plane, connect(plane) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
-        assert held(plane).stored_bytes == BLOCKS * value_size(NBYTES)
+        assert tier_stats(plane).stored_bytes == BLOCKS * value_size(NBYTES)
         push(plane, 2, with_codec(spec, "zstd"))
         store(client, OTHER)
         copied(plane, 2 * BLOCKS)
-        found = held(plane)
+        found = tier_stats(plane)
         assert found.encodings == {"none": BLOCKS, "zstd": BLOCKS}
         assert found.stored_bytes < BLOCKS * value_size(NBYTES) + 0.8 * BLOCKS * value_size(NBYTES)
         for chain in (CHAIN, OTHER):
@@ -137,7 +142,7 @@ def test_a_change_of_compress_keeps_what_is_stored(spec: TierSpec, socket_dir: P
         for chain in (CHAIN, OTHER):
             load(client, chain, BLOCKS)
             assert read(client, chain) == [content(key) for key in chain]
-        assert "corrupt" not in held(plane).lost
+        assert "corrupt" not in tier_stats(plane).lost
 
 
 def compressed(plane: Plane, scope: Scope | None = None) -> MoveState:
@@ -166,7 +171,7 @@ def ended_move(plane: Plane, message: Move) -> MoveState:
         return states[-1]
 
 
-def test_what_a_tier_holds_is_encoded_again_on_request(spec: TierSpec, socket_dir: Path) -> None:
+def test_blocks_of_a_tier_are_reencoded_on_request(spec: TierSpec, socket_dir: Path) -> None:
     with node(socket_dir, "a", spec) as plane, connect(plane) as client:
         for chain, tenant in ((CHAIN, "acme"), (OTHER, "zoo")):
             store(client, chain, tenant)
@@ -174,18 +179,18 @@ def test_what_a_tier_holds_is_encoded_again_on_request(spec: TierSpec, socket_di
         push(plane, 2, with_codec(spec, "zstd"))
         one = compressed(plane, Scope("acme"))
         assert (one.blocks, one.moved_blocks, one.refused) == (BLOCKS, BLOCKS, {})
-        assert held(plane).encodings == {"none": BLOCKS, "zstd": BLOCKS}
+        assert tier_stats(plane).encodings == {"none": BLOCKS, "zstd": BLOCKS}
         rest = compressed(plane)
         assert (rest.blocks, rest.moved_blocks, rest.present_blocks) == (2 * BLOCKS, BLOCKS, BLOCKS)
-        packed = held(plane)
+        packed = tier_stats(plane)
         assert packed.encodings == {"zstd": 2 * BLOCKS}
         assert packed.stored_bytes < 0.8 * packed.logical_bytes
         assert sum(each.bytes for each in packed.tenants) == packed.stored_bytes
         push(plane, 3, spec)
         back = compressed(plane)
         assert (back.moved_blocks, back.refused) == (2 * BLOCKS, {})
-        assert held(plane).encodings == {"none": 2 * BLOCKS}
-        assert held(plane).stored_bytes == 2 * BLOCKS * value_size(NBYTES)
+        assert tier_stats(plane).encodings == {"none": 2 * BLOCKS}
+        assert tier_stats(plane).stored_bytes == 2 * BLOCKS * value_size(NBYTES)
         for chain in (CHAIN, OTHER):
             push_out(client, chain)
             load(client, chain, BLOCKS)
@@ -200,7 +205,7 @@ def test_fp8_is_not_taken_by_blocks_of_unknown_form(spec: TierSpec, socket_dir: 
         push(plane, 2, with_codec(spec, "fp8"))
         state = compressed(plane)
         assert (state.moved_blocks, state.refused) == (0, {"heads": BLOCKS})
-        assert held(plane).encodings == {"none": BLOCKS}
+        assert tier_stats(plane).encodings == {"none": BLOCKS}
 
 
 def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(
@@ -216,8 +221,8 @@ def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(
         store(one, CHAIN)
         copied(first, BLOCKS)
         count = NBYTES // 2
-        assert held(first).encodings == {"fp8": BLOCKS}
-        assert held(first).stored_bytes == BLOCKS * value_size(count + count // HEAD)
+        assert tier_stats(first).encodings == {"fp8": BLOCKS}
+        assert tier_stats(first).stored_bytes == BLOCKS * value_size(count + count // HEAD)
         load(two, CHAIN, BLOCKS)
         for key, data in zip(CHAIN, read(two, CHAIN), strict=True):
             before, after = (
@@ -226,7 +231,7 @@ def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(
             )
             assert not np.array_equal(before, after)
             assert np.abs(after - before).max() <= np.abs(before).max() / 16
-        assert "corrupt" not in held(second).lost
+        assert "corrupt" not in tier_stats(second).lost
 
 
 @pytest.mark.parametrize("compress", ["zstd", "fp8"])
@@ -236,18 +241,18 @@ def test_a_restart_counts_blocks_as_they_are_encoded(spec: TierSpec, socket_dir:
         with connect(plane) as client:
             store(client, CHAIN)
             copied(plane, BLOCKS)
-            before = held(plane)
+            before = tier_stats(plane)
         plane.kill()
         plane.start()
         in_service(plane)
-        wait_for(lambda: held(plane).listed_blocks is None, "the listing ends")
-        after = held(plane)
+        wait_for(lambda: tier_stats(plane).listed_blocks is None, "the listing ends")
+        after = tier_stats(plane)
         assert (after.encodings, after.stored_bytes) == (before.encodings, before.stored_bytes)
         assert after.logical_bytes == before.logical_bytes
 
 
 @pytest.mark.parametrize("compress", ["zstd", "fp8"])
-def test_blocks_that_move_between_tiers_are_encoded_as_the_target_says(
+def test_blocks_that_move_between_tiers_are_encoded_for_the_target(
     spec: TierSpec, socket_dir: Path, tmp_path: Path, compress: str
 ) -> None:
     packed = msgspec.structs.replace(with_codec(spec, compress), spill="off", order=1)
@@ -255,8 +260,8 @@ def test_blocks_that_move_between_tiers_are_encoded_as_the_target_says(
         store(client, CHAIN)
         copied(plane, BLOCKS, "disk")
         assert moved(plane, "disk", "fast").moved_blocks == BLOCKS
-        assert held(plane).encodings == {compress: BLOCKS}
-        assert held(plane).stored_bytes < 0.8 * held(plane).logical_bytes
+        assert tier_stats(plane).encodings == {compress: BLOCKS}
+        assert tier_stats(plane).stored_bytes < 0.8 * tier_stats(plane).logical_bytes
         push_out(client, CHAIN)
         disk = tier(plane, "disk")
         assert disk is not None
@@ -264,7 +269,7 @@ def test_blocks_that_move_between_tiers_are_encoded_as_the_target_says(
         load(client, CHAIN, BLOCKS)
         exact = read(client, CHAIN) == [content(key) for key in CHAIN]
         assert exact == (compress == "zstd")
-        assert all("corrupt" not in each.lost for each in (held(plane), disk))
+        assert all("corrupt" not in each.lost for each in (tier_stats(plane), disk))
 
 
 @pytest.mark.parametrize(
@@ -280,7 +285,10 @@ def test_blocks_that_fp8_cannot_encode_are_stored_as_they_are_and_counted(
     with node(socket_dir, "a", with_codec(spec, "fp8")) as plane, connect(plane, space) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
-        assert (held(plane).encodings, held(plane).not_compressed) == ({"none": BLOCKS}, {reason: BLOCKS})
+        assert (tier_stats(plane).encodings, tier_stats(plane).not_compressed) == (
+            {"none": BLOCKS},
+            {reason: BLOCKS},
+        )
         push_out(client, CHAIN)
         load(client, CHAIN, BLOCKS)
         assert read(client, CHAIN) == [content(key) for key in CHAIN]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
+from tests.dataplane.tiering.chains import BLOCKS, connect, content, load, push_out, right, store
 
-NBYTES = 64 << 10
 LONGEST_PROBE_S = 60
-BLOCKS = 16
-"""Blocks of a chain; the pool has room for 256."""
 
 
 def settings(folder: Path, **more: str) -> dict[str, str]:
@@ -28,34 +26,8 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def plane(socket_dir: Path, tmp_path: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir, settings(tmp_path)).start()
-    yield running
-    if running.alive:
-        running.kill()
-
-
-def connect(plane: Plane) -> Client:
-    return attach(plane.socket, [make.space(block_bytes=NBYTES)], timeout_s=30)
-
-
-def content(key: bytes) -> bytes:
-    return (key * (NBYTES // len(key) + 1))[:NBYTES]
-
-
-def store(client: Client, chain: Sequence[bytes], tenant: str = "") -> int:
-    with client.reserve(chain, NBYTES, tenant=tenant) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = bytearray(content(chain[at]))
-        return reservation.commit().blocks
-
-
-def right(client: Client, chain: Sequence[bytes]) -> int:
-    """Number of leading blocks in memory; their bytes are compared."""
-    with client.acquire(chain) as lease:
-        for at in range(len(lease)):
-            assert bytes(lease.view(at)) == content(chain[at])
-        return len(lease)
+def plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
+    return make_plane(**settings(tmp_path)).start()
 
 
 def in_tier(client: Client, chain: Sequence[bytes]) -> int:
@@ -66,19 +38,6 @@ def in_tier(client: Client, chain: Sequence[bytes]) -> int:
 def on_disk(plane: Plane, blocks: int) -> None:
     """Wait until so many blocks were copied."""
     wait_for(lambda: plane.describe().tiers[0].blocks >= blocks, "the blocks are on disk")
-
-
-def push_out(client: Client, chain: Sequence[bytes]) -> None:
-    """Store until a chain is in memory no more."""
-    number = 0
-    while client.lookup(chain):
-        store(client, make.keys(BLOCKS, ("filler", number)))
-        number += 1
-
-
-def load(client: Client, chain: Sequence[bytes], blocks: int) -> None:
-    wait_for(lambda: client.prefetch(chain, wait_s=60.0), "the directory arrived")
-    wait_for(lambda: client.lookup(chain) == blocks, "the blocks are loaded")
 
 
 def test_an_evicted_chain_is_loaded_again(plane: Plane) -> None:
@@ -94,7 +53,7 @@ def test_an_evicted_chain_is_loaded_again(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_the_disk_keeps_what_memory_loses(plane: Plane, end: str) -> None:
+def test_the_disk_keeps_blocks_evicted_from_memory(plane: Plane, end: str) -> None:
     chain, dead = make.keys(BLOCKS, "chain"), make.keys(4, "dead")
     with connect(plane) as client:
         store(client, chain, "acme")
@@ -121,18 +80,18 @@ def test_flipped_bytes_are_a_miss_and_never_data(plane: Plane, tmp_path: Path) -
         store(client, chain)
         on_disk(plane, BLOCKS)
         push_out(client, chain)
-        wanted = content(chain[5])
+        expected = content(chain[5])
         for segment in (tmp_path / "tier").rglob("*"):
-            if segment.is_file() and wanted in (data := segment.read_bytes()):
+            if segment.is_file() and expected in (data := segment.read_bytes()):
                 with segment.open("r+b") as file:
-                    file.seek(data.index(wanted) + 100)
+                    file.seek(data.index(expected) + 100)
                     file.write(b"wrong")
         load(client, chain, 5)
         wait_for(lambda: in_tier(client, chain) == 5, "the bad block is forgotten")
         assert right(client, chain) == 5
 
 
-def test_a_prefetch_of_what_no_tier_holds_is_nothing(plane: Plane) -> None:
+def test_a_prefetch_of_blocks_that_no_tier_holds_does_nothing(plane: Plane) -> None:
     with connect(plane) as client:
         wait_for(lambda: client.prefetch(make.keys(4, "nowhere")), "the directory arrived")
         assert client.lookup_tiers(make.keys(4, "nowhere")) == (0, 0, 0.0, 0)
@@ -173,7 +132,7 @@ def test_a_disk_that_fails_stops_no_store_and_serves_again_when_it_is_back(
     assert plane.stop() == 0
 
 
-def test_a_stop_amid_copies_and_loads_ends(plane: Plane) -> None:
+def test_a_stop_during_copies_and_loads_ends(plane: Plane) -> None:
     with connect(plane) as client:
         for number in range(32):
             store(client, make.keys(BLOCKS, number))

@@ -33,7 +33,7 @@ class MovesBench(MoverBench):
             self.mover.opened(self.runs[name])
         for tenant in ("acme", "other"):
             self.store(make.keys(8, tenant), tenant)
-        self.until(lambda: len(self.tier.held) == 16 and not self.state.spilling_bytes)
+        self.until(lambda: len(self.tier.stored) == 16 and not self.state.spilling_bytes)
 
     def move(self, tenant: str, to: str, source: str = "t") -> MoveState:
         message = Move("n", Scope(tenant=tenant), to, release=True, source=source)
@@ -71,18 +71,18 @@ def test_a_target_that_hangs_fails_its_move_and_the_copy_counts_if_it_ends_later
     assert (other.moved_blocks, other.released_blocks, other.refused) == (8, 8, {})
     run.until(lambda: stuck.ended_at)
     assert (stuck.moved_blocks, stuck.released_blocks, stuck.refused) == (0, 0, {"hung": 8})
-    run.until(lambda: {block.tenant for block, _ in run.tier.held.values()} == {"acme"})
-    assert len(run.tier.held) == 8, "nothing is lost"
+    run.until(lambda: {block.tenant for block, _ in run.tier.stored.values()} == {"acme"})
+    assert len(run.tier.stored) == 8, "nothing is lost"
     hanging.fault = ""
     hanging.go_on.set()
     run.until(lambda: not target.state.spilling_bytes)
-    assert len(target.state.contents) == len(hanging.held) == 8
+    assert len(target.state.contents) == len(hanging.stored) == 8
     assert run.node.check() == []
 
 
 def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(run: MovesBench) -> None:
     ready = run.move("other", "good")
-    run.until(lambda: ready.ended_at and len(run.tier.held) == 8)
+    run.until(lambda: ready.ended_at and len(run.tier.stored) == 8)
     run.tier.fault = "hang"
     stuck = run.move("acme", "hangs")
     run.until(lambda: run.tier.hanging)
@@ -95,7 +95,7 @@ def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(run: MovesBenc
     run.tier.fault = ""
     run.tier.go_on.set()
     run.until(lambda: not run.run.worker.hangs_s())
-    assert len(run.tiers["hangs"].held) == 8, "what was loaded too late is not stored"
+    assert len(run.tiers["hangs"].stored) == 8, "what was loaded too late is not stored"
     assert run.node.check() == []
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from dataplane.protocol.codes import Code
 from dataplane.protocol.control.moves import Move, MoveState, ReadMove
@@ -34,14 +31,6 @@ from tests.dataplane.tiering.chains import (
 from tests.threads import join
 
 CHAIN = make.keys(BLOCKS, "chain")
-
-
-@pytest.fixture
-def plane(socket_dir: Path) -> Iterator[Plane]:
-    running = Plane(socket_dir).start()
-    yield running
-    if running.alive:
-        running.kill()
 
 
 def test_a_tier_that_is_added_serves_engines_that_attached_before(plane: Plane, tmp_path: Path) -> None:
@@ -91,7 +80,7 @@ def test_a_removed_tier_is_left_as_it_is_and_serves_when_it_comes_back(plane: Pl
     assert plane.stop() == 0
 
 
-def test_what_was_invalidated_while_a_tier_was_away_does_not_come_back(plane: Plane, tmp_path: Path) -> None:
+def test_blocks_invalidated_during_an_outage_of_a_tier_do_not_come_back(plane: Plane, tmp_path: Path) -> None:
     other = make.keys(4, "other")
     with connect(plane) as client:
         push(plane, 1, disk_tier(tmp_path / "t"))
@@ -229,16 +218,16 @@ def test_tiers_come_and_go_under_stores_and_loads(plane: Plane, tmp_path: Path) 
 def test_a_tier_that_cannot_be_opened_is_shown_with_its_reason_and_tried_again(
     plane: Plane, tmp_path: Path
 ) -> None:
-    place = tmp_path / "place"
-    place.write_text("a file")
-    push(plane, 1, disk_tier(place / "t"))
+    folder = tmp_path / "place"
+    folder.write_text("a file")
+    push(plane, 1, disk_tier(folder / "t"))
 
-    def told() -> bool:
+    def is_reported() -> bool:
         known = tier(plane)
-        return known is not None and known.state == "not opened" and str(place) in known.reason
+        return known is not None and known.state == "not opened" and str(folder) in known.reason
 
-    wait_for(told, "the reason is shown")
-    place.unlink()
+    wait_for(is_reported, "the reason is shown")
+    folder.unlink()
     in_service(plane)
     assert plane.stop() == 0
 

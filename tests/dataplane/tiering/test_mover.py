@@ -183,14 +183,14 @@ def test_a_tier_that_hangs_delays_nothing_and_its_memory_is_safe(run: MoverBench
     assert reserved == 8 * NBYTES
     for number in range(POOL_BLOCKS // 8):
         assert run.store(make.keys(8, ("during", number))) == 8, "stores go on"
-    assert run.node.pool.reserved_bytes == reserved, "nobody else gets the memory that is loaded into"
+    assert run.node.pool.reserved_bytes == reserved, "no other block gets the memory that is loaded into"
     run.tier.fault = ""
     run.tier.go_on.set()
     run.until(lambda: run.ready(chain) == 8)
     assert run.node.check() == []
 
 
-def test_what_is_invalidated_while_the_tier_is_away_is_deleted_when_it_is_back(run: MoverBench) -> None:
+def test_blocks_invalidated_during_an_outage_of_the_tier_are_deleted_after_it(run: MoverBench) -> None:
     chain = make.keys(8, "chain")
     run.store(chain, "acme")
     run.until(lambda: run.listed(chain) == 8)
@@ -198,9 +198,9 @@ def test_what_is_invalidated_while_the_tier_is_away_is_deleted_when_it_is_back(r
     run.node.invalidate(Scope(tenant="acme"), time.time())
     run.until(lambda: not run.state.serves)
     assert len(run.tombstones) == 1
-    assert len(run.tier.held) == 8
+    assert len(run.tier.stored) == 8
     run.tier.fault = ""
-    run.until(lambda: not run.tier.held)
+    run.until(lambda: not run.tier.stored)
     run.until(lambda: not run.tombstones)
 
 

@@ -21,10 +21,12 @@ from tests.dataplane.tiering.chains import (
     load,
     push,
     right,
+    s3_tier,
+    set_credentials,
     store,
     tier,
 )
-from tests.tiers.s3_server import BUCKET, s3_server
+from tests.tiers.s3_server import s3_server
 
 CHAINS = [make.keys(BLOCKS, ("kill", number)) for number in range(8)]
 ROUNDS = 2
@@ -63,18 +65,9 @@ def test_moves_that_are_killed_lose_nothing(
     tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = random.Random(7)
-    monkeypatch.setenv("TIER_KEY", "AKIATEST")
-    monkeypatch.setenv("TIER_SECRET", "of the tests")
+    set_credentials(monkeypatch)
     with s3_server() as server:
-        parameters = {
-            "url": f"s3://{BUCKET}/kv",
-            "endpoint": server.endpoint,
-            "region": "us-east-1",
-            "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
-        }
-        s3 = TierSpec(
-            name="fast", type="s3", budget_bytes=64 << 20, parameters=parameters, spill="off", order=1
-        )
+        s3 = s3_tier(server, spill="off", order=1)
         plane = Plane(socket_dir)
         try:
             restarted(plane, [disk_tier(tmp_path / "t", name="nvme"), s3])

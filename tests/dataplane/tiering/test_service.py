@@ -103,7 +103,7 @@ def stored(number: int, tenant: str = "", sequence: int = 5) -> StoredBlock:
 
 def holding(*blocks: StoredBlock) -> FaultyTier:
     tier = FaultyTier()
-    tier.held = {block.name: (block, bytes(block.length)) for block in blocks}
+    tier.stored = {block.name: (block, bytes(block.length)) for block in blocks}
     return tier
 
 
@@ -170,11 +170,11 @@ def test_a_tier_that_fails_to_open_is_tried_again(bench: ServiceBench) -> None:
     assert (bench.stats().reason, bench.stats().state) == ("", "in service")
 
 
-def test_what_is_invalidated_while_a_tier_opens_is_not_served(
+def test_blocks_invalidated_while_a_tier_opens_are_not_served(
     bench: ServiceBench, go_on: threading.Event
 ) -> None:
-    kept, dead = stored(1, "kept"), stored(2, "acme")
-    tier = holding(kept, dead)
+    surviving, dead = stored(1, "kept"), stored(2, "acme")
+    tier = holding(surviving, dead)
     read = list(tier.blocks())
 
     def blocks(deadline: float = inf) -> Iterator[StoredBlock]:
@@ -188,7 +188,7 @@ def test_what_is_invalidated_while_a_tier_opens_is_not_served(
     go_on.set()
     bench.until(lambda: bench.stats().serves)
     assert bench.stats().blocks == 1
-    bench.until(lambda: set(tier.held) == {kept.name})
+    bench.until(lambda: set(tier.stored) == {surviving.name})
 
 
 def test_a_tier_that_comes_back_gets_the_invalidations_that_it_missed(bench: ServiceBench) -> None:
@@ -203,7 +203,7 @@ def test_a_tier_that_comes_back_gets_the_invalidations_that_it_missed(bench: Ser
     bench.apply(spec())
     bench.until(lambda: bench.stats().serves)
     assert bench.stats().blocks == 1
-    bench.until(lambda: len(tier.held) == 1)
+    bench.until(lambda: len(tier.stored) == 1)
 
 
 def test_a_smaller_budget_evicts_until_it_holds(bench: ServiceBench) -> None:
@@ -214,14 +214,14 @@ def test_a_smaller_budget_evicts_until_it_holds(bench: ServiceBench) -> None:
     assert bench.stats().blocks == 100
     bench.apply(spec(budget_bytes=20 * 8192))
     bench.until(lambda: bench.stats().stored_bytes <= 20 * 8192)
-    bench.until(lambda: len(tier.held) == 20)
-    assert min(block.sequence for block, _ in tier.held.values()) == 81, "the oldest were given up"
+    bench.until(lambda: len(tier.stored) == 20)
+    assert min(block.sequence for block, _ in tier.stored.values()) == 81, "the oldest were given up"
 
 
 def test_tombstones_are_kept_for_each_tier_until_it_has_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tombstones, "MAX_KEPT", 8)
+    monkeypatch.setattr(tombstones, "MAX_SIZE", 8)
     file = TombstoneFile(tmp_path)
     assert not file.knows_tiers
     file.of("a"), file.of("b")
@@ -336,7 +336,7 @@ def written(*numbers: int) -> list[StoredBlock]:
     return [msgspec.structs.replace(stored(number), writer=writer_number("bench")) for number in numbers]
 
 
-def test_a_shared_tier_serves_while_it_is_listed_and_says_how_far_that_is(
+def test_a_shared_tier_serves_during_its_listing_and_reports_its_progress(
     shared: ServiceBench, go_on: threading.Event
 ) -> None:
     def slow() -> Iterator[StoredBlock]:

@@ -27,11 +27,13 @@ from tests.dataplane.tiering.chains import (
     push,
     push_out,
     right,
+    s3_tier,
+    set_credentials,
     store,
     tier,
 )
 from tests.tiers.redis_server import RedisServer
-from tests.tiers.s3_server import BUCKET, s3_server
+from tests.tiers.s3_server import s3_server
 
 CHAIN = make.keys(BLOCKS, "chain")
 
@@ -49,16 +51,9 @@ def redis_spec() -> Iterator[TierSpec]:
 
 @contextmanager
 def s3_spec(monkeypatch: pytest.MonkeyPatch) -> Iterator[TierSpec]:
-    monkeypatch.setenv("TIER_KEY", "AKIATEST")
-    monkeypatch.setenv("TIER_SECRET", "of the tests")
+    set_credentials(monkeypatch)
     with s3_server() as server:
-        parameters = {
-            "url": f"s3://{BUCKET}/kv",
-            "endpoint": server.endpoint,
-            "region": "us-east-1",
-            "credentials": {"access_key_id": "env:TIER_KEY", "secret_access_key": "env:TIER_SECRET"},
-        }
-        yield TierSpec(name="fast", type="s3", budget_bytes=64 << 20, parameters=parameters)
+        yield s3_tier(server)
 
 
 @pytest.fixture(params=["redis", "s3"])
@@ -111,7 +106,7 @@ def client_finds(client: Client) -> bool:
     return client.lookup_tiers(CHAIN, counted=False).coming == BLOCKS
 
 
-def test_that_nothing_is_there_is_known_soon_and_not_for_ever(planes: tuple[Plane, Plane]) -> None:
+def test_missing_blocks_are_remembered_for_a_while(planes: tuple[Plane, Plane]) -> None:
     first, second = planes
     with connect(first) as one, connect(second) as two:
         wait_for(lambda: unknown(two, CHAIN) == BLOCKS, "the engine learns that there is a shared tier")
@@ -134,7 +129,7 @@ def test_the_start_of_a_chain_that_is_there_is_loaded(planes: tuple[Plane, Plane
 
 
 @pytest.mark.parametrize("prefix", [0, 4])
-def test_what_this_node_invalidated_is_not_loaded_though_others_wrote_it(
+def test_blocks_of_others_invalidated_by_this_node_are_not_loaded(
     planes: tuple[Plane, Plane], prefix: int
 ) -> None:
     first, second = planes
@@ -159,7 +154,7 @@ def test_what_this_node_invalidated_is_not_loaded_though_others_wrote_it(
         load(two, later, BLOCKS)
 
 
-def test_a_restart_counts_what_this_node_wrote_and_finds_its_blocks(
+def test_a_restart_counts_earlier_writes_and_finds_their_blocks(
     planes: tuple[Plane, Plane], spec: TierSpec
 ) -> None:
     first, second = planes
@@ -246,7 +241,7 @@ def blocks_of(plane: Plane, name: str = "fast") -> int:
     return -1 if known is None else known.blocks
 
 
-def test_what_was_invalidated_before_a_restart_is_deleted_after_it(planes: tuple[Plane, Plane]) -> None:
+def test_blocks_invalidated_before_a_restart_are_deleted_after_it(planes: tuple[Plane, Plane]) -> None:
     first, second = planes
     with connect(first) as one:
         store(one, CHAIN, "acme")
@@ -280,11 +275,11 @@ def test_a_server_that_is_not_there_is_shown_and_used_when_it_comes(socket_dir: 
         parameters = {"servers": [server.address], "connect_timeout_s": 0.5}
         push(plane, 1, TierSpec("fast", "redis", 64 << 20, parameters))
 
-        def told() -> bool:
+        def is_reported() -> bool:
             known = tier(plane)
             return known is not None and known.state == "not opened" and bool(known.reason)
 
-        wait_for(told, "it is not opened")
+        wait_for(is_reported, "it is not opened")
         with connect(plane) as client:
             assert store(client, CHAIN) == BLOCKS
             assert client.lookup_tiers(make.keys(4, "none")) == (0, 0, 0.0, 0)

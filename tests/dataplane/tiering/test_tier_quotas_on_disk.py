@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,9 @@ CHAIN = 16
 
 
 @pytest.fixture
-def plane(socket_dir: Path, tmp_path: Path) -> Iterator[Plane]:
+def plane(make_plane: Callable[..., Plane], tmp_path: Path) -> Plane:
     folder = {"dataplane__disk_tier_directories": str(tmp_path / "tier")}
-    running = Plane(socket_dir, {**folder, "dataplane__disk_tier_bytes": str(DISK_BYTES)}).start()
-    yield running
-    if running.alive:
-        running.kill()
+    return make_plane(**folder, dataplane__disk_tier_bytes=str(DISK_BYTES)).start()
 
 
 def connect(plane: Plane) -> Client:
@@ -47,7 +44,7 @@ def disk(plane: Plane) -> TierStats:
     return plane.describe().tiers[0]
 
 
-def held(plane: Plane, tenant: str) -> int:
+def stored_bytes(plane: Plane, tenant: str) -> int:
     return next((each.blocks for each in disk(plane).tenants if each.tenant == tenant), 0)
 
 
@@ -71,17 +68,19 @@ def test_a_limit_holds_on_the_disk_and_after_a_kill(plane: Plane) -> None:
             store(client, make.keys(CHAIN, ("acme", number)), "acme")
             store(client, make.keys(CHAIN, ("rival", number)), "rival")
             copied(plane)
-        assert (held(plane, "acme"), held(plane, "rival")) == (8, 4 * CHAIN)
+        assert (stored_bytes(plane, "acme"), stored_bytes(plane, "rival")) == (8, 4 * CHAIN)
     snapshot = plane.folder / "quotas.snapshot"
     wait_for(snapshot.exists, "the first is saved")
     before = snapshot.read_bytes()
     limit(plane, 3, 2)
     wait_for(lambda: snapshot.read_bytes() != before, "the snapshot is saved, in the background")
-    wait_for(lambda: held(plane, "acme") == 3, "the lowered limit has taken effect")
+    wait_for(lambda: stored_bytes(plane, "acme") == 3, "the lowered limit has taken effect")
     plane.kill()
     plane.start()
-    wait_for(lambda: held(plane, "rival") == 4 * CHAIN, "the disk was read")
-    wait_for(lambda: held(plane, "acme") == 3, "the limit holds, also if the kill came before a deletion")
+    wait_for(lambda: stored_bytes(plane, "rival") == 4 * CHAIN, "the disk was read")
+    wait_for(
+        lambda: stored_bytes(plane, "acme") == 3, "the limit holds, also if the kill came before a deletion"
+    )
     (acme,) = [each for each in disk(plane).tenants if each.tenant == "acme"]
     assert (acme.blocks, acme.floor_bytes, acme.effective_floor_bytes) == (3, CHARGE, CHARGE)
     assert acme.limit_bytes == 3 * CHARGE
@@ -89,7 +88,7 @@ def test_a_limit_holds_on_the_disk_and_after_a_kill(plane: Plane) -> None:
 
 def test_a_guaranteed_pin_stays_on_the_disk_until_it_is_invalidated(plane: Plane) -> None:
     chain = make.keys(CHAIN, "chain")
-    wanted = PinInTier(CHAIN, CHAIN * CHARGE, CHAIN)
+    expected = PinInTier(CHAIN, CHAIN * CHARGE, CHAIN)
 
     def pinned() -> PinInTier | None:
         (pin,) = plane.describe().pins
@@ -100,16 +99,16 @@ def test_a_guaranteed_pin_stays_on_the_disk_until_it_is_invalidated(plane: Plane
         copied(plane)
         with plane.manager() as manager:
             assert isinstance(manager.push(*make.pins([make.pin("p", chain, tenant="acme")])), Ack)
-        wait_for(lambda: pinned() == wanted, "the pin found its blocks on the disk")
+        wait_for(lambda: pinned() == expected, "the pin found its blocks on the disk")
         for number in range(2 * DISK_BYTES // CHARGE // CHAIN):
             store(client, make.keys(CHAIN, number), "rival")
             copied(plane)
         assert disk(plane).evicted_blocks > 0
-        assert pinned() == wanted
+        assert pinned() == expected
         with plane.manager() as manager:
             manager.ask(Invalidate("n", Scope(tenant="acme")))
         wait_for(lambda: pinned() is None, "the pin holds nothing on the disk")
-        wait_for(lambda: held(plane, "acme") == 0, "the tenant holds nothing on the disk")
+        wait_for(lambda: stored_bytes(plane, "acme") == 0, "the tenant holds nothing on the disk")
 
 
 def test_a_node_refuses_a_quota_of_tiers_by_field(plane: Plane) -> None:
@@ -129,7 +128,7 @@ def test_a_pin_knows_its_blocks_on_the_disk_after_a_kill_before_an_engine_attach
     plane.kill()
     plane.start()
     wait_for(lambda: plane.describe().pins[0].not_loaded == "detached", "the pin knows what the disk holds")
-    (told,) = plane.describe().pins
-    assert (told.resident, told.only_in_tiers, told.tiers["disk"].blocks) == (0, CHAIN, CHAIN)
+    (pin,) = plane.describe().pins
+    assert (pin.resident, pin.only_in_tiers, pin.tiers["disk"].blocks) == (0, CHAIN, CHAIN)
     with connect(plane) as client:
         wait_for(lambda: client.lookup(chain) == CHAIN, "the pin loads its blocks")

@@ -85,9 +85,9 @@ def test_reservations_are_made_in_batches(
 def test_only_the_leading_pages_are_loaded(make_backend: Callable[..., Any]) -> None:
     backend = make_backend()
     expected = store(backend, NAMES[:5])
-    asked = [*NAMES[:3], "f" * 64, *NAMES[3:5]]
-    assert backend.batch_exists(asked) == 3
-    answer, found = load(backend, asked)
+    names = [*NAMES[:3], "f" * 64, *NAMES[3:5]]
+    assert backend.batch_exists(names) == 3
+    answer, found = load(backend, names)
     assert answer == [True] * 3 + [False] * 3
     assert found[:3] == expected[:3]
     assert set(b"".join(found[3:])) == {0}, "pages that were not loaded are not written"
@@ -180,7 +180,7 @@ def test_a_frozen_data_plane_delays_a_store_by_one_time_out(
     wait_for(lambda: all(backend.batch_set_v1(NAMES, pool.indices(SOURCE))), "it stores again")
 
 
-def test_a_data_plane_killed_amid_a_store_publishes_nothing(
+def test_a_data_plane_killed_during_a_store_publishes_nothing(
     make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend(copy_threads=1)
@@ -198,7 +198,7 @@ def test_a_data_plane_killed_amid_a_store_publishes_nothing(
     wait_for(lambda: backend.batch_set_v1(NAMES, backend.mem_pool_host.indices(SOURCE))[0], "it stores again")
 
 
-def test_a_data_plane_killed_amid_a_load_leaves_the_leased_bytes(
+def test_a_data_plane_killed_during_a_load_leaves_the_leased_bytes(
     make_backend: Callable[..., Any], plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = make_backend(copy_threads=1)
@@ -225,13 +225,13 @@ def test_a_full_pool_refuses_pages_one_by_one(
     with caplog.at_level(logging.WARNING, "larder.sglang"):
         saved = backend.batch_set_v1(names, pool.indices(list(range(32))))
     assert 0 < sum(saved) < 32, "the pool has room for some of the pages"
-    kept = saved.index(False)
-    assert backend.batch_exists(names) == kept
-    (said,) = [each.getMessage() for each in caplog.records if "not stored" in each.getMessage()]
-    assert said.startswith(f"{32 - sum(saved)} of 32 pages were not stored: ")
+    first_lost = saved.index(False)
+    assert backend.batch_exists(names) == first_lost
+    (messages,) = [each.getMessage() for each in caplog.records if "not stored" in each.getMessage()]
+    assert messages.startswith(f"{32 - sum(saved)} of 32 pages were not stored: ")
     pool.memory[:] = 0
-    assert backend.batch_get_v1(names, pool.indices(list(range(32)))) == [at < kept for at in range(32)]
-    assert content(pool, list(range(kept))) == expected[:kept]
+    assert backend.batch_get_v1(names, pool.indices(list(range(32)))) == [at < first_lost for at in range(32)]
+    assert content(pool, list(range(first_lost))) == expected[:first_lost]
 
 
 # ---- tenants, ranks, namespaces
@@ -359,8 +359,8 @@ def test_indices_that_are_not_pages_are_misses(
             assert backend.batch_get_v1(NAMES, indices) == [False] * 20
             assert backend.batch_set_v1(NAMES, indices) == [False] * 20
     assert (backend.mem_pool_host.memory == before).all()
-    said = [each.getMessage() for each in caplog.records]
-    assert said == [
+    messages = [each.getMessage() for each in caplog.records]
+    assert messages == [
         f"error in {name}; the engine continues without the result of this call"
         for name in ("_load", "_save")
     ]

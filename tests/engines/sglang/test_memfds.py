@@ -180,7 +180,7 @@ def test_memfds_are_released_with_the_backend(make_copied: Callable[..., Any], p
 
 
 @pytest.mark.parametrize(("kind", "layout"), KINDS)
-def test_places_of_pages_in_the_memfd(kind: Any, layout: str) -> None:
+def test_offsets_of_pages_in_the_memfd(kind: Any, layout: str) -> None:
     pool = kind(layout, shm=True)
     pool.fill(list(range(PAGES)), 1)
     found = HostPages(pool).memfds()

@@ -57,7 +57,7 @@ def test_wrong_configurations_end_the_engine_when_it_starts(
         backend_class(StorageConfig({"interface_v1": 1}, **config), {})
 
 
-def test_the_key_of_a_page_is_what_the_module_says() -> None:
+def test_the_key_of_a_page_matches_its_documentation() -> None:
     tag, counts = b"larder.sglang.1", (b"\x04\0\0\0", b"\0\0\0\0", b"\x40\0\0\0")
     expected = sha256(tag + counts[0] + b"acme" + counts[1] + counts[2] + b"a" * 64).digest()
     assert PageKeys("acme").of(["a" * 64]) == expected

@@ -67,7 +67,7 @@ def host_pool_files(plane: Plane) -> int:
         ("mla", "page_first_direct"),
     ],
 )
-def test_another_process_prefetches_what_one_has_backed_up(
+def test_another_process_prefetches_pages_that_one_backed_up(
     make_controller: Callable[..., Controller], kind: str, layout: str
 ) -> None:
     one, other = (make_controller(at, kind=kind, layout=layout, larder_verify="always") for at in range(2))
@@ -92,7 +92,7 @@ def test_another_process_prefetches_what_one_has_backed_up(
         ("mla", "page_first", 1),
     ],
 )
-def test_the_data_plane_copies_what_is_backed_up_out_of_the_memfds_of_the_host_pool(
+def test_the_data_plane_copies_backups_from_the_memfds_of_the_host_pool(
     make_controller: Callable[..., Controller], plane: Plane, kind: str, layout: str, files: int
 ) -> None:
     one = make_controller(0, kind=kind, layout=layout, larder_store_copies="data_plane")
@@ -148,7 +148,7 @@ def test_a_data_plane_that_is_killed_frozen_or_gone_costs_only_misses(
     assert engine.do("prefetch", tokens=TOKENS)["pages"] == expected["pages"]
 
 
-def test_rank_1_with_latent_attention_reads_what_rank_0_wrote(
+def test_rank_1_with_latent_attention_reads_blocks_of_rank_0(
     make_controller: Callable[..., Controller],
 ) -> None:
     ranks = [make_controller(rank, kind="mla", rank=rank, ranks=2) for rank in range(2)]

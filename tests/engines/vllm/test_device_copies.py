@@ -125,8 +125,8 @@ def test_a_load_begins_within_a_chunk_and_skips_blocks(make_worker: Callable[[],
     blocks = [*NEW[:10], 0, 0, *NEW[12:30]]
     found = worker.load(KEYS, blocks, skip=5)
     assert (found.bad_blocks, found.failed) == (set(), set())
-    wanted = [at for at, block in enumerate(blocks) if block]
-    assert worker.holds(content, [OLD[5 + at] for at in wanted], [blocks[at] for at in wanted])
+    filled = [at for at, block in enumerate(blocks) if block]
+    assert worker.holds(content, [OLD[5 + at] for at in filled], [blocks[at] for at in filled])
     assert worker.holds(before, [0], [0])
 
 

@@ -50,7 +50,7 @@ def test_other_layers_of_the_same_shape_are_another_space() -> None:
     assert len({space(each).layout for each in [LAYERS, *others]}) == 4
 
 
-def test_models_of_one_name_are_told_apart_by_all_that_changes_their_keys() -> None:
+def test_models_of_one_name_are_distinguished_by_all_that_changes_their_keys() -> None:
     longrope = SimpleNamespace(rope_parameters={"rope_type": "longrope"})
     models: list[dict[str, Any]] = [
         {},

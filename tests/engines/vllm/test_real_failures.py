@@ -50,9 +50,9 @@ def observer(pool: Plane) -> Iterator[Client]:
 
 def rows(client: Client) -> dict[int, tuple[int, int]]:
     """Return segment and offset of each descriptor that has ever had bytes."""
-    world = client._link.world
-    assert world is not None
-    hot = world.index.hot
+    attachment = client._link.attachment
+    assert attachment is not None
+    hot = attachment.index.hot
     return {
         int(at): (int(hot[at, HOT_SPACE_SEGMENT]) >> 32, int(hot[at, HOT_OFFSET]))
         for at in np.flatnonzero(hot[:, HOT_NBYTES])
@@ -148,9 +148,9 @@ def test_an_engine_outlives_a_minute_without_larder(make_engine: Make, right: Ri
             gone = time.monotonic()
             down: list[float] = []
             while time.monotonic() < gone + OUTAGE_S:
-                for tokens, wanted in zip(own, expected_own, strict=True):
+                for tokens, own_tokens in zip(own, expected_own, strict=True):
                     answer = engine.generate(tokens)
-                    assert (answer["tokens"], answer["finish"]) == (wanted, "length")
+                    assert (answer["tokens"], answer["finish"]) == (own_tokens, "length")
                     down.append(answer["seconds"])
                 assert engine.generate(shared)["tokens"] == expected
                 engine.forget()

@@ -89,14 +89,14 @@ def test_requests_end_while_larder_is_gone_or_does_not_answer(
 ) -> None:
     """The first data plane is killed. The second one is stopped by a signal: it keeps its socket and never answers."""
     tokens = [prompt(600, 40 + at) for at in range(6)]
-    wanted = [right(each) for each in tokens]
+    expected = [right(each) for each in tokens]
     plane.kill()
-    assert [engine.generate(each)["tokens"] for each in tokens[:3]] == wanted[:3]
+    assert [engine.generate(each)["tokens"] for each in tokens[:3]] == expected[:3]
     plane.start()
     wait_for(lambda: hits_again(engine, tokens[0]) > 0, "the engine hits again", 60)
     engine.forget()
     with plane.frozen():
-        assert [engine.generate(each)["tokens"] for each in tokens] == wanted
+        assert [engine.generate(each)["tokens"] for each in tokens] == expected
     wait_for(lambda: hits_again(engine, tokens[1]) > 0, "the engine hits again", 60)
 
 
@@ -104,11 +104,11 @@ def test_requests_end_while_larder_is_gone_or_does_not_answer(
 def test_an_engine_that_is_killed_leaves_nothing_wrong_and_nothing_reserved(
     make_engine: Callable[..., Engine], engine: Engine, plane: Plane, right: Right, delay_s: float
 ) -> None:
-    doomed = make_engine(plane.socket, chunk_tokens=CHUNK, min_load_tokens=0).ready()
+    dead = make_engine(plane.socket, chunk_tokens=CHUNK, min_load_tokens=0).ready()
     tokens = [prompt(TOKENS, 60 + at + int(100 * delay_s)) for at in range(6)]
-    doomed.send("generate", prompts=[{"tokens": each} for each in tokens])
+    dead.send("generate", prompts=[{"tokens": each} for each in tokens])
     time.sleep(delay_s)
-    doomed.kill()
+    dead.kill()
     engine.forget()
     assert [engine.generate(each)["tokens"] for each in tokens] == [right(each) for each in tokens]
     plane.wait_stats(lambda stats: stats.pool.reserved_bytes == 0, "its reservations are given back", 30)

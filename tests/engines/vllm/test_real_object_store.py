@@ -18,7 +18,7 @@ MIN_CHECKS = 16
 
 
 @pytest.mark.parametrize("kind", ["larder", "vllm"])
-def test_the_replacement_keeps_what_vllms_store_promises(kind: str, tmp_path: Path) -> None:
+def test_the_replacement_keeps_the_contract_of_vllms_store(kind: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [str(PYTHON), str(SCRIPT), kind],
         env={

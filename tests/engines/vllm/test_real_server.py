@@ -126,7 +126,7 @@ def settled(client: Client, pool: Plane) -> dict[str, float]:
         assert time.monotonic() < deadline, (now, totals)
 
 
-def test_the_metrics_count_what_was_loaded_and_stored(client: Client, pool: Plane) -> None:
+def test_the_metrics_count_loads_and_stores(client: Client, pool: Plane) -> None:
     tokens, whole = prompt(TOKENS, 2), TOKENS // CHUNK
     before, blocks = settled(client, pool), pool.describe().totals.stored_blocks
     client.ask(tokens, "acme")
@@ -185,7 +185,7 @@ def test_hints_of_a_request_apply_and_wrong_ones_cost_it_nothing(client: Client,
     assert now == ignored + 2
 
 
-def test_the_server_goes_on_without_larder_and_uses_the_next_one(client: Client, pool: Plane) -> None:
+def test_the_server_continues_without_larder_and_uses_the_next_one(client: Client, pool: Plane) -> None:
     tokens, whole = prompt(TOKENS, 5), TOKENS // CHUNK
     pool.kill()
     alone = client.ask(tokens, "acme")
@@ -218,7 +218,7 @@ def test_a_pause_waits_for_copies_and_the_request_continues_after_it(client: Cli
     assert text(client.ask(tokens, "during", max_tokens=48)) == right
 
 
-def test_the_example_shows_what_larder_serves() -> None:
+def test_the_example_shows_served_blocks() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.vllm"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=EXAMPLE_S,

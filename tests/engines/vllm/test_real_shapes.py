@@ -64,9 +64,7 @@ def test_two_ranks_store_and_load_their_halves(make_engine: Make, pool: Plane) -
     second.close()
 
 
-def test_a_model_with_windows_loads_what_its_windows_need(
-    make_engine: Make, pool: Plane, tmp_path: Path
-) -> None:
+def test_a_model_with_windows_loads_only_its_windows(make_engine: Make, pool: Plane, tmp_path: Path) -> None:
     model = write_hybrid(tmp_path)
     settings = {"chunk_tokens": CHUNK, "min_load_tokens": 0, "model": "hybrid"}
     bare = make_engine(None, model).ready()
@@ -107,7 +105,7 @@ def test_requests_of_different_adapters_share_nothing(make_engine: Make, pool: P
     engine.close()
 
 
-def test_a_consumer_loads_what_a_producer_stores_and_stores_nothing(make_engine: Make, pool: Plane) -> None:
+def test_a_consumer_loads_blocks_of_a_producer_and_stores_nothing(make_engine: Make, pool: Plane) -> None:
     settings = {"chunk_tokens": CHUNK, "min_load_tokens": 0, "model": "split"}
     producer = make_engine(pool.socket, role="kv_producer", **settings).ready()
     consumer = make_engine(pool.socket, role="kv_consumer", **settings).ready()

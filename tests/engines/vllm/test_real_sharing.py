@@ -30,7 +30,7 @@ def second(make_engine: Make, pool: Plane, first: Engine) -> Engine:
     return make_engine(pool.socket, chunk_tokens=CHUNK, min_load_tokens=0, verify="always").ready()
 
 
-def test_a_second_engine_loads_what_the_first_computed(bare: Engine, first: Engine, second: Engine) -> None:
+def test_a_second_engine_loads_blocks_of_the_first(bare: Engine, first: Engine, second: Engine) -> None:
     tokens = prompt(1000, 1)
     right = bare.generate(tokens)["tokens"]
     assert first.generate(tokens, "acme")["cached"] == 0

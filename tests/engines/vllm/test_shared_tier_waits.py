@@ -1,5 +1,5 @@
 """The scheduler's side on two real data planes that share a Redis server: requests wait for what another node stored,
-and not for what nobody has."""
+and not for missing blocks."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def wait(engine: Step, request: Request, clock: Clock) -> int:
     return answers[0]
 
 
-def test_what_another_node_stored_is_waited_for_and_loaded(
+def test_blocks_of_another_node_are_waited_for_and_loaded(
     planes: tuple[Plane, Plane], make_engine: MakeEngine, clock: Clock
 ) -> None:
     first, second = make_engine(planes[0]), knows_tier(make_engine(planes[1]))
@@ -106,7 +106,7 @@ def test_what_another_node_stored_is_waited_for_and_loaded(
     assert "tier_waits_given_up" not in counts
 
 
-def test_a_request_goes_on_when_no_node_stored_its_chain(
+def test_a_request_continues_when_no_node_stored_its_chain(
     planes: tuple[Plane, Plane], make_engine: MakeEngine, clock: Clock
 ) -> None:
     engine = knows_tier(make_engine(planes[1]))

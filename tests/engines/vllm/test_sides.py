@@ -215,12 +215,12 @@ def test_loads_under_way_end_when_their_request_is_aborted_and_when_the_cache_is
     gate, reached = threading.Event(), threading.Semaphore(0)
     run_load = WorkerSide._load
 
-    def held_up(self: WorkerSide, job: Any) -> int | None:
+    def delayed(self: WorkerSide, job: Any) -> int | None:
         reached.release()
         _wait(gate)
         return run_load(self, job)
 
-    monkeypatch.setattr(WorkerSide, "_load", held_up)
+    monkeypatch.setattr(WorkerSide, "_load", delayed)
     if not begun:
         for worker in engine.workers:
             worker._queues[0].put(lambda: _wait(gate))
@@ -479,7 +479,7 @@ def test_a_pause_waits_for_copies_but_not_for_reports_that_never_come(
     wait_for(lambda: engine.run() and not engine.scheduler.copying(), "the load ends")
 
 
-def test_a_worker_whose_copies_cannot_be_opened_leaves_no_connection(
+def test_a_worker_with_unopenable_memory_leaves_no_connection(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -522,7 +522,7 @@ def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(make_engine:
     assert engine.scheduler._leases == {}
 
 
-def test_a_request_whose_load_failed_on_one_rank_does_not_wait_for_its_saves_too(
+def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(
     make_engine: Callable[..., Step],
 ) -> None:
     """vLLM frees the blocks when all ranks have ended the load; to free them after the saves as well would end it."""
@@ -566,7 +566,7 @@ def test_an_idle_engine_attaches_to_the_next_data_plane(
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == CHUNKED, "nothing was refused"
 
 
-def test_an_engine_whose_blocks_do_not_fit_into_chunks_is_refused() -> None:
+def test_an_engine_with_blocks_that_do_not_divide_chunks_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"larder\.chunk_tokens: expected a multiple of the block size 48, got 64"
     ):

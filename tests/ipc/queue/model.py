@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 FREE, ACTIVE = 0, 1
 
 # Words of the shared memory.
-PUBLISHED, CHANGES, WANTED, WRITER = range(4)
+PUBLISHED, CHANGES, NEEDED, WRITER = range(4)
 _SLOTS = 4
 STATE, POSITION, SLEEPING = range(3)
 _SLOT_WORDS = 3
@@ -184,7 +184,7 @@ class Explorer:
                     recovered = state.memory[PUBLISHED]
                 yield (
                     "takes over",
-                    self._with(state, number, self.put(process, WANTED, 0, "room", a=recovered)),
+                    self._with(state, number, self.put(process, NEEDED, 0, "room", a=recovered)),
                 )
         elif at == "room":
             if position == bounds.messages:
@@ -201,10 +201,10 @@ class Explorer:
             elif self.load(state, process, slot(reader, POSITION)) > position - bounds.capacity:
                 yield "passes a reader", self._with(state, number, process._replace(b=reader + 1))
             else:
-                wanted = position - bounds.capacity + 1
+                needed = position - bounds.capacity + 1
                 yield (
                     "asks to be woken",
-                    self._with(state, number, self.put(process, WANTED, wanted, "wait fence")),
+                    self._with(state, number, self.put(process, NEEDED, needed, "wait fence")),
                 )
         elif at == "wait fence":
             fenced = self._fenced(state, number, "wait fence")
@@ -215,7 +215,7 @@ class Explorer:
             if slow and there:
                 yield "is about to sleep", self._with(state, number, process._replace(at="futex room"))
             else:
-                yield "need not sleep", self._with(state, number, self.put(process, WANTED, 0, "scan", b=0))
+                yield "need not sleep", self._with(state, number, self.put(process, NEEDED, 0, "scan", b=0))
         elif at == "futex room":
             # The kernel compares under its lock. Without the fence, this is modelled as a load of the process.
             drained = state if bounds.without == "wait fence" else self.drain(state, number)
@@ -233,7 +233,7 @@ class Explorer:
                     self._with(state, number, self.put(process, slot(reader, STATE), FREE, "woken room")),
                 )
         elif at == "woken room":
-            yield "wakes up", self._with(state, number, self.put(process, WANTED, 0, "scan", b=0))
+            yield "wakes up", self._with(state, number, self.put(process, NEEDED, 0, "scan", b=0))
         elif at in ("first half", "second half"):
             half = 0 if at == "first half" else 1
             address = _RING + 2 * (position % bounds.capacity) + half
@@ -256,7 +256,7 @@ class Explorer:
                 woken = self._wake(drained, "asleep", "awake")
                 yield "wakes readers", self._with(woken, number, woken.processes[number]._replace(at="room"))
             else:
-                yield "wakes nobody", self._with(state, number, process._replace(at="room"))
+                yield "wakes none", self._with(state, number, process._replace(at="room"))
 
     def _reader(self, state: State, number: int) -> Iterator[tuple[str, State | str]]:
         """Registers: a, the position; b, the first half of the message that is read, plus one."""
@@ -345,8 +345,8 @@ class Explorer:
             at = "slot" if lags else "return"
             yield "looks at what is published", self._with(state, number, process._replace(at=at))
         elif at == "slot":
-            kept = self.load(state, process, slot(own, STATE)) == ACTIVE
-            at = "return" if kept else ENDED
+            is_active = self.load(state, process, slot(own, STATE)) == ACTIVE
+            at = "return" if is_active else ENDED
             yield "looks at its slot", self._with(state, number, process._replace(at=at))
         elif at == "return":
             done = position + 1
@@ -356,8 +356,8 @@ class Explorer:
             fenced = self._fenced(state, number, "advance fence")
             yield "fences", self._with(fenced, number, fenced.processes[number]._replace(at="wanted"))
         elif at == "wanted":
-            wanted = self.load(state, process, WANTED)
-            if wanted and position >= wanted:
+            needed = self.load(state, process, NEEDED)
+            if needed and position >= needed:
                 drained = self.drain(state, number)
                 woken = self._wake(drained, "asleep room", "woken room")
                 yield (
@@ -365,7 +365,7 @@ class Explorer:
                     self._with(woken, number, woken.processes[number]._replace(at="look")),
                 )
             else:
-                yield "wakes nobody", self._with(state, number, process._replace(at="look"))
+                yield "wakes none", self._with(state, number, process._replace(at="look"))
 
     def stuck(self, state: State) -> str | None:
         """Return what is wrong with a state that has no successor but kills."""

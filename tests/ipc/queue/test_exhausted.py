@@ -23,7 +23,7 @@ from dataplane.ipc.queue import (
 from dataplane.ipc.queue.layout import ReaderSlot, SlotState
 from dataplane.ipc.queue.payload import Payload
 from dataplane.ipc.queue.stats import queue_stats
-from tests.ipc.descriptors import opened, spare_descriptors
+from tests.ipc.descriptors import free_descriptors, opened
 
 WAIT_S = 60.0
 LARGE = np.arange(1 << 16)
@@ -39,7 +39,7 @@ def refused() -> Iterator[None]:
 
 def test_living_peers_are_not_taken_for_dead(queue: MessageQueue) -> None:
     handle = queue.handle()
-    with QueueReader(handle) as reader, spare_descriptors(0):
+    with QueueReader(handle) as reader, free_descriptors(0):
         with refused():
             MessageQueue.take_over(handle)
         with refused():
@@ -56,8 +56,8 @@ def test_living_peers_are_not_taken_for_dead(queue: MessageQueue) -> None:
         with refused():
             queue.expect(0, 1)
     assert len(queue_stats(queue._writer.ring).readers) == 0
-    for spare in range(4):
-        with spare_descriptors(spare), suppress(OSError), QueueReader(handle) as late:
+    for free in range(4):
+        with free_descriptors(free), suppress(OSError), QueueReader(handle) as late:
             assert queue._writer._words[late._reader._at + ReaderSlot.STARTED]
 
 
@@ -66,7 +66,7 @@ def test_a_writer_and_a_reader_that_cannot_join_store_nothing(queue: MessageQueu
     for side in (ShmRingReader, ShmRingWriter):
         ring = ShmRingBuffer.open(handle)
         before = bytes(ring.memory.bytes)
-        with spare_descriptors(0), refused():
+        with free_descriptors(0), refused():
             side(ring)
         assert bytes(ring.memory.bytes) == before
         ring.close()
@@ -74,11 +74,11 @@ def test_a_writer_and_a_reader_that_cannot_join_store_nothing(queue: MessageQueu
 
 def test_a_watch_looks_again_once_there_are_descriptors() -> None:
     watch = PidWatch(1, start_time(1) + 1)
-    with spare_descriptors(0):
+    with free_descriptors(0):
         assert watch.alive()
         with refused():
             start_time(1)
-    with spare_descriptors(1):
+    with free_descriptors(1):
         assert watch.alive()
     assert not watch.alive()
 
@@ -86,18 +86,18 @@ def test_a_watch_looks_again_once_there_are_descriptors() -> None:
 def test_a_large_message_is_neither_half_sent_nor_lost(queue: MessageQueue) -> None:
     with QueueReader(queue.handle()) as reader:
         before = opened()
-        with spare_descriptors(0), refused():
+        with free_descriptors(0), refused():
             queue.put(LARGE, WAIT_S)
         assert (queue_stats(queue._writer.ring).messages, opened()) == (0, before)
-        kept = []
+        files = []
         for _ in range(5):
             queue.put(LARGE, WAIT_S)
-            with spare_descriptors(0), refused():
+            with free_descriptors(0), refused():
                 reader.get(WAIT_S)
-            kept.append(reader.get(WAIT_S))
+            files.append(reader.get(WAIT_S))
         queue.put("small", WAIT_S)  # the writer gives back what was read
         assert opened() == before
-        assert all((each == LARGE).all() for each in kept)
+        assert all((each == LARGE).all() for each in files)
 
 
 def test_a_queue_that_cannot_be_created_leaves_nothing() -> None:

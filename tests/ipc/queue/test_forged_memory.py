@@ -82,7 +82,7 @@ def header(slots: int = 1, capacity: int = CAPACITY, **more: int) -> dict[int, i
     ],
     ids=["empty", "small", "sealed", "no ring", "odd ring", "no slots", "slots", "capacity", "huge"],
 )
-def test_memory_that_is_no_queue_is_refused_and_not_listed(
+def test_memory_that_is_not_a_queue_is_refused_and_not_listed(
     fd: int, nbytes: int, words: dict[int, int], seals: int
 ) -> None:
     handle = forge(fd, nbytes, words, seals)
@@ -109,7 +109,7 @@ def test_pids_that_cannot_exist_are_processes_that_have_exited(fd: int, pid: int
 
 @pytest.mark.parametrize("position", [CAPACITY - 8, (1 << 63) + 1, (1 << 64) - 1])
 @pytest.mark.parametrize("word", ["PUBLISHED", "SKIP_TO"])
-def test_a_reader_goes_on_after_garbage_in_a_position(word: str, position: int) -> None:
+def test_a_reader_continues_after_garbage_in_a_position(word: str, position: int) -> None:
     with (
         MessageQueue("positions", capacity_bytes=CAPACITY, slow_readers="drop") as queue,
         QueueReader(queue.handle()) as reader,
@@ -150,8 +150,8 @@ def test_a_large_message_of_no_bytes_is_lost(fd: int) -> None:
         RECORD.pack_into(
             ring.memory.bytes, ring.data_at + position, position, describe(Kind.LARGE, 0, 0), 0, 0
         )
-        place = os.getpid(), fd, os.fstat(fd).st_ino
-        LARGE.pack_into(ring.memory.bytes, ring.data_at + position + RECORD_BYTES, *place)
+        handle = os.getpid(), fd, os.fstat(fd).st_ino
+        LARGE.pack_into(ring.memory.bytes, ring.data_at + position + RECORD_BYTES, *handle)
         with pytest.raises(MessageLost):
             reader.get(WAIT_S)
         queue.put("next", WAIT_S)

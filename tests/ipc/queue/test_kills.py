@@ -19,7 +19,7 @@ KILLS = size(200, 8)
 
 
 @pytest.mark.timeout(1800)
-def test_the_writer_goes_on_after_kills_of_readers(peers: Peers) -> None:
+def test_the_writer_continues_after_kills_of_readers(peers: Peers) -> None:
     chance = random.Random(1)
     number = 0
     with MessageQueue("kills", capacity_bytes=CAPACITY) as queue, QueueReader(queue.handle()) as survivor:
@@ -43,7 +43,7 @@ def test_the_writer_goes_on_after_kills_of_readers(peers: Peers) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_readers_of_a_killed_writer_read_what_it_published_and_go_on_with_the_next_writer(
+def test_readers_of_a_killed_writer_read_its_messages_and_continue_with_the_next_writer(
     peers: Peers,
 ) -> None:
     chance = random.Random(2)

@@ -115,8 +115,8 @@ def test_a_reader_and_its_writer_need_the_key_of_the_handle(sender: MessageQueue
         sender.wait_for_readers(0, WAIT_S, remote=1)
         sender.put("secret")
         assert reader.get(WAIT_S) == "secret"
-        stranger = msgspec.structs.replace(handle, remote_key=zmq.curve_keypair()[0])
-        with QueueReader(stranger, remote=True) as other:
+        foreign = msgspec.structs.replace(handle, remote_key=zmq.curve_keypair()[0])
+        with QueueReader(foreign, remote=True) as other:
             sender.put("another secret")
             assert reader.get(WAIT_S) == "another secret"
             with pytest.raises(WriterGone, match="not connected"):
@@ -152,7 +152,7 @@ def test_a_writer_that_does_not_listen_is_gone(sender: MessageQueue) -> None:
         reader.get(WAIT_S)
 
 
-def test_what_is_no_message_is_refused_and_a_gap_is_reported() -> None:
+def test_an_invalid_message_is_refused_and_a_gap_is_reported() -> None:
     key, secret = zmq.curve_keypair()
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.set(zmq.LINGER, 0)

@@ -22,7 +22,7 @@ LOOPBACK = "tcp://127.0.0.1"
 
 
 @pytest.mark.timeout(1800)
-def test_the_writer_goes_on_after_kills_of_remote_readers(peers: Peers) -> None:
+def test_the_writer_continues_after_kills_of_remote_readers(peers: Peers) -> None:
     chance = random.Random(3)
     number = 0
     with (
@@ -65,7 +65,7 @@ def test_a_put_ends_when_the_remote_reader_that_it_waits_for_is_killed(peers: Pe
 
 
 @pytest.mark.timeout(1800)
-def test_remote_readers_of_a_killed_writer_go_on_with_the_next_one(peers: Peers) -> None:
+def test_remote_readers_of_a_killed_writer_continue_with_the_next_one(peers: Peers) -> None:
     chance = random.Random(4)
     event = peers.start("write", readers=0, remote=LOOPBACK)
     handle = handle_of(event)

@@ -58,7 +58,7 @@ def until_waiting(queue: MessageQueue) -> None:
         os.sched_yield()
 
 
-def test_a_process_that_dies_before_it_joins_blocks_nobody(expecting: MessageQueue) -> None:
+def test_a_process_that_dies_before_it_joins_blocks_no_other(expecting: MessageQueue) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             expecting.expect(0, process.pid)
@@ -86,20 +86,20 @@ class Cut:
 
 
 @pytest.mark.parametrize(
-    ("place", "cut"),
+    ("step", "cut"),
     [
         ("dataplane.ipc.queue.ring.start_time", lambda pid: Cut()),
         ("dataplane.ipc.queue.ring.ShmRingBuffer._changed", Cut()),
     ],
     ids=["between pid and start time", "joined"],
 )
-def test_a_reader_that_dies_while_it_joins_blocks_nobody(
-    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, place: str, cut: object
+def test_a_reader_that_dies_while_it_joins_blocks_no_other(
+    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch, step: str, cut: object
 ) -> None:
     handle = expecting.handle()
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(place, cut)
+        monkeypatch.setattr(step, cut)
         QueueReader(handle, slot=0)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
@@ -226,12 +226,12 @@ def test_a_wait_without_a_sensible_end_is_refused(expecting: MessageQueue, timeo
 @contextmanager
 def busy(queue: MessageQueue) -> Iterator[None]:
     """Hold the lock of a queue, as another process does."""
-    held = os.open(f"/proc/self/fd/{queue.handle().fd}", os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    file = os.open(f"/proc/self/fd/{queue.handle().fd}", os.O_RDWR)
+    fcntl.flock(file, fcntl.LOCK_EX)
     try:
         yield
     finally:
-        os.close(held)
+        os.close(file)
 
 
 def test_the_deadline_of_a_put_holds_for_the_lock_too(
@@ -245,7 +245,7 @@ def test_the_deadline_of_a_put_holds_for_the_lock_too(
     fill(expecting)
 
 
-def test_a_reader_that_closes_while_the_lock_is_busy_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_closes_while_the_lock_is_busy_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     with MessageQueue("busy", capacity_bytes=RING) as queue:
         reader = QueueReader(queue.handle())
         with pytest.raises(TimeoutError):
@@ -257,7 +257,7 @@ def test_a_reader_that_closes_while_the_lock_is_busy_blocks_nobody(monkeypatch: 
         fill(queue)
 
 
-def test_a_closed_queue_says_that_it_is_closed(expecting: MessageQueue) -> None:
+def test_a_closed_queue_raises_closed(expecting: MessageQueue) -> None:
     reader = QueueReader(expecting.handle())
     reader.close()
     expecting.close()

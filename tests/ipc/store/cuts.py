@@ -84,8 +84,8 @@ def install(cut: Cut) -> None:
 
 
 def read(store: ShmObjectStore) -> None:
-    held = store.get("a")
-    assert is_whole("a", held)
+    value = store.get("a")
+    assert is_whole("a", value)
 
 
 def put(store: ShmObjectStore) -> None:
@@ -93,15 +93,15 @@ def put(store: ShmObjectStore) -> None:
 
 
 def clear(store: ShmObjectStore) -> None:
-    held = store.get("a")
+    value = store.get("a")
     store.clear()
-    assert is_whole("a", held)
+    assert is_whole("a", value)
 
 
 def close(store: ShmObjectStore) -> None:
-    held = store.get("a")
+    value = store.get("a")
     store.close()
-    assert is_whole("a", held)
+    assert is_whole("a", value)
 
 
 OPERATIONS: dict[str, tuple[Callable[[ShmObjectStore], None], int]] = {

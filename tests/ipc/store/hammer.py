@@ -69,7 +69,7 @@ def start(role: Role, handle: StoreHandle) -> Worker:
 def work(role: Role, handle: StoreHandle, progress: int) -> None:
     chance = random.Random()
     store = ShmObjectStore.attach(handle, writer=role == "writer", timeout_s=WAIT_S)
-    held: list[object] = []
+    values: list[object] = []
     while True:
         key = f"{chance.randrange(KEYS)}"
         try:
@@ -78,16 +78,16 @@ def work(role: Role, handle: StoreHandle, progress: int) -> None:
             else:
                 found = store.get(key)
                 if chance.random() < 0.3:
-                    held.append(found)
-                if len(held) > 3:
-                    del held[0]
+                    values.append(found)
+                if len(values) > 3:
+                    del values[0]
                 assert is_whole(key, found), key
         except (ObjectExists, ObjectMissing, StoreFull):
             pass
         os.write(progress, b".")
 
 
-def main(kills: int, whom: str) -> None:
+def main(kills: int, role_of_victims: str) -> None:
     chance = random.Random(kills)
     store = ShmObjectStore.create(BUDGET_BYTES, max_objects=64, max_processes=16, timeout_s=WAIT_S)
     workers = [start(role, store.handle()) for role in ROLES]
@@ -96,7 +96,7 @@ def main(kills: int, whom: str) -> None:
         for _ in range(kills):
             for worker in workers:
                 worker.goes_on()
-            roles = {"reader", "writer"} if whom == "both" else {whom}
+            roles = {"reader", "writer"} if role_of_victims == "both" else {role_of_victims}
             for role in roles:
                 victim = chance.choice([worker for worker in workers if worker.role == role])
                 victim.kill()

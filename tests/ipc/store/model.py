@@ -232,8 +232,8 @@ def stored(state: State, process: int, what: str, at: int, value: tuple[int, int
 
 def seen_by(state: State, process: int, what: str, at: int) -> tuple[int, int]:
     """A process sees its own stores before memory has them."""
-    for each, place, value in reversed(state.buffers[process]):
-        if (each, place) == (what, at):
+    for each, offset, value in reversed(state.buffers[process]):
+        if (each, offset) == (what, at):
             return value  # type: ignore[return-value]
     return state.control if what == "control" else state.leases[at]  # type: ignore[return-value]
 

@@ -36,11 +36,11 @@ def test_a_kill_at_any_store_leaves_a_whole_store(operation: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("whom", ["reader", "writer", "both"])
-def test_survivors_of_200_kills_go_on(whom: str) -> None:
-    found = run("hammer", f"{KILLS}", whom)
+@pytest.mark.parametrize("victim", ["reader", "writer", "both"])
+def test_survivors_of_200_kills_continue(victim: str) -> None:
+    found = run("hammer", f"{KILLS}", victim)
     assert found["kills"] == KILLS
     killed = (
-        2 if whom == "both" else 1
+        2 if victim == "both" else 1
     ) * KILLS  # and in the end all workers, some of which may not be attached yet
     assert killed <= found["stats"]["dead_processes"] <= killed + len(ROLES)

@@ -28,7 +28,7 @@ from dataplane.ipc.store import (
 )
 from dataplane.ipc.store.locks import try_lock
 from dataplane.ipc.store.memory import reopen
-from tests.ipc.descriptors import opened, spare_descriptors
+from tests.ipc.descriptors import free_descriptors, opened
 from tests.ipc.released import until_released
 from tests.ipc.store.conftest import WAIT_S
 from tests.ipc.store.content import content, is_whole
@@ -41,7 +41,7 @@ def attach(store: ShmObjectStore, **options: bool) -> ShmObjectStore:
     return ShmObjectStore.attach(store.handle(), timeout_s=WAIT_S, **options)
 
 
-def test_another_attachment_reads_what_was_put(store: ShmObjectStore) -> None:
+def test_another_attachment_reads_a_stored_object(store: ShmObjectStore) -> None:
     with attach(store) as reader:
         handle = store.put("a", content("a", 100))
         assert reader.is_cached("a")
@@ -98,14 +98,14 @@ def test_the_life_of_a_view_holds_its_object(make_store: MakeStore) -> None:
     store = make_store(4 * 4096)
     for key in "ab":
         store.put(key, content(key, 900))
-    held = store.get("a")[10:20].reshape(2, 5)
+    value = store.get("a")[10:20].reshape(2, 5)
     for number in range(10):
         store.put(f"{number}", content(f"{number}", 900))
     assert store.is_cached("a")
     assert not store.is_cached("b")
-    assert (held.ravel() == content("a", 900)[10:20]).all()
+    assert (value.ravel() == content("a", 900)[10:20]).all()
     assert store.stats().leased_objects == 1
-    del held
+    del value
     for number in range(10, 20):
         store.put(f"{number}", content(f"{number}", 900))
     assert not store.is_cached("a")
@@ -114,13 +114,13 @@ def test_the_life_of_a_view_holds_its_object(make_store: MakeStore) -> None:
 
 def test_a_store_full_of_read_objects_refuses(make_store: MakeStore) -> None:
     store = make_store(2 * 4096)
-    held = []
+    value = []
     for key in "ab":
         store.put(key, np.zeros(4000, np.uint8))
-        held.append(store.get(key))
+        value.append(store.get(key))
     with pytest.raises(StoreFull, match="no room for 4"):
         store.put("c", np.zeros(4000, np.uint8))
-    held.clear()
+    value.clear()
     store.put("c", np.zeros(4000, np.uint8))
 
 
@@ -132,7 +132,7 @@ def test_an_object_beyond_the_budget_is_refused(store: ShmObjectStore) -> None:
 def test_views_outlive_clear_and_close(store: ShmObjectStore) -> None:
     reader = attach(store)
     store.put("a", content("a", 1000))
-    held = reader.get("a")
+    value = reader.get("a")
     store.clear()
     reader.close()
     with pytest.raises(StoreError, match="closed"):
@@ -140,8 +140,8 @@ def test_views_outlive_clear_and_close(store: ShmObjectStore) -> None:
     assert not store.is_cached("a")
     for number in range(200):
         store.put(f"{number}", content(f"{number}", 1000))
-    assert is_whole("a", held)
-    del held
+    assert is_whole("a", value)
+    del value
     store.clear()
     assert store.stats().used_bytes == 0
 
@@ -149,21 +149,21 @@ def test_views_outlive_clear_and_close(store: ShmObjectStore) -> None:
 def test_all_memory_comes_back(make_store: MakeStore) -> None:
     store = make_store(1 << 20)
     chance = np.random.default_rng(3)
-    held: list[np.ndarray] = []
+    value: list[np.ndarray] = []
     for number in range(500):
         key = f"{number}"
         try:
             store.put(key, content(key, int(chance.integers(1, 12_000))))
         except StoreFull:
-            held.clear()
+            value.clear()
             continue
         if chance.random() < 0.3:
-            held.append(store.get(key))
+            value.append(store.get(key))
         if chance.random() < 0.1:
-            del held[: len(held) // 2]
+            del value[: len(value) // 2]
         if number % 100 == 99:
             store.clear()
-    held.clear()
+    value.clear()
     store.clear()
     assert store.stats().used_bytes == 0
     store.put("all", np.zeros((1 << 20) - 256, np.uint8))
@@ -301,7 +301,7 @@ def test_counters_can_be_read_from_outside(make_store: MakeStore) -> None:
 
 def test_a_forked_child_must_attach_again(store: ShmObjectStore) -> None:
     store.put("a", content("a", 100))
-    held = store.get("a")
+    value = store.get("a")
     pid = os.fork()
     if not pid:
         code = 1
@@ -314,7 +314,7 @@ def test_a_forked_child_must_attach_again(store: ShmObjectStore) -> None:
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    assert is_whole("a", held)
+    assert is_whole("a", value)
     store.clear()
     assert store.stats().leased_objects == 1
     assert store.stats().dead_processes == 0
@@ -345,7 +345,7 @@ def test_a_wait_may_have_no_end(make_store: MakeStore) -> None:
     assert store.is_cached("a")
 
 
-def test_what_is_no_store_is_refused() -> None:
+def test_memory_without_an_object_store_is_refused() -> None:
     for wrong in (True, None, b"one", 1.5):
         with pytest.raises(TypeError, match="store: expected"):
             ShmObjectStore.attach(wrong)  # type: ignore[arg-type]
@@ -360,7 +360,7 @@ def test_a_process_without_descriptors_does_not_say_that_the_store_is_gone(make_
     ways: list[Any] = [name, store.handle(), store.fileno()]
     before = opened()
     for way in ways:
-        with spare_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+        with free_descriptors(0), pytest.raises(OSError, match="Too many open files"):
             ShmObjectStore.attach(way)
     assert opened() == before
 

@@ -59,11 +59,11 @@ def test_a_tensor_comes_back(store: ShmObjectStore, tensor: torch.Tensor) -> Non
 
 def test_a_tensor_holds_its_object(store: ShmObjectStore) -> None:
     store.put("a", torch.arange(1000))
-    held = store.get("a")[5:10]
+    value = store.get("a")[5:10]
     store.clear()
     assert store.stats().leased_objects == 1
-    assert held.tolist() == [5, 6, 7, 8, 9]
-    del held
+    assert value.tolist() == [5, 6, 7, 8, 9]
+    del value
     assert store.stats().leased_objects == 0
 
 
@@ -218,12 +218,12 @@ def test_handles_of_elsewhere_are_refused(make_store: MakeStore) -> None:
 def test_a_damaged_header_is_an_error(store: ShmObjectStore) -> None:
     header = tables_of(store).header
     for word in range(9):
-        kept = int(header[word])
-        for value in {0, kept ^ 1, kept ^ 1 << 32, (1 << 64) - 1} - {kept}:
+        word_before = int(header[word])
+        for value in {0, word_before ^ 1, word_before ^ 1 << 32, (1 << 64) - 1} - {word_before}:
             header[word] = value
             with pytest.raises(StoreCorrupted, match="header: "):
                 ShmObjectStore.attach(store.fileno(), timeout_s=WAIT_S)
-        header[word] = kept
+        header[word] = word_before
     ShmObjectStore.attach(store.fileno(), timeout_s=WAIT_S).close()
 
 
@@ -260,7 +260,7 @@ with ShmObjectStore.create(4096) as store:
 
 
 @pytest.mark.parametrize("key", [b"bytes", 7, None])
-def test_a_key_that_is_no_text_is_refused(store: ShmObjectStore, key: Any) -> None:
+def test_a_key_that_is_not_text_is_refused(store: ShmObjectStore, key: Any) -> None:
     for use in (store.is_cached, store.touch, store.get, lambda each: store.put(each, 1)):
         with pytest.raises(TypeError, match="expected a key of the type str"):
             use(key)

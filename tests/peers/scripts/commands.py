@@ -11,12 +11,12 @@ from lmcache.cli.main import main
 done: list[dict[str, Any]] = []
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["lmcache", *arguments]
-    said = io.StringIO()
+    output = io.StringIO()
     code: Any = 0
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         try:
             main()
         except SystemExit as end:
             code = end.code or 0
-    done.append({"code": code, "said": said.getvalue()})
+    done.append({"code": code, "said": output.getvalue()})
 print(json.dumps(done))

@@ -13,7 +13,7 @@ import numpy as np
 
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.journal.id_journal import EngineName, IdJournal, names_bytes
-from dataplane.core.journal.recovery_table import RecoveryTable, TableWriter, books_bytes
+from dataplane.core.journal.recovery_table import RecoveryTable, TableWriter, recovery_table_bytes
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.restore import Restored, SurvivingMemory, restore, segments_here
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
@@ -32,7 +32,7 @@ class Image:
     """What lies in memory when the process is killed."""
 
     index: bytes
-    books: bytes
+    recovery_table: bytes
     names: bytes
     segments: dict[int, int]
     """Memfds: what outlives it, whatever else does."""
@@ -78,28 +78,36 @@ class KillBench(Bench):
         if image is None:
             self._buffers = (
                 bytearray(index_bytes(max_blocks)),
-                bytearray(books_bytes(max_blocks)),
+                bytearray(recovery_table_bytes(max_blocks)),
                 bytearray(names_bytes(HALF)),
             )
             self.index = IndexMemory(self._buffers[0], max_blocks)
             self.index.format(7, 1)
             self.index.header[H_MEMORY] = MEMORY
-            books = RecoveryTable(self._buffers[1], max_blocks)
+            recovery_table = RecoveryTable(self._buffers[1], max_blocks)
             names = IdJournal(self._buffers[2])
-            books.format(MEMORY)
+            recovery_table.format(MEMORY)
             names.format()
-            self.node = self._node(books, names)
+            self.node = self._node(recovery_table, names)
         else:
             self.restore(image)
 
-    def _node(self, books: RecoveryTable, names: IdJournal) -> Node:
-        books.sign(TableWriter(7, 1, 1))
+    def _node(self, recovery_table: RecoveryTable, names: IdJournal) -> Node:
+        recovery_table.sign(TableWriter(7, 1, 1))
         leases = LeaseTable(self._fence)
-        return Node(self.options, self.index, self.memory, leases, self.now, books=books, names=names)
+        return Node(
+            self.options,
+            self.index,
+            self.memory,
+            leases,
+            self.now,
+            recovery_table=recovery_table,
+            names=names,
+        )
 
     def load(self, image: Image) -> None:
         """Take the bytes that another bench left."""
-        self._buffers = bytearray(image.index), bytearray(image.books), bytearray(image.names)
+        self._buffers = bytearray(image.index), bytearray(image.recovery_table), bytearray(image.names)
         self.memory.segments = dict(image.segments)
         self.memory.buffers = dict(image.areas)
 
@@ -107,9 +115,9 @@ class KillBench(Bench):
         """Begin with what another bench left."""
         self.load(image)
         self.index = IndexMemory.attach(self._buffers[0])
-        books = RecoveryTable.attach(self._buffers[1])
+        recovery_table = RecoveryTable.attach(self._buffers[1])
         names, known = IdJournal.attach(self._buffers[2])
-        self.node = self._node(books, names)
+        self.node = self._node(recovery_table, names)
         for client, buffer in image.areas.items():
             self.memory.areas[client] = AreaMemory(buffer, self.max_blocks, RING_ENTRIES)
 
@@ -117,8 +125,8 @@ class KillBench(Bench):
             return engine.client not in image.dead
 
         here = segments_here(known, self.index, image.segments, self.options.named_bytes)
-        kept = SurvivingMemory(known, here, self.memory.areas.get, alive)
-        self.restored = restore(self.node, kept, self.now)
+        surviving = SurvivingMemory(known, here, self.memory.areas.get, alive)
+        self.restored = restore(self.node, surviving, self.now)
         for segment in self.node.pool.slabs.segments.values():
             if segment.base is not None:
                 self.memory.create_segment(segment.number, segment.nbytes, segment.base)
@@ -128,9 +136,9 @@ class KillBench(Bench):
             self.memory.retire_area(client)
 
     def image(self, dead: frozenset[int] = frozenset()) -> Image:
-        index, books, names = (bytes(buffer) for buffer in self._buffers)
+        index, recovery_table, names = (bytes(buffer) for buffer in self._buffers)
         memfds = {each: size for each, size in self.memory.segments.items() if each not in self.memory.bases}
-        return Image(index, books, names, memfds, dict(self.memory.buffers), self.now, dead)
+        return Image(index, recovery_table, names, memfds, dict(self.memory.buffers), self.now, dead)
 
     # ---- every store
 
@@ -149,7 +157,7 @@ class KillBench(Bench):
             last = images[-1]
             if any(
                 old != new
-                for old, new in zip((last.index, last.books, last.names), self._buffers, strict=True)
+                for old, new in zip((last.index, last.recovery_table, last.names), self._buffers, strict=True)
             ):
                 images.append(self.image())
             return look
@@ -192,7 +200,7 @@ class KillBench(Bench):
 def _refined(images: list[Image]) -> Iterator[Image]:
     for first, second in pairwise(images):
         yield first
-        for name in ("index", "books", "names"):
+        for name in ("index", "recovery_table", "names"):
             old = np.frombuffer(getattr(first, name), np.uint64)
             new = np.frombuffer(getattr(second, name), np.uint64)
             changed = np.flatnonzero(old != new)
@@ -201,7 +209,7 @@ def _refined(images: list[Image]) -> Iterator[Image]:
             for last in sorted({1, len(changed) // 2, len(changed) - 1}):
                 words = old.copy()
                 words[changed[:last]] = new[changed[:last]]
-                parts = {each: getattr(first, each) for each in ("index", "books", "names")}
+                parts = {each: getattr(first, each) for each in ("index", "recovery_table", "names")}
                 parts[name] = words.tobytes()
                 yield Image(**parts, segments=second.segments, areas=second.areas, now=second.now)
     yield images[-1]

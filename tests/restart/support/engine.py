@@ -46,8 +46,8 @@ class Load:
         """Store what is its own and hold it for good."""
         while self._store(self._own, f"t{0}") < OWN_BLOCKS and self._client.lookup(self._own) < OWN_BLOCKS:
             pass
-        self._held = self._client.acquire(self._own)
-        assert len(self._held) == OWN_BLOCKS
+        self._lease = self._client.acquire(self._own)
+        assert len(self._lease) == OWN_BLOCKS
 
     def round(self) -> None:
         self.seen["rounds"] += 1

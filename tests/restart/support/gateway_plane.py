@@ -30,7 +30,7 @@ from tests.dataplane.plane import contents
 GROUP = "lmcache:test"
 NBYTES = 4096
 CHAIN = make.keys(40)
-HELD = 8
+LEASED = 8
 """Of the chain, from its start."""
 OPEN = make.keys(3, "open")
 
@@ -69,17 +69,17 @@ class Peer:
     def whole(self, chain: list[bytes]) -> int:
         """Leading blocks of a chain that are here with the bytes that were written."""
         now = self.plane.clock()
-        held = self.core.hold(
+        leased = self.core.hold(
             self.engine.client, self.number, make.packed(chain), "a", now, is_lookup=True, used=True
         )
-        wanted, view = contents(chain, NBYTES), self.named.view()
+        expected, view = contents(chain, NBYTES), self.named.view()
         count = 0
-        for at, (segment, offset) in enumerate(zip(held.segments, held.offsets, strict=True)):
+        for at, (segment, offset) in enumerate(zip(leased.segments, leased.offsets, strict=True)):
             start = self.named.base(segment) + offset
-            if bytes(view[start : start + NBYTES]) != wanted[at]:
+            if bytes(view[start : start + NBYTES]) != expected[at]:
                 break
             count += 1
-        self.core.release(self.engine.client, held.descriptors)
+        self.core.release(self.engine.client, leased.descriptors)
         return count
 
 
@@ -95,7 +95,7 @@ def work(plane: DataPlane) -> dict[str, Any]:
     stored = peer.store(CHAIN) if not found else peer.store(make.keys(5, ("more", os.getpid())))
     if not found:
         peer.core.hold(
-            peer.engine.client, peer.number, make.packed(CHAIN[:HELD]), "a", plane.clock(), is_lookup=False
+            peer.engine.client, peer.number, make.packed(CHAIN[:LEASED]), "a", plane.clock(), is_lookup=False
         )
         peer.store(OPEN, commit=False)
     return {

@@ -77,7 +77,7 @@ class Supervised(Plane):
         assert self.replaced[-1]["reason"] == ""
         return float(self.replaced[-1]["seconds"])
 
-    def spare_waits(self) -> bool:
+    def standby_waits(self) -> bool:
         """A process waits that has not begun to serve."""
         ready = [each["pid"] for each in self.logged("dataplane.standby_ready")]
         return bool(ready) and ready[-1] not in [each.get("pid") for each in self.events]

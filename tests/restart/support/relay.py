@@ -41,7 +41,7 @@ def writer(
 
 
 @dataclass(frozen=True)
-class HeldFile:
+class MemoryFile:
     """A descriptor to give to a holder."""
 
     fd: int
@@ -55,7 +55,7 @@ def hold(folder: Path, files: list[tuple[str, int, int]]) -> None:
     """Start a holder that has these files (kind, number, fd), as of a data plane that was killed."""
     connection = HolderConnection(folder, 60)
     assert connection.take() == ([], "")
-    connection.list_all([(kind, number, HeldFile(fd)) for kind, number, fd in files])
+    connection.list_all([(kind, number, MemoryFile(fd)) for kind, number, fd in files])
     connection.serving([])
     connection.end()
 
@@ -73,12 +73,12 @@ class Relay(Plane):
 
     def words(self, kind: str, number: int = 0) -> npt.NDArray[np.uint64]:
         """Held memory as words that can be changed."""
-        held = requests.peek(self.folder)
+        memory = requests.peek(self.folder)
         try:
-            fd = next(fd for each, at, fd in held if (each, at) == (kind, number))
+            fd = next(fd for each, at, fd in memory if (each, at) == (kind, number))
             return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint64)
         finally:
-            holder.close_all([fd for _, _, fd in held])
+            holder.close_all([fd for _, _, fd in memory])
 
     def forget(self, *keys: tuple[str, int]) -> None:
         """Make the holder of a data plane that was killed close some files, all of them by default."""

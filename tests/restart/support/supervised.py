@@ -1,7 +1,7 @@
 """A data plane under the real supervisor alone: `python -m tests.restart.support.supervised`.
 
 Prints a line for each start and exit, as JSON; ends in good order on SIGTERM, and replaces the data plane by a new
-process on SIGHUP. `--no-spare` starts an interpreter each time.
+process on SIGHUP. `--no-standby` starts an interpreter each time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def main(arguments: list[str]) -> None:
         on_start=lambda pid: tell("start", pid=pid),
         engine_socket=common.engine_socket,
         state_dir=Path(common.state_dir),
-        standby="--no-spare" not in arguments,
+        standby="--no-standby" not in arguments,
         survives="--survives" in arguments,
     )
     done = asyncio.Event()

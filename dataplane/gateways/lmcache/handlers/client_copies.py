@@ -20,7 +20,7 @@ from dataplane.gateways.lmcache.wire.messages import (
     encode,
 )
 from dataplane.gateways.lmcache.workers.instances import Instance
-from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, places_of
+from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, locations_of
 
 
 class ClientCopyHandlers:
@@ -45,12 +45,12 @@ class ClientCopyHandlers:
         store = transfers.prepare_store(
             chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, request.now
         )
-        if not store.places:
+        if not store.locations:
             if store.refused:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
             return NOTHING_TO_STORE
-        slots = self._slots(chunks.instance, store.places)
-        return encode(StorePrepared(SlotsReply(slots, [place.chunk for place in store.places])))
+        slots = self._slots(chunks.instance, store.locations)
+        return encode(StorePrepared(SlotsReply(slots, [location.chunk for location in store.locations])))
 
     def commit_store(self, request: GatewayRequest, key: Key, number: int, data: bytes) -> Result:
         chunks = self._parts.chunks_of(request, key, number)
@@ -61,41 +61,44 @@ class ClientCopyHandlers:
                 Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory"
             )
         store = transfers.commit_store(chunks.transfer, chunks.keys, request.now)
-        self._parts.counters.moved.stored(len(store.places), chunks.instance.chunk_layout.chunk_bytes)
+        self._parts.counters.moved.stored(len(store.locations), chunks.instance.chunk_layout.chunk_bytes)
         return FALSE if store.refused else YES
 
     def prepare_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
         chunks = self._parts.chunks_of(request, key, number)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
-        held = chunks.instance.transfers.prepare_read(
+        leased = chunks.instance.transfers.prepare_read(
             chunks.transfer, chunks.tenant, chunks.keys, request.now
         )
-        slots = self._slots(chunks.instance, places_of(held))
+        slots = self._slots(chunks.instance, locations_of(leased))
         return encode(RetrievePrepared(success=True, data=b"", context=SlotsReply(slots)))
 
     def commit_retrieve(self, request: GatewayRequest, key: Key, number: int) -> Result:
         chunks = self._parts.chunks_of(request, key, number)
         transfer = chunks.transfer
         transfers = chunks.instance.transfers
-        was_held = transfers.end_read(transfer) or (
+        was_leased = transfers.end_read(transfer) or (
             bool(chunks.keys) and transfers.end_inherited(transfer, chunks.tenant, chunks.keys, request.now)
         )
         self._parts.sessions.read(key.request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
-        if not was_held:
+        if not was_leased:
             raise OperationFailed(Reason.UNKNOWN_TRANSFER, "no retrieve of these chunks is open")
         self._parts.counters.moved.read(len(chunks), chunks.instance.chunk_layout.chunk_bytes)
         return YES
 
-    def _slots(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[ChunkSlot]:
+    def _slots(self, instance: Instance, locations: Sequence[ChunkLocation]) -> list[ChunkSlot]:
         chunk_layout = instance.chunk_layout
-        bases = {segment: self._parts.pool.base(segment) for segment in {place.segment for place in places}}
+        bases = {
+            segment: self._parts.pool.base(segment)
+            for segment in {location.segment for location in locations}
+        }
         return [
             ChunkSlot(
-                bases[place.segment] + place.offset,
+                bases[location.segment] + location.offset,
                 chunk_layout.chunk_bytes,
                 chunk_layout.shape,
                 chunk_layout.dtype,
             )
-            for place in places
+            for location in locations
         ]

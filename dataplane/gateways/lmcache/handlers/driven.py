@@ -13,7 +13,7 @@ from dataplane.gateways.lmcache.handlers.requests import LATER, Chunks, GatewayR
 from dataplane.gateways.lmcache.wire.messages import NOT_COPIED, Key, encode
 from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, Source
 from dataplane.gateways.lmcache.workers.instances import Instance
-from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, places_of
+from dataplane.gateways.lmcache.workers.transfers import ChunkLocation, locations_of
 from dataplane.protocol.codes import ProtocolError
 
 COPIED = encode([b"", True])
@@ -46,11 +46,11 @@ class DrivenCopyHandlers:
         instance, copier = chunks.instance, _copier(chunks.instance)
         transfers = instance.transfers
         store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, request.now)
-        if not store.places:
+        if not store.locations:
             if store.refused:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
             return COPIED
-        targets = self._views(instance, store.places)
+        targets = self._views(instance, store.locations)
 
         def copy() -> None:
             for chunk, target in targets:
@@ -62,7 +62,7 @@ class DrivenCopyHandlers:
                 transfers.abort(store.reservation, now)  # only this process was writing there
                 raise OperationFailed(Reason.COPY_FAILED, str(failed or "the worker is gone"))
             transfers.publish(store, now)
-            self._parts.counters.moved.stored(len(store.places), copier.chunk_bytes)
+            self._parts.counters.moved.stored(len(store.locations), copier.chunk_bytes)
             return NOT_COPIED if store.refused else COPIED
 
         return self._copy(request, instance, event, copy, done)
@@ -82,16 +82,16 @@ class DrivenCopyHandlers:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
         _real(copier, blocks, len(chunks))
         transfers, transfer, request_id = instance.transfers, chunks.transfer, key.request_id
-        held = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, request.now)
+        leased = transfers.hold_all(transfer.space, chunks.tenant, chunks.keys, request.now)
         self._reads(instance, copier, transfer.space)
-        sources = self._sources(instance, copier, held)
+        sources = self._sources(instance, copier, leased)
 
         def copy() -> None:
             for chunk, source in sources:
                 copier.scatter(blocks, chunk, source, skip_tokens)
 
         def done(failed: CopyFailed | None) -> bytes:
-            transfers.release(held)
+            transfers.release(leased)
             self._parts.sessions.read(request_id, chunks.chain, transfer.space, transfer.start, transfer.end)
             if failed is not None:
                 raise OperationFailed(Reason.COPY_FAILED, str(failed))
@@ -140,21 +140,22 @@ class DrivenCopyHandlers:
         if copier.device_uuid and self._parts.gpu_copies is not None:
             self._parts.gpu_copies.read_by(instance.client, copier.device_uuid, space)
 
-    def _sources(self, instance: Instance, copier: Copier, held: LeasedChain) -> list[tuple[int, Source]]:
+    def _sources(self, instance: Instance, copier: Copier, leased: LeasedChain) -> list[tuple[int, Source]]:
         """Return each chunk with its bytes in the named segment or the address of its GPU copy on the worker's
         device."""
-        views = self._views(instance, places_of(held))
+        views = self._views(instance, locations_of(leased))
         if not copier.device_uuid or self._parts.gpu_copies is None:
             return [*views]
-        near = self._parts.gpu_copies.places(copier.device_uuid, held.descriptors).tolist()
+        near = self._parts.gpu_copies.addresses(copier.device_uuid, leased.descriptors).tolist()
         return [(chunk, address or view) for (chunk, view), address in zip(views, near, strict=True)]
 
-    def _views(self, instance: Instance, places: Sequence[ChunkLocation]) -> list[tuple[int, memoryview]]:
+    def _views(self, instance: Instance, locations: Sequence[ChunkLocation]) -> list[tuple[int, memoryview]]:
         """Return each chunk with its bytes in the named segment."""
         memory, size = self._parts.pool.view(), instance.chunk_layout.chunk_bytes
-        starts = [self._parts.pool.base(place.segment) + place.offset for place in places]
+        starts = [self._parts.pool.base(location.segment) + location.offset for location in locations]
         return [
-            (place.chunk, memory[start : start + size]) for place, start in zip(places, starts, strict=True)
+            (location.chunk, memory[start : start + size])
+            for location, start in zip(locations, starts, strict=True)
         ]
 
 
@@ -164,8 +165,8 @@ def _copier(instance: Instance) -> Copier:
     return instance.chunk_layout.copier
 
 
-def _real(copier: Copier, blocks: Blocks, wanted: int) -> int:
+def _real(copier: Copier, blocks: Blocks, count: int) -> int:
     try:
-        return copier.chunks(blocks, wanted)
+        return copier.chunks(blocks, count)
     except CopyFailed as error:
         raise OperationFailed(Reason.BAD_ARGUMENTS, str(error)) from None

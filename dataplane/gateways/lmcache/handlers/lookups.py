@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
-from dataplane.gateways.lmcache.handlers.sessions import HeldLookup, SpaceLock
+from dataplane.gateways.lmcache.handlers.sessions import LeasedLookup, SpaceLock
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
@@ -59,7 +59,7 @@ class LookupHandlers:
         hits, locks = self._hold(client, layouts, keys, key.cache_salt, readers, request.now)
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
-            HeldLookup(
+            LeasedLookup(
                 request.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks, tiers=wait
             )
         )
@@ -79,13 +79,13 @@ class LookupHandlers:
         Return the number of chunks, and the leases by space.
         """
         hits = len(keys) // KEY_BYTES
-        held: dict[int, list[int]] = {}
+        leased: dict[int, list[int]] = {}
         try:
             for space in (space for ranks in layouts for space in ranks):
                 found = self._cache.hold(
                     client, space, keys, tenant, now, is_lookup=False, used=False, most=hits
                 )
-                held[space] = found.descriptors
+                leased[space] = found.descriptors
                 hits = len(found.descriptors)
                 if not hits:
                     break
@@ -94,11 +94,11 @@ class LookupHandlers:
             if error.code is not Code.UNKNOWN_SPACE:  # the core forgets empty spaces
                 raise
         finally:
-            for space, descriptors in held.items():
+            for space, descriptors in leased.items():
                 if len(descriptors) > hits:
                     self._cache.release(client, descriptors[hits:])
-                    held[space] = descriptors[:hits]
-        locks = {space: SpaceLock(each, [readers] * len(each)) for space, each in held.items() if each}
+                    leased[space] = descriptors[:hits]
+        locks = {space: SpaceLock(each, [readers] * len(each)) for space, each in leased.items() if each}
         return hits, locks
 
     def _scheduler(self, request: GatewayRequest) -> int:
@@ -160,7 +160,7 @@ class LookupHandlers:
             self._end_wait(lookup, lookup.tiers, now)
         return encode(self._sessions.take_result(scheduler, request_id))
 
-    def _end_wait(self, lookup: HeldLookup, wait: LookupTierWait, now: float) -> None:
+    def _end_wait(self, lookup: LeasedLookup, wait: LookupTierWait, now: float) -> None:
         """Hold what is in memory now, and make it the result."""
         lookup.tiers = None
         in_memory, before = lookup.hits, lookup.locks

@@ -18,7 +18,7 @@ from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 MAX_LOOKUPS = 32_768
 MAX_LOOKUPS_PER_SCHEDULER = 4096
 
-LetGo = Callable[[int, Sequence[int]], None]
+ReleaseLeases = Callable[[int, Sequence[int]], None]
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class SpaceLock:
 
 
 @dataclass(eq=False, slots=True)
-class HeldLookup:
+class LeasedLookup:
     """The look-up of one request of one scheduler, with the blocks that it holds."""
 
     scheduler: bytes
@@ -55,7 +55,7 @@ class LookupSessions:
 
     def __init__(
         self,
-        release: LetGo,
+        release: ReleaseLeases,
         handed_over: dict[tuple[bytes, str], int] | None = None,
     ) -> None:
         """Create an empty set of sessions.
@@ -64,9 +64,9 @@ class LookupSessions:
         """
         self._release = release
         self._handed_over = handed_over or {}
-        self._all: OrderedDict[tuple[bytes, str], HeldLookup] = OrderedDict()
-        self._of_scheduler: dict[bytes, OrderedDict[str, HeldLookup]] = {}
-        self._of_request: dict[str, dict[bytes, HeldLookup]] = {}
+        self._all: OrderedDict[tuple[bytes, str], LeasedLookup] = OrderedDict()
+        self._of_scheduler: dict[bytes, OrderedDict[str, LeasedLookup]] = {}
+        self._of_request: dict[str, dict[bytes, LeasedLookup]] = {}
         self.ended: Counter[str] = Counter()
         """Number of look-ups that their scheduler did not end, by cause: `expired`, `crowded_out`, `disconnected`."""
         self._broken: Counter[tuple[int, str]] = Counter()
@@ -74,10 +74,10 @@ class LookupSessions:
     def __len__(self) -> int:
         return len(self._all)
 
-    def find(self, scheduler: bytes, request_id: str) -> HeldLookup | None:
+    def find(self, scheduler: bytes, request_id: str) -> LeasedLookup | None:
         return self._all.get((scheduler, request_id))
 
-    def begin(self, lookup: HeldLookup) -> None:
+    def begin(self, lookup: LeasedLookup) -> None:
         """Add a look-up in place of an earlier one of the same request."""
         self.end(lookup.scheduler, lookup.request_id)
         own = self._of_scheduler.setdefault(lookup.scheduler, OrderedDict())
@@ -151,7 +151,7 @@ class LookupSessions:
         broken, self._broken = self._broken, Counter()
         return broken
 
-    def free(self, lookup: HeldLookup, start: int, end: int) -> list[list[int]]:
+    def free(self, lookup: LeasedLookup, start: int, end: int) -> list[list[int]]:
         """Release the chunks from token `start` to token `end` in all spaces. Return the descriptors by space."""
         freed = [
             self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.locks)
@@ -181,7 +181,7 @@ class LookupSessions:
             yield key
 
     def _release_chunks(
-        self, lookup: HeldLookup, space: int, start: int, end: int, *, all_readers: bool
+        self, lookup: LeasedLookup, space: int, start: int, end: int, *, all_readers: bool
     ) -> list[int]:
         lock = lookup.locks.get(space)
         if lock is None:
@@ -198,6 +198,6 @@ class LookupSessions:
                 del lookup.locks[space]
         return going
 
-    def _end_if_done(self, lookup: HeldLookup) -> None:
+    def _end_if_done(self, lookup: LeasedLookup) -> None:
         if not lookup.locks and not lookup.waiting:
             self.end(lookup.scheduler, lookup.request_id)

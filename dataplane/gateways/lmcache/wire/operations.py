@@ -56,8 +56,8 @@ class Operation:
         """Decode the arguments. Raise BadArguments on failure."""
         if not self.needed <= len(frames) <= len(self.arguments):
             most = len(self.arguments)
-            wanted = str(most) if most == self.needed else f"{self.needed} to {most}"
-            raise BadArguments(f"expected {wanted} arguments, got {len(frames)}")
+            expected = str(most) if most == self.needed else f"{self.needed} to {most}"
+            raise BadArguments(f"expected {expected} arguments, got {len(frames)}")
         try:
             return [decode(frame) for decode, frame in zip(self.arguments, frames, strict=False)]
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError, OverflowError) as error:

@@ -69,7 +69,7 @@ class Copier(Protocol):
     def open(self) -> None:
         """Open the engine's memory unless it is already open. Raise CopyFailed on failure."""
 
-    def chunks(self, blocks: Blocks, wanted: int) -> int:
+    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
         """Return how many leading chunks have blocks. Raise CopyFailed for invalid block numbers."""
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
@@ -117,24 +117,24 @@ class ChunkLayouts:
     def chunk_bytes(self) -> int:
         return sum(group.chunk_bytes for group in self.groups)
 
-    def chunks(self, blocks: Blocks, wanted: int) -> int:
+    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
         """Return how many leading chunks have blocks. Raise CopyFailed for invalid block numbers."""
         if len(blocks) != len(self.groups):
             raise CopyFailed(f"expected blocks of {len(self.groups)} groups, got {len(blocks)}")
-        real = [False] * wanted
+        real = [False] * chunk_count
         for numbers, group in zip(blocks, self.groups, strict=True):
-            needed = wanted * group.blocks_per_chunk
+            needed = chunk_count * group.blocks_per_chunk
             if len(numbers) < needed:
                 raise CopyFailed(f"expected at least {needed} blocks in each group, got {len(numbers)}")
             numbers = numbers[:needed]
             if numbers and not 0 <= min(numbers) <= max(numbers) < group.blocks:
                 raise CopyFailed(f"expected blocks from 0 to {group.blocks - 1}")
-            for chunk in range(wanted):
+            for chunk in range(chunk_count):
                 first = chunk * group.blocks_per_chunk
                 real[chunk] = real[chunk] or any(
                     number != NULL_BLOCK for number in numbers[first : first + group.blocks_per_chunk]
                 )
-        return real.index(False) if False in real else wanted
+        return real.index(False) if False in real else chunk_count
 
     def own(
         self, blocks: Blocks, chunk: int, skip_tokens: int
@@ -283,8 +283,8 @@ class CpuShmCopier:
             )
         return fd
 
-    def chunks(self, blocks: Blocks, wanted: int) -> int:
-        return self._layouts.chunks(blocks, wanted)
+    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
+        return self._layouts.chunks(blocks, chunk_count)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         """Do nothing: an engine with its cache in host memory finishes its work before it sends the request."""

@@ -92,8 +92,8 @@ class DeviceCopier:
 
     # ---- copies
 
-    def chunks(self, blocks: Blocks, wanted: int) -> int:
-        return self._layouts.chunks(blocks, wanted)
+    def chunks(self, blocks: Blocks, chunk_count: int) -> int:
+        return self._layouts.chunks(blocks, chunk_count)
 
     def begin(self, event: bytes, ended: Callable[[], bool]) -> None:
         self.open()

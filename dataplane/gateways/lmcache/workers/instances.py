@@ -111,7 +111,7 @@ class Instances:
         self._by_number: dict[int, dict[Owner, Instance]] = {}
         self._layouts: dict[tuple[str, int], list[list[int]]] = {}
         """Cached results of `layouts`, valid until the workers change."""
-        self._asked_to_register: dict[bytes, set[int]] = {}
+        self._registration_requests: dict[bytes, set[int]] = {}
         """Unknown workers that were asked to register, by connection."""
         self._leaving: dict[int, float] = {}
         """Time at which engines whose process cannot be watched were lost, by client number."""
@@ -315,10 +315,10 @@ class Instances:
             instance.pinged = True
             self._heard(instance, connection, now)
             return True
-        asked = self._asked_to_register.setdefault(connection.identity, set())
-        if not usable or number in asked or len(asked) >= MAX_REGISTRATION_REQUESTS:
+        requested = self._registration_requests.setdefault(connection.identity, set())
+        if not usable or number in requested or len(requested) >= MAX_REGISTRATION_REQUESTS:
             return True
-        asked.add(number)
+        requested.add(number)
         return False
 
     def _find(self, number: int, connection: ZmtpPeer) -> Instance | None:
@@ -364,12 +364,12 @@ class Instances:
 
     def disconnected(self, identity: bytes, now: float) -> None:
         """Mark the workers that used a closed connection as away."""
-        self._asked_to_register.pop(identity, None)
+        self._registration_requests.pop(identity, None)
         for instance in self:
             if instance.connection == identity:
                 instance.connection = None
                 instance.seen = now
-                self._away(instance, "connection closed", now)
+                self._detach(instance, "connection closed", now)
 
     def reap(self, now: float) -> None:
         """Mark workers that were silent for too long as away or over. Called every second."""
@@ -386,7 +386,7 @@ class Instances:
                     pid=instance.registered.pid,
                     seconds=round(now - instance.seen, 1),
                 )
-                self._away(instance, "silent", now)
+                self._detach(instance, "silent", now)
             elif (
                 not instance.counts
                 and not instance.registered.pid
@@ -398,7 +398,7 @@ class Instances:
                 del self._leaving[client]
                 self._cache.node.process_gone(client, now)
 
-    def _away(self, instance: Instance, reason: str, now: float) -> None:
+    def _detach(self, instance: Instance, reason: str, now: float) -> None:
         """End a worker's rights. Its open transfers stay until it sends a request again or is gone."""
         if not instance.attached:
             return

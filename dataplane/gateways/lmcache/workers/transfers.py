@@ -45,11 +45,11 @@ class ChunkLocation(NamedTuple):
     """Bytes from the start of the segment."""
 
 
-def places_of(held: LeasedChain) -> list[ChunkLocation]:
+def locations_of(leased: LeasedChain) -> list[ChunkLocation]:
     """Return the locations of held chunks."""
     return [
         ChunkLocation(at, segment, offset)
-        for at, (segment, offset) in enumerate(zip(held.segments, held.offsets, strict=True))
+        for at, (segment, offset) in enumerate(zip(leased.segments, leased.offsets, strict=True))
     ]
 
 
@@ -58,7 +58,7 @@ class OpenStore:
     """Chunks that are being written."""
 
     reservation: int
-    places: list[ChunkLocation]
+    locations: list[ChunkLocation]
     refused: int
     """Number of chunks for which there was no room."""
 
@@ -67,7 +67,7 @@ class OpenStore:
 class OpenRead:
     """Chunks that are held for reading."""
 
-    held: LeasedChain
+    leased: LeasedChain
     deadline: float
 
 
@@ -99,12 +99,12 @@ class Transfers:
         message = Reserve(0, space, tenant, keys, self.chunk_layout.chunk_bytes, parent)
         granted = self.cache.node.reserve(self.client, message, now)
         outcomes: list[int] = granted.outcomes.tolist()
-        places = [
+        locations = [
             ChunkLocation(at, int(granted.segments[at]), int(granted.offsets[at]))
             for at, outcome in enumerate(outcomes)
             if outcome == _WRITE
         ]
-        return OpenStore(granted.reservation, places, sum(outcome not in _FINE for outcome in outcomes))
+        return OpenStore(granted.reservation, locations, sum(outcome not in _FINE for outcome in outcomes))
 
     def publish(self, store: OpenStore, now: float) -> None:
         """Publish the chunks of a store after they are written. Raise ProtocolError on failure."""
@@ -120,16 +120,16 @@ class Transfers:
 
     def hold_all(self, space: int, tenant: str, keys: bytes, now: float) -> LeasedChain:
         """Hold all chunks, or none. Raise OperationFailed or ProtocolError on failure."""
-        held = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False)
-        if len(held) * KEY_BYTES < len(keys):
-            self.release(held)
+        leased = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False)
+        if len(leased) * KEY_BYTES < len(keys):
+            self.release(leased)
             raise OperationFailed(
-                Reason.NOT_CACHED, f"{len(held)} of {len(keys) // KEY_BYTES} chunks are cached"
+                Reason.NOT_CACHED, f"{len(leased)} of {len(keys) // KEY_BYTES} chunks are cached"
             )
-        return held
+        return leased
 
-    def release(self, held: LeasedChain) -> None:
-        self.cache.release(self.client, held.descriptors)
+    def release(self, leased: LeasedChain) -> None:
+        self.cache.release(self.client, leased.descriptors)
 
     # ---- stores
 
@@ -187,33 +187,33 @@ class Transfers:
         """Hold all chunks, or return the open read and extend it. Raise OperationFailed or ProtocolError on failure."""
         before = self._reads.pop(transfer, None)
         if before is not None:
-            self._reads[transfer] = OpenRead(before.held, now + LEASE_TTL_S)
-            return before.held
-        held = self.hold_all(transfer.space, tenant, keys, now)
+            self._reads[transfer] = OpenRead(before.leased, now + LEASE_TTL_S)
+            return before.leased
+        leased = self.hold_all(transfer.space, tenant, keys, now)
         if len(self._reads) >= MAX_READS:
             self.end_read(next(iter(self._reads)))
-        self._reads[transfer] = OpenRead(held, now + LEASE_TTL_S)
-        return held
+        self._reads[transfer] = OpenRead(leased, now + LEASE_TTL_S)
+        return leased
 
     def end_read(self, transfer: Transfer) -> bool:
         """Release the chunks of a read, and return whether they were held."""
         read = self._reads.pop(transfer, None)
         if read is None:
             return False
-        self.release(read.held)
+        self.release(read.leased)
         return True
 
     def end_inherited(self, transfer: Transfer, tenant: str, keys: bytes, now: float) -> bool:
         """End a read that the previous data plane prepared. Return whether all of it was held until now."""
         if not self._inherited:
             return False
-        held = self.cache.hold(self.client, transfer.space, keys, tenant, now, is_lookup=False, used=False)
-        self.release(held)
+        leased = self.cache.hold(self.client, transfer.space, keys, tenant, now, is_lookup=False, used=False)
+        self.release(leased)
         left = Counter(self._inherited)
-        left.subtract(held.descriptors)
-        if len(held) * KEY_BYTES < len(keys) or min(left.values()) < 0:
+        left.subtract(leased.descriptors)
+        if len(leased) * KEY_BYTES < len(keys) or min(left.values()) < 0:
             return False
-        self.release(held)
+        self.release(leased)
         self._inherited = list(left.elements())
         return True
 

@@ -21,7 +21,7 @@ import structlog
 from dataplane.gateways.lmcache.zmtp.processes import UNKNOWN, Owner, PidResolver, owners_of
 from dataplane.gateways.lmcache.zmtp.protocol import ZmtpConnection, ZmtpError, message
 from dataplane.gateways.lmcache.zmtp.sockets import (
-    HeldSocket,
+    AdoptedSocket,
     InheritedSocket,
     SocketStore,
     listen,
@@ -48,7 +48,7 @@ LEFT_BYTES = 128 << 10
 """Maximum bytes of an incomplete message that stay in the kernel. A longer message is read as it arrives."""
 LEFT_S = 1.0
 """Time after which an incomplete message is read in any case, because the kernel may lack room for the rest."""
-MAX_KEPT = 256
+MAX_HANDED_OVER = 256
 """Maximum number of connections that holders keep, because each takes one of their file descriptors."""
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
@@ -59,7 +59,7 @@ MESSAGE_S = 120.0
 """Time limit for the rest of a message of which a part was read."""
 _CHANGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 """Events of a connection. They are edge-triggered, so data that stays in the kernel causes no new event."""
-_HANGS_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+_DISCONNECTS = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _PEEK, _DISCARD = int(socket.MSG_PEEK), int(socket.MSG_TRUNC)
 
 log = structlog.stdlib.get_logger()
@@ -85,7 +85,7 @@ class ZmtpPeer:
     """Answers that are still to be sent."""
     left: bytes = b""
     """Bytes of earlier answers that the kernel has not accepted. Reading stops while there are any."""
-    kept: bool = False
+    handed_over: bool = False
     """Whether holders have a duplicate of its socket."""
     doubtful: bool = False
     """Whether data of this connection may have ended the previous data plane."""
@@ -141,8 +141,8 @@ class ZmtpServer:
         self._max_frames = max_frames
         self._holder = holder
         self._by_fd: dict[int, ZmtpPeer] = {}
-        self._known = self._kept = self._taken_bytes = 0
-        self._told_at = -_TELL_S
+        self._known = self._handed_over = self._taken_bytes = 0
+        self._reported_at = -_TELL_S
         self._going_on = False
         """Whether another turn is scheduled on the loop."""
         self._waiting: dict[ZmtpPeer, None] = {}
@@ -164,11 +164,11 @@ class ZmtpServer:
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         loop.register(self._epoll.fileno(), self.turn)
         if holder is not None and listener is None:
-            holder.made(LISTENER, 0, HeldSocket(self._listener.fileno()))
+            holder.made(LISTENER, 0, AdoptedSocket(self._listener.fileno()))
         for number, each in connections.items():
             connection = self._begin(each, ZmtpConnection.continued(MAX_MESSAGE_BYTES, max_frames), number)
-            connection.kept = connection.doubtful = holder is not None
-            self._kept += connection.kept
+            connection.handed_over = connection.doubtful = holder is not None
+            self._handed_over += connection.handed_over
 
     def numbered(self, number: int) -> ZmtpPeer | None:
         """Return the connection with this number, or None. Holders store the number."""
@@ -187,7 +187,7 @@ class ZmtpServer:
             connection = self._by_fd.get(fd)
             if connection is not None:
                 self._waiting[connection] = None
-                if events & _HANGS_UP:
+                if events & _DISCONNECTS:
                     connection.ending = True
             elif fd == self._listener.fileno():
                 self._accept()
@@ -296,20 +296,20 @@ class ZmtpServer:
         """
         if self._holder is None:
             return
-        wanted = connection.protocol.ready and connection.protocol.whole and not connection.left
-        if wanted == connection.kept or (wanted and self._kept >= MAX_KEPT):
+        is_idle = connection.protocol.ready and connection.protocol.whole and not connection.left
+        if is_idle == connection.handed_over or (is_idle and self._handed_over >= MAX_HANDED_OVER):
             return
-        if not wanted:
+        if not is_idle:
             self._drop(connection)
             return
-        connection.kept = True
-        self._kept += 1
-        self._holder.made(CONNECTION, connection.number, HeldSocket(connection.socket.fileno()))
+        connection.handed_over = True
+        self._handed_over += 1
+        self._holder.made(CONNECTION, connection.number, AdoptedSocket(connection.socket.fileno()))
 
     def _drop(self, connection: ZmtpPeer) -> None:
-        if connection.kept and self._holder is not None:
-            connection.kept = False
-            self._kept -= 1
+        if connection.handed_over and self._holder is not None:
+            connection.handed_over = False
+            self._handed_over -= 1
             self._holder.dropped(CONNECTION, connection.number)
 
     def flush(self, connection: ZmtpPeer) -> None:
@@ -329,7 +329,7 @@ class ZmtpServer:
         except OSError:  # the peer is gone, as the next read will show
             sent, data = 0, b""
         connection.left = data[sent:]
-        if connection.left and connection.kept:
+        if connection.left and connection.handed_over:
             self._drop(connection)  # half an answer is sent, so no other process can continue
 
     # ---- opening and closing connections
@@ -363,8 +363,8 @@ class ZmtpServer:
     def _pause(self, reason: str) -> None:
         """Pause accepting, instead of spinning on a listener that stays readable. Waiting clients are served later."""
         now = time.monotonic()
-        if now - self._told_at > _TELL_S:
-            self._told_at = now
+        if now - self._reported_at > _TELL_S:
+            self._reported_at = now
             log.warning("lmcache.accept_failed", reason=reason)
         self._epoll.unregister(self._listener.fileno())
         self._loop.once(_ACCEPT_PAUSE_S, self._resume)
@@ -433,7 +433,7 @@ class ZmtpServer:
         for connection in self._by_fd.values():
             self.flush(connection)
             connection.open = False
-            if hand_over and connection.kept and not connection.left:
+            if hand_over and connection.handed_over and not connection.left:
                 connection.socket.close()
             else:
                 shut_down(connection.socket)

@@ -29,10 +29,10 @@ _PREFIX = "socket:["
 def owners_of(fds: Iterable[int]) -> dict[int, Owner]:
     """Return the peers of connected sockets by descriptor; UNKNOWN for those not found. Never raise."""
     found = dict.fromkeys(fds, UNKNOWN)
-    wanted = {fd: ends for fd in found if (ends := _ends_of(fd)) is not None}
-    inodes = _inodes(set(wanted.values()))
+    queries = {fd: ends for fd in found if (ends := _ends_of(fd)) is not None}
+    inodes = _inodes(set(queries.values()))
     holders = _holders(set(inodes.values()))
-    for fd, ends in wanted.items():
+    for fd, ends in queries.items():
         inode = inodes.get(ends)
         if inode is not None:
             found[fd] = holders.get(inode, UNKNOWN)
@@ -66,16 +66,16 @@ def _written(address: tuple[str, int]) -> str:
     return f"{''.join(words)}:{address[1]:04X}"
 
 
-def _inodes(wanted: set[_Ends]) -> dict[_Ends, int]:
+def _inodes(queries: set[_Ends]) -> dict[_Ends, int]:
     """Return the inodes of the peers' sockets."""
     found: dict[_Ends, int] = {}
-    for family in {family for family, _, _ in wanted}:
+    for family in {family for family, _, _ in queries}:
         with suppress(OSError, ValueError, IndexError), open(_TABLES[socket.AddressFamily(family)]) as table:
             next(table)
             for line in table:
                 columns = line.split()
                 ends = family, columns[1], columns[2]
-                if ends in wanted:
+                if ends in queries:
                     found[ends] = int(columns[9])
     return found
 
@@ -89,12 +89,12 @@ def _holders(inodes: set[int]) -> dict[int, Owner]:
     for name in os.listdir("/proc"):
         if not name.isdecimal() or int(name) == own:
             continue
-        held = _sockets_of(name) & inodes
-        if not held:
+        open_inodes = _sockets_of(name) & inodes
+        if not open_inodes:
             continue
         pid = int(name)
         owner = pid, started_at(pid)
-        for inode in held:
+        for inode in open_inodes:
             if inode not in found or owner[1] < found[inode][1]:
                 found[inode] = owner
     return found
@@ -121,7 +121,7 @@ class PidResolver:
     def __init__(self, found: Callable[[Mapping[bytes, Owner]], None]) -> None:
         """Create the resolver. `found` is called on its thread, with owners by connection name."""
         self._found = found
-        self._wanted: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
+        self._queries: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def ask(self, name: bytes, fd: int) -> None:
@@ -129,23 +129,23 @@ class PidResolver:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="lmcache-lookout", daemon=True)
             self._thread.start()
-        self._wanted.put((name, fd))
+        self._queries.put((name, fd))
 
     def _run(self) -> None:
         while True:
-            wanted = [self._wanted.get()]
+            queries = [self._queries.get()]
             with suppress(Empty):
                 while True:
-                    wanted.append(self._wanted.get_nowait())
-            fds = dict(each for each in wanted if each is not None)
-            if None in wanted:  # closed: the remaining results are not needed
+                    queries.append(self._queries.get_nowait())
+            fds = dict(each for each in queries if each is not None)
+            if None in queries:  # closed: the remaining results are not needed
                 return
             owners = owners_of(fds.values())
             self._found({name: owners[fd] for name, fd in fds.items()})
 
     def close(self) -> None:
         if self._thread is not None:
-            self._wanted.put(None)
+            self._queries.put(None)
             self._thread.join(timeout=2)
 
 

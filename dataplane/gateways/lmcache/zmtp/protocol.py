@@ -85,7 +85,7 @@ class ZmtpConnection:
         self._at = 0
         self._waiting = bytearray()
         """Start of an incomplete frame or greeting."""
-        self._wanted = 0
+        self._needed = 0
         """Number of bytes that `_waiting` needs before decoding can continue."""
         self._frames: list[bytes] = []
         self._count = self._nbytes = 0
@@ -121,7 +121,7 @@ class ZmtpConnection:
         self._fresh = self.whole
         if self._waiting:
             self._waiting += data
-            if len(self._waiting) < self._wanted:
+            if len(self._waiting) < self._needed:
                 return
             data, self._waiting = bytes(self._waiting), bytearray()
         self._data, self._at, self._fed = data, 0, len(data)
@@ -136,7 +136,7 @@ class ZmtpConnection:
             return 0
         left = self._fed - self._done
         self._data, self._at, self._fed, self._done = b"", 0, 0, 0
-        self._waiting, self._wanted = bytearray(), 0
+        self._waiting, self._needed = bytearray(), 0
         self._frames, self._count, self._nbytes = [], 0, 0
         return left
 
@@ -145,13 +145,13 @@ class ZmtpConnection:
         if not self.greeted and not self._greet():
             return None
         data, at = self._data, self._at
-        end, wanted = len(data), _SHORT_HEAD
+        end, needed = len(data), _SHORT_HEAD
         while at + _SHORT_HEAD <= end:
             flags = data[at]
             if flags & _LONG:
                 begin = at + _LONG_HEAD
                 if begin > end:
-                    wanted = _LONG_HEAD
+                    needed = _LONG_HEAD
                     break
                 size = int.from_bytes(data[at + 1 : begin], "big")
             else:
@@ -162,7 +162,7 @@ class ZmtpConnection:
             if self._nbytes + size > self._max_bytes:
                 raise ZmtpError(f"a message has at most {self._max_bytes} bytes")
             if stop > end:
-                wanted = stop - at
+                needed = stop - at
                 break
             at = stop
             if flags & _COMMAND:
@@ -186,14 +186,14 @@ class ZmtpConnection:
             self._at, self._count, self._nbytes, self._interrupted = at, 0, 0, False
             self._done = at
             return frames
-        self._wait(at, wanted)
+        self._wait(at, needed)
         return None
 
-    def _wait(self, at: int, wanted: int) -> None:
-        """Buffer the bytes from `at` on until `wanted` bytes are available."""
+    def _wait(self, at: int, needed: int) -> None:
+        """Buffer the bytes from `at` on until `needed` bytes are available."""
         if at < len(self._data):
             self._waiting = bytearray(self._data[at:])
-            self._wanted = wanted
+            self._needed = needed
         self._data, self._at = b"", 0
 
     def _greet(self) -> bool:

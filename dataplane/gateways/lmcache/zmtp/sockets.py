@@ -22,7 +22,7 @@ InheritedSocket = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSocket:
+class AdoptedSocket:
     """A socket that is given to holders."""
 
     fd: int
@@ -32,7 +32,7 @@ class HeldSocket:
 class SocketStore(Protocol):
     """Inform the holders of this process's memory of its sockets."""
 
-    def made(self, kind: str, number: int, file: HeldSocket, /) -> None: ...
+    def made(self, kind: str, number: int, file: AdoptedSocket, /) -> None: ...
 
     def dropped(self, kind: str, number: int, /) -> None: ...
 

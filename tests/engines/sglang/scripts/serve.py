@@ -96,13 +96,13 @@ class Engine:
             transfer_layer_id_max=LAYERS,
             is_anchor=True,
         )
-        place = {
+        options = {
             **dict.fromkeys(("tp_rank", "attn_tp_rank", "moe_tp_rank"), rank),
             **dict.fromkeys(("tp_size", "attn_tp_size", "moe_tp_size"), ranks),
             **dict.fromkeys(("pp_rank", "attn_dcp_rank"), 0),
             **dict.fromkeys(("pp_size", "attn_dcp_size"), 1),
         }
-        with get_parallel().override(**place):
+        with get_parallel().override(**options):
             self.controller = HybridCacheController(
                 PagedTokenToKVPoolAllocator(TOKENS, PAGE, torch.bfloat16, "cpu", device, False),
                 HostPoolGroup([entry]),

@@ -60,9 +60,9 @@ def storage(size: int = 1 << 20, most: int = 100_000, readers: int = 1) -> Itera
             reader.close()
 
 
-def read(writer: Any, reader: Any, key: str, place: tuple[int, int] | None = None) -> Any:
-    place = writer.key_index[key] if place is None else place
-    return reader.get(*place, writer.get_signature(key), key)
+def read(writer: Any, reader: Any, key: str, handle: tuple[int, int] | None = None) -> Any:
+    handle = writer.key_index[key] if handle is None else handle
+    return reader.get(*handle, writer.get_signature(key), key)
 
 
 def chunks_follow_each_other_and_fill_the_ring() -> None:
@@ -76,12 +76,12 @@ def chunks_follow_each_other_and_fill_the_ring() -> None:
 
 def chunks_keep_their_bytes() -> None:
     with ring(4096) as buffer:
-        places = [buffer.allocate_buf(10 + number) for number in range(20)]
-        for address, number in places:
+        handles = [buffer.allocate_buf(10 + number) for number in range(20)]
+        for address, number in handles:
             with buffer.access_buf(address) as (data, (found, size)):
                 assert (found, size, len(data)) == (number, 10 + number + buffer.MD_SIZE, 10 + number)
                 data[:] = bytes([number]) * len(data)
-        for address, number in places:
+        for address, number in handles:
             with buffer.access_buf(address) as (data, _):
                 assert bytes(data) == bytes([number]) * (10 + number)
 
@@ -159,13 +159,13 @@ def values_come_back() -> None:
 def the_writer_knows_its_keys() -> None:
     with storage() as (writer, _):
         assert not writer.is_cached("a")
-        place = writer.put("a", "1")
+        handle = writer.put("a", "1")
         assert writer.is_cached("a")
-        assert writer.get_cached("a") == place == writer.key_index["a"]
-        assert writer.id_index[place[1]] == "a"
+        assert writer.get_cached("a") == handle == writer.key_index["a"]
+        assert writer.id_index[handle[1]] == "a"
         with raises(KeyError):
             writer.get_cached("b")
-        assert writer.get(*place) == "1"
+        assert writer.get(*handle) == "1"
         assert (writer.is_writer, writer.n_readers, writer.max_object_size) == (True, 1, 100_000)
 
 
@@ -195,30 +195,30 @@ def a_cleared_object_is_read_until_the_next_put() -> None:
 
 def forged_handles_are_refused() -> None:
     with storage() as (writer, reader):
-        place = writer.put("a", "1")
+        handle = writer.put("a", "1")
         signature = writer.get_signature("a")
         assert len(signature) == 32
         assert all(type(byte) is int for byte in signature)
-        reader.verify_signature("a", *place, signature)
-        reader.touch("a", *place, signature)
+        reader.verify_signature("a", *handle, signature)
+        reader.touch("a", *handle, signature)
         wrong = [signature[0] ^ 1, *signature[1:]]
         for key, address, given in [
-            ("b", place[0], signature),
-            ("a", place[0] + 64, signature),
-            ("a", place[0], wrong),
-            ("a", place[0], None),
-            (None, place[0], signature),
-            ("a", place[0], signature[:31]),
-            ("a", place[0], [*signature[:31], 300]),
-            ("a", place[0], "text"),
+            ("b", handle[0], signature),
+            ("a", handle[0] + 64, signature),
+            ("a", handle[0], wrong),
+            ("a", handle[0], None),
+            (None, handle[0], signature),
+            ("a", handle[0], signature[:31]),
+            ("a", handle[0], [*signature[:31], 300]),
+            ("a", handle[0], "text"),
         ]:
             with raises(ValueError, "SHM handle signature"):
-                reader.get(address, place[1], given, key)
+                reader.get(address, handle[1], given, key)
             with raises(ValueError, "SHM handle signature"):
-                reader.touch(key, address, place[1], given)
+                reader.touch(key, address, handle[1], given)
         with raises(ValueError, "SHM handle signature"):
-            writer.verify_signature("a", place[0], place[1] + 1, signature)
-        assert reader.get(*place, signature, "a") == "1"
+            writer.verify_signature("a", handle[0], handle[1] + 1, signature)
+        assert reader.get(*handle, signature, "a") == "1"
 
 
 def a_reader_needs_a_lock() -> None:

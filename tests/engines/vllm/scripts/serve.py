@@ -60,10 +60,10 @@ def generate(request):
 
 def abort(request):
     prompt = {"prompt_token_ids": request["tokens"], "cache_salt": request.get("salt") or None}
-    engine.add_request("doomed", prompt, SamplingParams(temperature=0, detokenize=False, max_tokens=64))
+    engine.add_request("dead", prompt, SamplingParams(temperature=0, detokenize=False, max_tokens=64))
     for _ in range(request["steps"]):
         engine.step()
-    engine.abort_request(["doomed"])
+    engine.abort_request(["dead"])
     return {"idle": idle()}
 
 

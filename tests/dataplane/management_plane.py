@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -18,7 +17,7 @@ from tests.dataplane.plane import WAIT_S
 _decoder = decoder(Join)
 
 
-class Keeper:
+class ManagementPlane:
     """Binds a join socket on a free port; every question waits until the test answers it."""
 
     def __init__(self, url: str = "tcp://127.0.0.1:*") -> None:
@@ -55,7 +54,7 @@ class Keeper:
         self.socket.send_multipart([peer.bytes, encode(reply(join))])
         return join, key
 
-    def let_in(self, *managers: str) -> tuple[Join, str]:
+    def admit(self, *managers: str) -> tuple[Join, str]:
         """Answer that these keys (default: this one's) may talk to the node."""
         return self.answer(
             lambda join: Joined(join.node, list(managers) or [self.public], join.control_url, join.events_url)
@@ -64,7 +63,7 @@ class Keeper:
     def refuse(self, code: str) -> tuple[Join, str]:
         return self.answer(lambda join: JoinRefused(code, "that is how it is"))
 
-    def asked(self, timeout_s: float) -> bool:
+    def requested(self, timeout_s: float) -> bool:
         return bool(self.socket.poll(int(timeout_s * 1000)))
 
     def control(self, url: str, server_key: str, keys: tuple[str, bytes] | None = None) -> zmq.Socket[bytes]:
@@ -108,7 +107,5 @@ class Keeper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -20,7 +20,7 @@ from dataplane.state import StateDirectory
 log = structlog.stdlib.get_logger()
 
 
-class KeptCache:
+class RetainedCache:
     """The cache of one data plane: its record while it serves, and its memory when it ends."""
 
     def __init__(
@@ -42,12 +42,12 @@ class KeptCache:
 
     def record(self) -> None:
         """Record how much is cached, if the amount has changed, or nothing of this process is recorded yet."""
-        now, before = self._held(), self._recorded
+        now, before = self._cache_record(), self._recorded
         if before is None or (now.blocks, now.bytes) != (before.blocks, before.bytes):
             self._recorded = now
             self._state.record(now)
 
-    def _held(self, *, exact: bool = False) -> CacheRecord:
+    def _cache_record(self, *, exact: bool = False) -> CacheRecord:
         """Return how much is cached. `exact` counts the READY blocks, which reads every control word; otherwise blocks
         that are being written count, too."""
         pool = self._node.pool.stats()
@@ -59,26 +59,28 @@ class KeptCache:
 
     def end(self, ending: Ending) -> bool:
         """Leave the memory to the holder, or mark it as released. Return whether it was released."""
-        held = self._held(exact=True)
-        if ending is Ending.HAND_OVER or (ending is Ending.KEEP and held.blocks and self._leave(held)):
-            self._state.record(held)
+        cache_record = self._cache_record(exact=True)
+        if ending is Ending.HAND_OVER or (
+            ending is Ending.KEEP and cache_record.blocks and self._leave(cache_record)
+        ):
+            self._state.record(cache_record)
             return False
         self._memory.index.header[H_CLOSED] = 1  # engines stop reading it
         self._holder.release()
-        if not held.blocks:
+        if not cache_record.blocks:
             pass  # and nothing is lost
         elif ending is Ending.KEEP:
-            held.reason = "no holder had the memory when the data plane stopped"
+            cache_record.reason = "no holder had the memory when the data plane stopped"
         else:
             how = "with dataplane.keep_memory_s = 0" if not self._keep_memory_s else "and its memory released"
-            held.reason = f"the data plane was stopped {how}"
-            held.on_purpose = True
-        self._state.record(held)
+            cache_record.reason = f"the data plane was stopped {how}"
+            cache_record.on_purpose = True
+        self._state.record(cache_record)
         return True
 
-    def _leave(self, held: CacheRecord) -> bool:
+    def _leave(self, cache_record: CacheRecord) -> bool:
         """Return whether the holder keeps the memory."""
-        pid = self._holder.stop(held.blocks, held.bytes)
+        pid = self._holder.stop(cache_record.blocks, cache_record.bytes)
         if not pid:
             log.warning(
                 "memory.not_kept", reason="the holder does not answer", effect="the next start is cold"
@@ -86,8 +88,8 @@ class KeptCache:
             return False
         log.info(
             "memory.kept",
-            blocks=held.blocks,
-            bytes=held.bytes,
+            blocks=cache_record.blocks,
+            bytes=cache_record.bytes,
             seconds=self._keep_memory_s,
             pid=pid,
             next="start again within this time, or release the memory with `larder down`",

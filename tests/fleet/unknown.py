@@ -1,9 +1,8 @@
-"""Somebody on the network who asks to join, without a data plane."""
+"""A peer on the network that asks to join, without a data plane."""
 
 from __future__ import annotations
 
 import itertools
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -20,8 +19,8 @@ def key_pair() -> NodeKeyPair:
     return NodeKeyPair(public.decode(), secret)
 
 
-class Stranger:
-    """Asks under a name, with a key and an address of its own: who fails too often is told apart by its address."""
+class UnknownNode:
+    """Asks under a name, with a key and an address of its own: who fails too often is distinguished by its address."""
 
     _count = itertools.count()
 
@@ -66,7 +65,5 @@ class Stranger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
