@@ -384,7 +384,7 @@ class DataPlane:
         if self._supervisor is not None:
             self._supervisor.serving()
         self._service_manager.ready(status(start))
-        self._kept_cache.record()
+        self._retained_cache.record()
         try:
             self._loop.run()
             self.node.emit(NodeStopped(self.clock()))

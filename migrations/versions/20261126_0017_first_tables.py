@@ -6,6 +6,7 @@ Revision: 0017; after: nothing. Databases of earlier revisions were never releas
 
 import secrets
 import time
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ branch_labels = None
 depends_on = None
 
 Columns = list[sa.Column[object]]
+Default = str | sa.ColumnElement[Any] | None
 TABLES = (
     "sessions",
     "pins",
@@ -48,7 +50,10 @@ TABLES = (
 
 
 def _columns(
-    kind: sa.types.TypeEngine[object], names: tuple[str, ...], nullable: bool, default: object
+    kind: sa.types.TypeEngine[Any],
+    names: tuple[str, ...],
+    nullable: bool,
+    default: Default,
 ) -> Columns:
     return [sa.Column(name, kind, nullable=nullable, server_default=default) for name in names]
 
@@ -73,7 +78,7 @@ def _json(*names: str, nullable: bool = False, default: str | None = None) -> Co
     return _columns(sa.JSON(), names, nullable, default)
 
 
-def _flags(*names: str, default: object = None) -> Columns:
+def _flags(*names: str, default: Default = None) -> Columns:
     return _columns(sa.Boolean(), names, False, default)
 
 
@@ -90,7 +95,7 @@ def _create(table: str, keys: tuple[str, ...], *columns: sa.schema.SchemaItem) -
     op.create_table(table, *columns, sa.PrimaryKeyConstraint(*keys, name=f"pk_{table}"))
 
 
-def _insert(table: str, *rows: dict[str, object]) -> None:
+def _insert(table: str, *rows: dict[str, Any]) -> None:
     op.bulk_insert(sa.table(table, *(sa.column(name) for name in rows[0])), list(rows))
 
 

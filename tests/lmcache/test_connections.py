@@ -21,6 +21,7 @@ from tests.lmcache.client import Client, context, lookup_key, packed, prompt
 from tests.lmcache.gateway import Gateway, Holder
 from tests.lmcache.test_zmtp import GREETING, ready
 from tests.require import require
+from tests.threads import join
 
 CLONE_NEWNET = 0x40000000
 
@@ -191,7 +192,7 @@ def test_a_listener_of_another_network_namespace_is_replaced(gateway: Gateway) -
     made: list[socket.socket] = []
     thread = Thread(target=listen_elsewhere)
     thread.start()
-    thread.join()
+    join(thread)
     require(bool(made), "this user may not create a network namespace")
     with gateway.client() as client:
         (fd,) = gateway.holder.descriptors.values()

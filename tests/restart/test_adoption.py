@@ -30,6 +30,7 @@ from dataplane.protocol.states import STATE_MASK, State
 from tests.dataplane import factories as make
 from tests.dataplane.plane import contents, engine_process, line, wait_for
 from tests.restart.support.relay import Relay, hold, relay
+from tests.threads import JOIN_S, join
 
 PAGE_BYTES = 4096
 
@@ -372,11 +373,11 @@ def test_a_corrupt_snapshot_is_set_aside(plane: Relay) -> None:
 def test_a_process_whose_number_a_thread_has_now_is_gone() -> None:
     """As after a restart in a container, where numbers are given out again from 1."""
     ended = threading.Event()
-    thread = threading.Thread(target=ended.wait)
+    thread = threading.Thread(target=ended.wait, args=(JOIN_S,))
     thread.start()
     try:
         assert thread.native_id is not None
         assert open_process(thread.native_id, 1) is None
     finally:
         ended.set()
-        thread.join()
+        join(thread)

@@ -654,7 +654,8 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         assert applied.stdout.endswith("7 created, 0 updated, 0 deleted, 0 unchanged; applied\n")
         assert running.cli("diff", "-f", str(file)).returncode == 0
         assert running.cli("diff", "-f", str(tmp_path)).returncode == 0, "a folder of documents"
-        assert "expected files that end in .yaml" in running.cli("diff", "-f", str(socket_dir)).stderr
+        (tmp_path / "none").mkdir()
+        assert "expected files that end in .yaml" in running.cli("diff", "-f", str(tmp_path / "none")).stderr
         exported = running.cli("export")
         assert exported.stdout.startswith("# Exported by larder ")
         second = tmp_path / "export.yaml"
