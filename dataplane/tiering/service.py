@@ -347,7 +347,7 @@ class TierService:
         self._tombstones.close()
         if self._mover is not None and self._mover.close():
             assert self.tiering is not None
-            self._node.say_detached(self.tiering.client, now)
+            self._node.detach_cleanly(self.tiering.client, now)
         self.directory_file.close()
 
     # ---- state

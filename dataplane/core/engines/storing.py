@@ -330,7 +330,7 @@ class StoreService:
             blocks = list(writing.values())
             recovery_table = pool.table.recovery_table
             number = recovery_table.highest(B_RESERVATION) + 1
-            recovery_table.gave(B_RESERVATION, number)
+            recovery_table.assigned(B_RESERVATION, number)
             pool.table.reserve(blocks, words[list(writing)], engine.client, number)
             pool.charge(tenant, blocks)
         return writing, refusal
