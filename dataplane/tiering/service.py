@@ -46,7 +46,6 @@ from dataplane.tiers.tier import TierError, writer_number
 STEP_S = 0.1
 START_WAIT_S = 5.0
 """Longest time that the start waits for tiers. Tiers that take longer are added while the node serves."""
-EMPTIED_AT_ONCE = 256
 log = structlog.stdlib.get_logger()
 
 
