@@ -293,7 +293,7 @@ class Client:
         for found in lease.examine(self._integrity.whole):
             if not self._integrity.take_report(found.descriptor, found.control):
                 continue
-            self._link.tell(
+            self._link.emit(
                 ClientEvent(
                     "corrupt",
                     f"a block of {found.nbytes} bytes does not match its checksum",
@@ -319,7 +319,7 @@ class Client:
                 attachment.drop(descriptors[readable:])
                 descriptors, rows = descriptors[:readable], rows[:readable]
             if trusted and attachment.distrusted:
-                self._link.tell(ClientEvent("fault", "a block of the index lies outside of its segment"))
+                self._link.emit(ClientEvent("fault", "a block of the index lies outside of its segment"))
         lease.add(attachment, descriptors, rows, segments)
         attachment.note_touches(descriptors, rows)
         return len(descriptors)
@@ -405,7 +405,7 @@ class Client:
                 self._grant(reservation, attachment, answer)
             elif isinstance(answer, wire.Refused):
                 reservation.refuse(code_of(answer.code))
-                self._tell_refused("reserve", answer)
+                self._emit_refused("reserve", answer)
             elif isinstance(answer, Code):
                 reservation.refuse(answer)
             attachment.count(RESERVE, started)
@@ -449,7 +449,7 @@ class Client:
             if isinstance(answer, wire.BlocksCommitted):
                 return CommitResult(answer.blocks, None, outcomes)
             if isinstance(answer, wire.Refused):
-                self._tell_refused("commit", answer)
+                self._emit_refused("commit", answer)
                 return CommitResult(0, code_of(answer.code), outcomes)
             if answer is Code.UNAVAILABLE:
                 self._link.send_abort(reservation)
@@ -562,8 +562,8 @@ class Client:
                 known = self._gpu_copies[device.uuid] = GpuCopies(self._link, self._lock, runtime, device)
             return known
 
-    def _tell_refused(self, what: str, answer: wire.Refused) -> None:
-        self._link.tell(
+    def _emit_refused(self, what: str, answer: wire.Refused) -> None:
+        self._link.emit(
             ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field})
         )
 

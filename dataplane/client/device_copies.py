@@ -62,7 +62,7 @@ class _Copy(ABC):
         if self._failed is None:
             # The traceback's frames refer to views of blocks, which would live as long as this object.
             self._failed = error.with_traceback(None)
-            self._cache.tell("a copy failed", error)
+            self._cache.emit("a copy failed", error)
 
     def _settle(self) -> bool:
         """Wait until nothing is under way. Return whether all copies succeeded; False if it had ended before."""

@@ -215,8 +215,8 @@ class DrivenCopies:
         """Copies by request number."""
         self._registering: dict[int, tuple[_Registered, int]] = {}
         """Requested registrations, with the attachment in which they were requested, by request number."""
-        hear = weakref.WeakMethod(self.hear)
-        link.on_copy = lambda answer: (found := hear()) is not None and found(answer)
+        receive = weakref.WeakMethod(self.receive)
+        link.on_copy = lambda answer: (found := receive()) is not None and found(answer)
 
     # ---- caches
 
@@ -315,7 +315,7 @@ class DrivenCopies:
         answer = self._link.ask(make, checks.answers(wire.CacheRegistered), timeout_s, known.fds)
         if isinstance(answer, Code):
             return answer
-        self.hear(answer)
+        self.receive(answer)
         if isinstance(answer, wire.Refused):
             self._report("register_refused", answer)
             return code_of(answer.code)
@@ -336,7 +336,7 @@ class DrivenCopies:
                 self._end(request, 0, Code.UNAVAILABLE, "the connection was lost")
 
     def _report(self, what: str, answer: wire.Refused) -> None:
-        self._link.tell(ClientEvent(what, answer.message, {"code": answer.code, "field": answer.field}))
+        self._link.emit(ClientEvent(what, answer.message, {"code": answer.code, "field": answer.field}))
 
     # ---- copies
 
@@ -446,12 +446,12 @@ class DrivenCopies:
                 if not sent:  # the request was not sent
                     copy.refuse(answer)
             else:
-                self.hear(answer)
+                self.receive(answer)
                 if isinstance(answer, wire.Refused):
                     self._report("copy_refused", answer)
         return copy
 
-    def hear(self, answer: wire.EngineReply) -> bool:
+    def receive(self, answer: wire.EngineReply) -> bool:
         """Handle an answer, including a late one. Return whether it answers a request of this object."""
         registering = self._registering.pop(answer.id, None)
         if registering is not None:
@@ -487,7 +487,7 @@ class DrivenCopies:
     def look(self) -> None:
         """Process answers of the data plane, and end copies that were lost."""
         with self._lock:
-            self._link.hear()
+            self._link.receive()
             lost = [
                 (request, copy)
                 for request, copy in self._under_way.items()
@@ -503,7 +503,7 @@ class DrivenCopies:
     def abandon(self, copy: Copy) -> None:
         """Implement `Copy.abandon`."""
         with self._lock:
-            self._link.hear()
+            self._link.receive()
             requests = [request for request, each in self._under_way.items() if each is copy]
             if requests and self._link.attached and copy.attachment == self._link.attachments:
                 self._link.disconnect("a store did not end in time")

@@ -120,7 +120,7 @@ class GpuCopies:
         self._request = 0
         """Number of the outstanding question, of which there is at most one."""
         self._request_until = 0.0
-        self._unheard: dict[int, _Question] = {}
+        self._unanswered: dict[int, _Question] = {}
         """Unanswered questions by number: the outstanding one and those that were given up."""
         self._answers: deque[_Answer] = deque()
         """Answers that a thread received under the client's lock and that are yet to be processed under `_lock`."""
@@ -176,7 +176,7 @@ class GpuCopies:
             self._follow()
             if self._side is not None:
                 self._tidy(self._side)
-            self._tell_closed()
+            self._report_closed()
 
     def find(self, leased: LeasedBlocks, nbytes: int) -> list[GpuCopy | None]:
         """Return the GPU copy, or None, of each leased block of size `nbytes`. The lease must last until `done`."""
@@ -242,8 +242,8 @@ class GpuCopies:
                 self._link.protocol_failed(self._fault)
             self._fault = ""
             self._link.maintain()
-            if self._unheard:
-                self._link.hear()
+            if self._unanswered:
+                self._link.receive()
             if self._link.planes != self._plane:
                 self._forget()
             while self._answers:
@@ -253,11 +253,11 @@ class GpuCopies:
                 # If a question ended the last connection, ask none for a while, so that the rest of the cache works.
                 self._not_before = now + RETRY_S if self._request or self._failed else 0.0
                 self._attachment, self._request, self._failed = self._link.attachments, 0, False
-                for question in self._unheard.values():  # the data plane may not have received it
+                for question in self._unanswered.values():  # the data plane may not have received it
                     self._queue_closing(question.closed + question.extents)
-                self._unheard.clear()
+                self._unanswered.clear()
             if self._request and now >= self._request_until:
-                self._queue_closing(self._unheard[self._request].closed)
+                self._queue_closing(self._unanswered[self._request].closed)
                 self._request = 0
             due = self._side is None and not self._request and self._caches and not self._ended
             if due and self._link.attached and now >= self._not_before:
@@ -266,7 +266,7 @@ class GpuCopies:
     def _forget(self) -> None:
         """Discard the state of the previous data plane: it means nothing to the new one."""
         self._end()
-        self._unheard.clear()
+        self._unanswered.clear()
         self._answers.clear()
         self._closed.clear()
         self._plane = self._link.planes
@@ -291,8 +291,8 @@ class GpuCopies:
             )
             if not number:
                 return
-            self._request_until = time.monotonic() + ANSWER_S * 2 ** len(self._unheard)
-            self._request, self._unheard[number] = number, _Question(extents, closed)
+            self._request_until = time.monotonic() + ANSWER_S * 2 ** len(self._unanswered)
+            self._request, self._unanswered[number] = number, _Question(extents, closed)
             self._closed = [each for each in self._closed if each not in closed]
 
     def _on_answer(
@@ -316,8 +316,8 @@ class GpuCopies:
 
     def _take(self, answer: _Answer) -> None:
         # A data plane that cannot read a question's number answers the oldest question. The link assumes the same.
-        number = answer.number or min(self._unheard, default=0)
-        question = self._unheard.pop(number, None)
+        number = answer.number or min(self._unanswered, default=0)
+        question = self._unanswered.pop(number, None)
         if question is None:
             return
         current = number == self._request
@@ -442,7 +442,7 @@ class GpuCopies:
         with self._lock:
             if extent.plane == self._plane:
                 self._queue_closing([extent.number])
-                self._tell_closed()
+                self._report_closed()
 
     def _report(self, text: str) -> None:
         """Log a warning, once for consecutive repetitions."""
@@ -455,7 +455,7 @@ class GpuCopies:
         granted = () if self._side is None else self._side.grants
         self._closed += [each for each in numbers if each not in granted and each not in self._closed]
 
-    def _tell_closed(self, *, at_once: bool = False) -> None:
+    def _report_closed(self, *, at_once: bool = False) -> None:
         if self._closed and time.monotonic() >= self._not_before:
             self._ask([], table=False, at_once=at_once)
 
@@ -465,7 +465,7 @@ class GpuCopies:
         if side is not None:
             self._release(side, list(side.grants))
             self._opened.notify_all()
-        for question in self._unheard.values():  # extents granted by it are not opened
+        for question in self._unanswered.values():  # extents granted by it are not opened
             self._queue_closing(question.extents)
             question.extents = []
 
@@ -482,7 +482,7 @@ class GpuCopies:
             )
         with self._client_lock, self._lock:
             self._follow()
-            self._tell_closed(at_once=True)
+            self._report_closed(at_once=True)
 
 
 def _mapped(fd: int, memory: int, max_blocks: int) -> _Side:

@@ -46,7 +46,7 @@ MAX_LATE_ANSWERS = 1024
 """Unexpected answers that one call reads: more than the socket of a data plane that was merely slow can hold."""
 MAX_LATE_S = 0.005
 
-Hear = Callable[[EngineReply, list[int]], None]
+AnswerCallback = Callable[[EngineReply, list[int]], None]
 """Handles an answer and the file descriptors that came with it. The caller closes the descriptors. Raises ProtocolError
 if the answer does not match the request."""
 
@@ -88,7 +88,7 @@ class EngineLink:
         engine: str,
         spaces: list[SpaceRequest],
         timeout_s: float,
-        tell: Callable[[ClientEvent], None],
+        emit: Callable[[ClientEvent], None],
         spin_s: float = 0.0,
     ) -> None:
         self.attachment: Attachment | None = None
@@ -110,12 +110,12 @@ class EngineLink:
         self.spaces = spaces
         self._timeout_s = timeout_s
         self._spin_s = spin_s
-        self.tell = tell
+        self.emit = emit
         self._socket: socket.socket | None = None
         self._next_id = 0
         self._unanswered: set[int] = set()
         """Requests that timed out. New requests are refused at once until their answers arrive."""
-        self._posted: dict[int, Hear] = {}
+        self._posted: dict[int, AnswerCallback] = {}
         """Handlers of the answers to posted requests, by request number."""
         self._memory = 0
         """Identity of the index memory of `attachment`."""
@@ -193,7 +193,7 @@ class EngineLink:
         not_running = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN)  # or its backlog is full
         if error.errno not in not_running and str(error) != self._refusal:
             self._refusal = str(error)
-            self.tell(ClientEvent("refused", f"cannot attach: {error}"))
+            self.emit(ClientEvent("refused", f"cannot attach: {error}"))
 
     def _finish(self, deadline: float, *, first: bool) -> None:
         try:
@@ -220,7 +220,7 @@ class EngineLink:
             self.attachment = None  # its leases no longer count, so its memory must not be read
         if answer.message != self._refusal:
             self._refusal = answer.message
-            self.tell(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
+            self.emit(ClientEvent("refused", answer.message, {"code": answer.code, "field": answer.field}))
         if first:
             raise AttachRefused(code_of(answer.code), answer.message, answer.field)
 
@@ -269,7 +269,7 @@ class EngineLink:
         self._retries.attached()
         self._unanswered.clear()
         self._posted.clear()
-        self.tell(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
+        self.emit(ClientEvent("attached", answer.node, {"client": answer.client, "epoch": answer.epoch}))
 
     def _drop(self, reason: str) -> None:
         if self._socket is not None:
@@ -286,7 +286,7 @@ class EngineLink:
             self.attachment = None  # it stopped cleanly: release its memory
         if before is LinkState.ATTACHED:
             self._retries.lost(time.monotonic())
-            self.tell(ClientEvent("lost", reason))
+            self.emit(ClientEvent("lost", reason))
         else:
             self._retries.failed(time.monotonic())
 
@@ -296,7 +296,7 @@ class EngineLink:
         if self.attached and self.attachment is not None:
             self.attachment.end_asking()
             self.attachment = None
-        self.tell(ClientEvent("fault", fault))
+        self.emit(ClientEvent("fault", fault))
         self._drop(fault)
 
     def disconnect(self, reason: str) -> None:
@@ -342,7 +342,7 @@ class EngineLink:
                 self._writing.add(answer.reservation)
         except TimeoutError:
             self._unanswered.add(number)
-            self.tell(ClientEvent("timeout", f"no answer within {waited_s} s"))
+            self.emit(ClientEvent("timeout", f"no answer within {waited_s} s"))
             return Code.TIMEOUT
         except ProtocolError as error:
             self.protocol_failed(error.message)
@@ -363,11 +363,11 @@ class EngineLink:
             return Traced(request.id, current, request)
         return request
 
-    def post(self, make: Callable[[int], EngineRequest], hear: Hear) -> int:
+    def post(self, make: Callable[[int], EngineRequest], callback: AnswerCallback) -> int:
         """Send a request without waiting. Return its number, or 0 if it could not be sent now.
 
-        `hear` handles the answer when any later call reads it from the socket. It is never called if the connection is
-        lost before that.
+        `callback` handles the answer when any later call reads it from the socket. It is never called if the
+        connection is lost before that.
         """
         if not self.attached or self._socket is None or self._unanswered:
             return 0
@@ -381,7 +381,7 @@ class EngineLink:
         except OSError as error:
             self._drop(str(error))
             return 0
-        self._posted[number] = hear
+        self._posted[number] = callback
         return number
 
     def wait_for(self, number: int, timeout_s: float) -> None:
@@ -391,18 +391,18 @@ class EngineLink:
             if number not in self._posted or not self._take_one(deadline):
                 return
 
-    def _heard(self, answer: EngineReply, fds: list[int]) -> bool:
+    def _take_answer(self, answer: EngineReply, fds: list[int]) -> bool:
         """Handle an answer to a posted request; return whether it was one. Raise ProtocolError."""
         number = answer.id
         if not number and isinstance(answer, Refused):
             # A data plane that does not know a request type cannot read the request's number. It is of an older
             # release. Only posted requests can be unknown to it: every release knows all other requests.
             number = min(self._posted, default=0)
-        hear = self._posted.pop(number, None)
-        if hear is None:
+        callback = self._posted.pop(number, None)
+        if callback is None:
             return False
         try:
-            hear(answer, fds)
+            callback(answer, fds)
         finally:
             _close(fds)
         return True
@@ -410,7 +410,7 @@ class EngineLink:
     def _answer(self, number: int, deadline: float) -> EngineReply:
         for _ in range(MAX_LATE_ANSWERS):
             answer, fds = self._receive(deadline)
-            if not self._heard(answer, fds):
+            if not self._take_answer(answer, fds):
                 self._keep(answer, fds)
                 if answer.id == number:
                     return answer
@@ -498,7 +498,7 @@ class EngineLink:
             return False
         try:
             answer, fds = self._receive(deadline)
-            if not self._heard(answer, fds):
+            if not self._take_answer(answer, fds):
                 self._keep(answer, fds)
                 self._late(answer)
         except TimeoutError:
@@ -509,7 +509,7 @@ class EngineLink:
             self._drop(str(error))
         return self._socket is not None
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Take answers that are in the socket, without waiting."""
         if self.attached:
             self._take_late_answers()

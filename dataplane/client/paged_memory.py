@@ -112,7 +112,7 @@ class PagedMemory:
         try:
             pinned.close()
         except DeviceError as error:
-            self.tell("a segment could not be unpinned", error)
+            self.emit("a segment could not be unpinned", error)
         del memory
 
     def enqueue(
@@ -159,7 +159,7 @@ class PagedMemory:
             known = self._pins[memory.address] = memory, made
         part = pinned_part(runs, known[1], 0)
         if part is None and known[1].refused is not None:
-            self.tell(
+            self.emit(
                 "the pool cannot be registered with the device, copies go through a staging buffer",
                 known[1].refused,
             )
@@ -194,7 +194,7 @@ class PagedMemory:
         if self._gpu_copies is not None and extents:
             self._gpu_copies.done(extents)
 
-    def tell(self, what: str, error: DeviceError) -> None:
+    def emit(self, what: str, error: DeviceError) -> None:
         _log.warning("larder.gpu %s: %s", what, error)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class PagedMemory:
             try:
                 self._lane.close()
             except DeviceError as error:
-                self.tell("a copy failed when the cache closed", error)
+                self.emit("a copy failed when the cache closed", error)
             if self._gpu_copies is not None:
                 self._gpu_copies.leave()
             for address in list(self._pins):
@@ -216,4 +216,4 @@ class PagedMemory:
                     if memory is not None:
                         memory.close()
                 except DeviceError as error:
-                    self.tell(f"{what} could not be freed", error)
+                    self.emit(f"{what} could not be freed", error)

@@ -103,7 +103,7 @@ class ClientTiers:
             self._request = link.post(lambda number: wire.MapTiers(number), self._mapped)
             if self._request:
                 self._attachment = link.attachments
-        link.hear()
+        link.receive()
         return self._directory
 
     def _mapped(self, answer: wire.EngineReply, fds: list[int]) -> None:

@@ -89,7 +89,7 @@ class CopyThreads:
         self._ended: deque[tuple[_Lane, Done, CopyFailed | None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._running = 0
-        loop.register(self._wake, self._hear)
+        loop.register(self._wake, self._receive)
 
     @property
     def closing(self) -> bool:
@@ -136,7 +136,7 @@ class CopyThreads:
         self._ended.append((lane, done, failed))
         os.eventfd_write(self._wake, 1)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         os.eventfd_read(self._wake)
         while self._ended:
             lane, done, failed = self._ended.popleft()

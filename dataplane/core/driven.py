@@ -1,7 +1,7 @@
 """Reservations and leases for copies that the data plane makes on behalf of engines, held while the copy runs.
 
 A store uses a reservation of the engine, which the engine cannot end itself. A load holds leases of the data plane. The
-copier reports the end of each copy. Until then it must not pass the engine's end (`detach`, `say_detached`,
+copier reports the end of each copy. Until then it must not pass the engine's end (`detach`, `detach_cleanly`,
 `process_gone`) to the core, because those calls give bytes back.
 """
 

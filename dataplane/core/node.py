@@ -244,7 +244,7 @@ class Node:
                 Code.OUT_OF_MEMORY, "the machine refused memory for the engine's area"
             ) from None
         self._next_client += 1
-        self.pool.table.recovery_table.gave(B_CLIENT, client)
+        self.pool.table.recovery_table.assigned(B_CLIENT, client)
         numbers = [self.pool.spaces.number(request.space) for request in message.spaces]
         engine = Engine(
             client=client,
@@ -287,7 +287,7 @@ class Node:
         table, spaces = self.pool.table, self.pool.spaces.by_number
         for number in numbers:
             if (SpaceName, number) not in table.names.known:
-                table.recovery_table.gave(B_SPACE, number)
+                table.recovery_table.assigned(B_SPACE, number)
                 table.names.append(SpaceName(number, spaces[number]))
 
     def _resume(self, engine: Engine, message: Attach, now: float) -> tuple[Engine, list[int]]:
@@ -327,7 +327,7 @@ class Node:
         self.emit(EngineDetached(now, client, engine.pid, engine.group, reason, blocks))
         self._reap(engine, now)
 
-    def say_detached(self, client: int, now: float) -> None:
+    def detach_cleanly(self, client: int, now: float) -> None:
         """Handle a process that declares that it no longer holds or maps anything."""
         engine = self.engines.get(client)
         if engine is None:
@@ -598,7 +598,7 @@ class Node:
         self.pool.resize(capacity_bytes, now)
         self.intent.share_out()
         self.options = replace(self.options, capacity_bytes=self.pool.slabs.capacity_bytes)
-        self.pool.table.recovery_table.gave(B_CAPACITY, self.options.capacity_bytes)
+        self.pool.table.recovery_table.assigned(B_CAPACITY, self.options.capacity_bytes)
 
     # ---- state
 

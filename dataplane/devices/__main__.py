@@ -35,9 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             "dataplane.devices", "--export", *(["--emulated"] if options.emulated else [])
         )
         for seen in examine(runtime, command):
-            _say(seen)
+            _print(seen)
     except DeviceError as error:
-        _say(
+        _print(
             SeenDevice(
                 "CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)
             )
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _say(seen: SeenDevice) -> None:
+def _print(seen: SeenDevice) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(seen) + b"\n")
     sys.stdout.flush()
 

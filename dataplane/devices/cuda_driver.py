@@ -46,7 +46,7 @@ class Driver:
         self._copy = self._library.cuMemcpyAsync
         self._copy.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
         self._attributes = _Attributes(_IN_STREAM_ORDER, flags=_BESIDE_COMPUTE)
-        self._batch, self._tells_index = self._find_batch()
+        self._batch, self._has_index = self._find_batch()
 
     @property
     def batches(self) -> bool:
@@ -71,16 +71,16 @@ class Driver:
         )
         if failed or not pointer.value:
             return None, False
-        tells = version == _WITH_FAILED_INDEX
+        has_index = version == _WITH_FAILED_INDEX
         kind = ctypes.CFUNCTYPE(
             ctypes.c_int,
             *[ctypes.c_void_p] * 3,
             ctypes.c_size_t,
             *[ctypes.c_void_p] * 2,
             ctypes.c_size_t,
-            *[ctypes.c_void_p] * (2 if tells else 1),
+            *[ctypes.c_void_p] * (2 if has_index else 1),
         )
-        return kind(pointer.value), tells
+        return kind(pointer.value), has_index
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self._check("copy", self._copy(target, source, nbytes, stream))
@@ -95,7 +95,7 @@ class Driver:
             return
         first = ctypes.c_size_t(0)
         failed = ctypes.c_size_t(0)
-        index = [ctypes.byref(failed)] if self._tells_index else []
+        index = [ctypes.byref(failed)] if self._has_index else []
         arrays = [np.ascontiguousarray(each) for each in (targets, sources, sizes)]
         code = self._batch(
             *(_address(each) for each in arrays),

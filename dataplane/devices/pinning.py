@@ -33,10 +33,6 @@ class PinnedMemory:
         """Error with which a registration was refused, if any."""
         return self._refused
 
-    @property
-    def registered_bytes(self) -> int:
-        return sum(self._size(window) for window in self._windows)
-
     def _size(self, window: int) -> int:
         return min(WINDOW_BYTES, self.nbytes - window * WINDOW_BYTES)
 

@@ -54,7 +54,6 @@ TRANSITIONS: dict[tuple[State, BlockStep], State] = {
 
 STATE_BITS = 8
 STATE_MASK = (1 << STATE_BITS) - 1
-INCARNATION_MASK = (1 << (64 - STATE_BITS)) - 1
 
 
 class IllegalBlockTransition(Exception):

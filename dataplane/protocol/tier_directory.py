@@ -243,7 +243,7 @@ class TierDirectory:
         elif self._missing[at] == print_:
             self._missing[at] = 0
 
-    def say(
+    def publish(
         self,
         tier: int,
         *,

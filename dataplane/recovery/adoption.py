@@ -225,7 +225,7 @@ def _restore(
         memory.retire_area(client)
     if named is None:  # the memory that they mapped is gone
         for engine in [each for each in node.engines.values() if each.gateway]:
-            node.say_detached(engine.client, now)
+            node.detach_cleanly(engine.client, now)
     return node, restored
 
 

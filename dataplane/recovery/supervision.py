@@ -24,24 +24,24 @@ class SupervisorConnection:
         connection = socket.socket(fileno=fd)
         connection.set_inheritable(False)
         supervisor = cls(connection)
-        supervisor._say(READY)
+        supervisor._send(READY)
         message = connection.recv(MAX_BYTES)
         if message != BEGIN:
             connection.close()
             raise SupervisorGone(
                 "the supervisor ended" if not message else f"the supervisor said {message!r:.40}"
             )
-        supervisor._say(BEGUN)
+        supervisor._send(BEGUN)
         return supervisor
 
     def serving(self) -> None:
         """Tell the supervisor that this data plane serves: every socket is bound."""
-        self._say(SERVING)
+        self._send(SERVING)
 
     def failed(self, reason: str) -> None:
         """Tell the supervisor why this process ends before it serves."""
-        self._say(FAILED + reason.encode()[: MAX_BYTES - len(FAILED)])
+        self._send(FAILED + reason.encode()[: MAX_BYTES - len(FAILED)])
 
-    def _say(self, word: bytes) -> None:
+    def _send(self, word: bytes) -> None:
         with suppress(OSError):
             self._connection.send(word, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

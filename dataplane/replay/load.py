@@ -125,7 +125,7 @@ def main(
         raise click.BadParameter(f"expected a multiple of 32 bytes, got {size}", param_hint="--block-bytes")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     if as_json:
-        _say(
+        _print_line(
             {
                 "model": MODEL,
                 "tenant": SUPPORT,
@@ -158,7 +158,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
         if latest and time.monotonic() - reported_at >= REPORT_S:
             summary = _summary(tenants, total(latest))
             if as_json:
-                _say(summary)
+                _print_line(summary)
             else:
                 ratios = ", ".join(
                     f"{name} {share['hit_ratio']:.0%}" for name, share in summary["tenants"].items()
@@ -195,7 +195,7 @@ def _summary(tenants: dict[str, ReplayTally], latest: ReplayTally) -> dict[str, 
     }
 
 
-def _say(message: dict[str, Any]) -> None:
+def _print_line(message: dict[str, Any]) -> None:
     click.echo(json.dumps(message))
     sys.stdout.flush()
 

@@ -304,7 +304,7 @@ class Session:
 
         def leave() -> None:
             if self.client and self.open:
-                self._say_detached(self._server.clock())
+                self._detach_cleanly(self._server.clock())
                 self.send(Detached(request.id))
             else:  # it detached before, or its connection is gone
                 self.send(Refused(request.id, int(Code.NOT_ATTACHED), "attach first"))
@@ -347,11 +347,11 @@ class Session:
             [] if engine.resumed else [self._memory.index_file.read_only_fd, area.fd],
         )
         if not sent:
-            self._say_detached(now)
+            self._detach_cleanly(now)
             raise ProtocolError(Code.OUT_OF_MEMORY, IN_FLIGHT)
 
-    def _say_detached(self, now: float) -> None:
-        self._node.say_detached(self.client, now)
+    def _detach_cleanly(self, now: float) -> None:
+        self._node.detach_cleanly(self.client, now)
         self._server.unwatch(self.client)
         self.client = 0
 

@@ -34,7 +34,7 @@ class Background:
         self._undivided_until = 0.0
         """Until this time, work on the loop is not divided into slices, because no engine is served yet."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        loop.register(self._wake, self._hear)
+        loop.register(self._wake, self._receive)
 
     def run(
         self, name: str, work: Callable[[], T], done: Callable[[T | Exception], None] = lambda result: None
@@ -57,7 +57,7 @@ class Background:
                 os.eventfd_write(self._wake, 1)
                 self._changed.notify_all()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         os.eventfd_read(self._wake)
         self.report()
 

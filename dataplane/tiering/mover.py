@@ -152,7 +152,7 @@ class Mover:
 
     def _publish(self, run: TierRun) -> None:
         """Write the state and the rates of a tier to the directory, for engines."""
-        self._tiering.directory.say(
+        self._tiering.directory.publish(
             run.state.number,
             waiting_bytes=run.state.loading_bytes + self._tiering.loads.waiting_bytes(),
             bytes_per_s=int(run.rates.bytes_per_s),
@@ -353,15 +353,15 @@ class Mover:
     def _failed(self, run: TierRun, reason: str, *, whole: bool) -> None:
         served = run.breaker.serves
         run.breaker.failed(reason, self._clock(), whole=whole)
-        self._say(run, served)
+        self._publish_state(run, served)
 
     def _probed(self, run: TierRun, result: str | TierError) -> None:
         served = run.breaker.serves
         run.breaker.probed(str(result) or _hangs(run), self._clock())
-        self._say(run, served)
+        self._publish_state(run, served)
         self.wake()
 
-    def _say(self, run: TierRun, served: bool) -> None:
+    def _publish_state(self, run: TierRun, served: bool) -> None:
         run.state.serves = run.serves
         if run.state.closing:
             return

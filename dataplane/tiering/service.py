@@ -46,7 +46,6 @@ from dataplane.tiers.tier import TierError, writer_number
 STEP_S = 0.1
 START_WAIT_S = 5.0
 """Longest time that the start waits for tiers. Tiers that take longer are added while the node serves."""
-EMPTIED_AT_ONCE = 256
 log = structlog.stdlib.get_logger()
 
 
@@ -347,7 +346,7 @@ class TierService:
         self._tombstones.close()
         if self._mover is not None and self._mover.close():
             assert self.tiering is not None
-            self._node.say_detached(self.tiering.client, now)
+            self._node.detach_cleanly(self.tiering.client, now)
         self.directory_file.close()
 
     # ---- state

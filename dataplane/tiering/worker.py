@@ -47,7 +47,7 @@ class TierWorker:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closed = self._retiring = False
         self._retired: threading.Thread | None = None
-        loop.register(self._wake, self._hear)
+        loop.register(self._wake, self._receive)
 
     def submit(
         self, kind: str, work: Callable[[Tier], T], done: Callable[[T | TierError], None]
@@ -79,7 +79,7 @@ class TierWorker:
         self._ended.append(lambda: done(result))
         os.eventfd_write(self._wake, 1)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         os.eventfd_read(self._wake)
         while self._ended and not self._closed:
             self._ended.popleft()()

@@ -199,8 +199,8 @@ class BenchEngine:
         """The process is proven gone."""
         self.bench.node.process_gone(self.client, self.bench.now)
 
-    def say_detached(self) -> None:
-        self.bench.node.say_detached(self.client, self.bench.now)
+    def detach_cleanly(self) -> None:
+        self.bench.node.detach_cleanly(self.client, self.bench.now)
 
 
 class Bench:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dataplane.plane import Plane
+from tests.dataplane.plane import Manager, Plane
 from tests.run_marks import short_folder
 
 
@@ -31,6 +31,15 @@ def make_plane(socket_dir: Path) -> Iterator[Callable[..., Plane]]:
 def plane(make_plane: Callable[..., Plane]) -> Plane:
     """A running data plane: 16 MiB in segments of 2 MiB."""
     return make_plane().start()
+
+
+@pytest.fixture
+def manager(plane: Plane) -> Iterator[Manager]:
+    """A connection to the control socket of `plane`, which must survive the test."""
+    with plane.manager() as manager:
+        yield manager
+    assert plane.alive, plane.log()
+    assert "Traceback" not in plane.log()
 
 
 @pytest.fixture(scope="module")

@@ -52,8 +52,8 @@ def test_registrations_of_either_kind_end_with_the_last_user_alone(
     lanes[1].close()
     devices.leave()
     wait_for(lambda: not devices.named_is_pinned and not mappings(), "the registrations ended")
-    assert not segment.registered_bytes
-    assert not named.registered_bytes
+    assert not segment._windows
+    assert not named._windows
 
 
 def test_memory_is_registered_again_for_a_client_that_arrives_at_its_end(

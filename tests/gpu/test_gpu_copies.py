@@ -357,8 +357,8 @@ def test_a_client_that_detaches_has_nothing_open(with_gpu_copies: GpuCopySetup) 
     assert engine.opened() == 1
     engine.client.close()
     assert engine.opened() == 0
-    closed, say_detached = plane.requests[-2:]
-    assert (closed.closed, type(say_detached)) == ([5], Detach)
+    closed, detach = plane.requests[-2:]
+    assert (closed.closed, type(detach)) == ([5], Detach)
 
 
 # ---- blocks and GPU copies that are not each other's

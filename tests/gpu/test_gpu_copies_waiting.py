@@ -172,8 +172,8 @@ def test_a_client_that_detaches_waits_for_closing_extents(with_gpu_copies: GpuCo
         engine.machine.emulator.pace.resume()
         closed()
     assert engine.opened() == 0
-    closing, say_detached = plane.requests[-2:]
-    assert (closing.closed, type(say_detached)) == ([5], wire.Detach)
+    closing, detach = plane.requests[-2:]
+    assert (closing.closed, type(detach)) == ([5], wire.Detach)
     stream.close()
 
 

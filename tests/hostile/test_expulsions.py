@@ -157,7 +157,7 @@ def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmit
     with plane.manager() as manager:
         done = manager.ask(Expel("n", stats.engines[0].client))
         assert isinstance(done, Expelled), done
-        full._link.tell = events.append
+        full._link.emit = events.append
         assert len(full.acquire(chain)) == 0, "the memory is there, and nothing of it is held"
         wait_for(
             lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events),

@@ -171,6 +171,6 @@ def test_lost_ring_entries_stay_counted_without_their_engine() -> None:
         engine.area.header[A_RING_DROPPED] = 5
         engine.note(77 << RING_KIND_SHIFT, 1)
         bench.pass_time(0.1)
-        engine.say_detached()
+        engine.detach_cleanly()
     totals = node_stats(bench.node, bench.now).totals
     assert (totals.ring_dropped, totals.ring_entries_rejected) == (15, 3)

@@ -221,5 +221,5 @@ def test_records_of_an_engine_end_with_it() -> None:
         engine = bench.attach()
         store(bench, engine, [make.key(engine.client)])
         report(engine, *seen(engine, [make.key(engine.client)]))
-        engine.say_detached()
+        engine.detach_cleanly()
     assert bench.node.integrity._engines == {}

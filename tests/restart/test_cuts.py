@@ -145,7 +145,7 @@ def test_an_interrupted_attach_and_detach() -> None:
     def come_and_go() -> None:
         other = made.attach(make.space("other", dtype="x"), group="two", pid=2)
         other.store(make.keys(3, "theirs"), SLOT)
-        other.say_detached()
+        other.detach_cleanly()
 
     check_all(made, engine, come_and_go)
 
@@ -186,7 +186,7 @@ def test_a_journal_that_is_compacted_and_cut_anywhere_keeps_every_name() -> None
     def come_and_go() -> None:
         for number in range(30):
             other = made.attach(make.space(), group=f"group {number}" + "x" * 100, pid=100 + number)
-            other.say_detached()
+            other.detach_cleanly()
             halves.add(int.from_bytes(made.image().names[8 * N_HALF : 8 * N_HALF + 8], "little"))
 
     for end in check_all(made, engine, come_and_go)[::7]:

@@ -213,10 +213,10 @@ class BlockTable:
         names, tenant = self.names, blocks[0].tenant
         for segment in {block.slot.slab.segment for block in blocks}:
             if (SegmentName, segment.number) not in names.known:
-                self.recovery_table.gave(B_SEGMENT, segment.number)
+                self.recovery_table.assigned(B_SEGMENT, segment.number)
                 names.append(name_of_segment(segment))
         if not tenant.blocks:  # after the segments: a compaction omits tenants without blocks
-            self.recovery_table.gave(B_TENANT, tenant.number)
+            self.recovery_table.assigned(B_TENANT, tenant.number)
             names.name_tenant(tenant.number, tenant.salt)
 
     def used(self, blocks: Sequence[Block], now: float) -> None:

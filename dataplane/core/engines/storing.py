@@ -228,7 +228,7 @@ class StoreService:
         if reason is not None:
             refusal = reason
         chosen = missing[: len(slots)]
-        writing, index_refusal = self._describe(
+        writing, index_refusal = self._create_blocks(
             engine, message, words, index_slots, chosen, slots, tenant, now
         )
         if index_refusal is not None:
@@ -291,7 +291,7 @@ class StoreService:
                 self._room.shrink_tenant(tenant, limit - most * size, now)
         return max(0, min(most, (limit - tenant.bytes) // size))
 
-    def _describe(
+    def _create_blocks(
         self,
         engine: Engine,
         message: Reserve,
@@ -330,7 +330,7 @@ class StoreService:
             blocks = list(writing.values())
             recovery_table = pool.table.recovery_table
             number = recovery_table.highest(B_RESERVATION) + 1
-            recovery_table.gave(B_RESERVATION, number)
+            recovery_table.assigned(B_RESERVATION, number)
             pool.table.reserve(blocks, words[list(writing)], engine.client, number)
             pool.charge(tenant, blocks)
         return writing, refusal
@@ -487,11 +487,7 @@ class StoreService:
 
     def expire(self, engine: Engine, now: float) -> None:
         """Quarantine the blocks of reservations whose deadline has passed."""
-        for number in [
-            number
-            for number, open_reservation in engine.reservations.items()
-            if open_reservation.deadline <= now
-        ]:
+        for number in [number for number, each in engine.reservations.items() if each.deadline <= now]:
             reservation = engine.reservations.pop(number)
             size = self._pool.quarantine(reservation.writing.values())
             engine.expired[number] = reservation

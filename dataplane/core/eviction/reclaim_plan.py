@@ -77,20 +77,20 @@ class ReclaimPlan:
                 self.evictable_bytes += block.charge
                 counts[0] += 1
                 if counts[0] == counts[1] or counts[0] == counts[2]:
-                    self._meet_segment(slab.segment, counts)
+                    self._visit_segment(slab.segment, counts)
             elif slab not in self._gone:
                 self.evictable_bytes += block.charge
-                self._meet(block, slab)
+                self._visit(block, slab)
             if self.missing <= 0:
                 return
 
-    def _meet(self, block: Block, slab: Slab) -> None:
+    def _visit(self, block: Block, slab: Slab) -> None:
         """Count a block of another size or space, which makes room only together with its whole slab or segment."""
         found = self._visited.get(slab)
         if found is None:
             slots = self.slabs.yields(slab, self.space, self.size)
             if not slots:
-                self._meet_first(slab)
+                self._visit_first(slab)
                 return
             found = self._visited[slab] = ([], slots)
         blocks, slots = found
@@ -100,7 +100,7 @@ class ReclaimPlan:
         elif len(blocks) == -(-len(slab.blocks) // 2):
             self._ripe.append(slab)
 
-    def _meet_first(self, slab: Slab) -> None:
+    def _visit_first(self, slab: Slab) -> None:
         """Count the first block met of a slab that makes room only together with its whole segment."""
         segment = slab.segment
         counts = self._counts.get(segment)
@@ -110,9 +110,9 @@ class ReclaimPlan:
         self._whole[slab] = counts
         counts[0] += 1
         if counts[0] == counts[1] or counts[0] == counts[2]:
-            self._meet_segment(segment, counts)
+            self._visit_segment(segment, counts)
 
-    def _meet_segment(self, segment: Segment, counts: list[int]) -> None:
+    def _visit_segment(self, segment: Segment, counts: list[int]) -> None:
         """Handle a segment of which half or all of the blocks were met."""
         if counts[0] == counts[1]:
             self._ripe.append(segment)

@@ -135,7 +135,7 @@ class RecoveryTable:
         """Return the highest number of a kind (`B_CLIENT` and so on) that was ever assigned; 0 for none."""
         return self._cells[word]
 
-    def gave(self, word: int, number: int) -> None:
+    def assigned(self, word: int, number: int) -> None:
         """Record a number of a kind that is about to be assigned."""
         if number > self._cells[word]:
             self._cells[word] = number

@@ -26,7 +26,6 @@ from dataplane.ipc.store.layout import H_READERS, H_SECRET, H_SECRET_END, READY,
 
 MODULE = "vllm.distributed.device_communicators.shm_object_storage"
 USER = "vllm.multimodal.cache.shm"
-SIGNATURE_BYTES = 32
 _NO_NAME = re.compile(r"[^\w.-]", re.ASCII)
 
 

@@ -276,7 +276,7 @@ class LMCacheServer:
         for client in self._unregistered:
             engine = self._cache.node.engines.get(client)
             if engine is not None and not engine.expired:  # an engine that was writing may still be writing
-                self._cache.node.say_detached(client, now)
+                self._cache.node.detach_cleanly(client, now)
         self._unregistered.clear()
 
     def close(self, *, hand_over: bool = False) -> None:

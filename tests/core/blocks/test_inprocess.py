@@ -131,7 +131,7 @@ def test_a_lost_peer_publishes_nothing_and_its_bytes_wait_for_its_process() -> N
     assert made.node.pool.used_bytes == 0
     assert made.node.engines == {}
     engine.die()
-    engine.core.node.say_detached(engine.client, made.now)
+    engine.core.node.detach_cleanly(engine.client, made.now)
     engine.core.release(engine.client, [0])
     assert engine.core.held(engine.client) == []
     assert made.faults() == []

@@ -27,6 +27,6 @@ def test_a_process_has_so_many_spaces_in_all_its_attachments(monkeypatch: pytest
     assert len(bench.node.pool.spaces.by_number) == 7, "nothing of it is kept"
     bench.attach(*spaces(5, 6, 7), pid=1)
     bench.attach(*spaces(8, 9, 10), pid=2)
-    first.say_detached()
+    first.detach_cleanly()
     with pytest.raises(ProtocolError):
         bench.attach(*spaces(11), pid=1)

@@ -152,7 +152,7 @@ def test_a_hot_prefix_keeps_its_model_when_nothing_of_that_is_cached_any_more() 
     bench, engine = bench_of(128)
     converse(engine, 3, 1)
     bench.pass_time(0.1)
-    engine.say_detached()
+    engine.detach_cleanly()
     bench.node.invalidate(Scope(model=make.MODEL), bench.now)
     for _ in range(4):
         bench.pass_time(1.0)

@@ -202,7 +202,7 @@ class TenancyMachine(RuleBasedStateMachine):
         self.held = [hold for hold in self.held if hold.engine is not engine]
 
     @precondition(lambda self: len(self.alive) > 1)
-    @rule(pick=picks, how=st.sampled_from(["die", "detach", "say_detached"]))
+    @rule(pick=picks, how=st.sampled_from(["die", "detach", "detach_cleanly"]))
     def leave(self, pick: int, how: str) -> None:
         engine = self.alive.pop(pick % len(self.alive))
         if how == "detach":
@@ -210,7 +210,7 @@ class TenancyMachine(RuleBasedStateMachine):
             self.closed.append(engine)
             return
         self.held = [hold for hold in self.held if hold.engine is not engine]
-        engine.die() if how == "die" else engine.say_detached()
+        engine.die() if how == "die" else engine.detach_cleanly()
 
     @precondition(lambda self: self.closed)
     @rule(pick=picks)

@@ -146,7 +146,7 @@ def test_look_ups_before_the_first_store_count_for_the_tenant_that_stores_then()
 def test_look_ups_of_a_space_that_is_gone_are_left_out() -> None:
     bench, engine = bench_of(64, spaces=(make.space("gone"),))
     look_up(engine, "late", 6)
-    engine.say_detached()
+    engine.detach_cleanly()
     bench.pass_time(1)
     other = bench.attach(make.space("other"))
     fill(other, "late", 1)

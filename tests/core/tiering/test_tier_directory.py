@@ -33,7 +33,7 @@ def sizes(count: int, nbytes: int = 4096) -> np.ndarray:
 
 def serve(found: TierDirectory, *tiers: int, bytes_per_s: int = 1 << 20) -> None:
     for tier in tiers:
-        found.say(tier, waiting_bytes=0, bytes_per_s=bytes_per_s, latency_us=0, serves=True)
+        found.publish(tier, waiting_bytes=0, bytes_per_s=bytes_per_s, latency_us=0, serves=True)
 
 
 def clear(found: TierDirectory, tier: int) -> None:
@@ -80,9 +80,9 @@ def test_the_estimate_covers_waiting_and_requested_bytes() -> None:
     serve(found, 0, bytes_per_s=4 << 20)
     found_hits = found.leading(words, SPACE)
     assert found.estimate_s(found_hits) == 2.0
-    found.say(0, waiting_bytes=4 << 20, bytes_per_s=4 << 20, latency_us=500_000, serves=True)
+    found.publish(0, waiting_bytes=4 << 20, bytes_per_s=4 << 20, latency_us=500_000, serves=True)
     assert found.estimate_s(found_hits) == 3.5
-    found.say(0, waiting_bytes=0, bytes_per_s=0, latency_us=0, serves=True)
+    found.publish(0, waiting_bytes=0, bytes_per_s=0, latency_us=0, serves=True)
     assert found.estimate_s(found_hits) == inf
 
 

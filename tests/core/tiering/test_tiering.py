@@ -21,7 +21,7 @@ def listed(run: TierBench, chain: list[bytes]) -> int:
 
 def serve(run: TierBench) -> bool:
     for each in run.tiering.tiers:
-        run.tiering.directory.say(
+        run.tiering.directory.publish(
             each.number, waiting_bytes=0, bytes_per_s=1 << 30, latency_us=0, serves=True
         )
     return True

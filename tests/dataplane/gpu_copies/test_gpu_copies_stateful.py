@@ -81,12 +81,12 @@ class GpuCopyMachine(RuleBasedStateMachine):
             self.device.close_gone(engine)
 
     @precondition(lambda self: self.alive)
-    @rule(pick=st.integers(0, 9), say_detached=st.booleans())
-    def leave(self, pick: int, say_detached: bool) -> None:
+    @rule(pick=st.integers(0, 9), detach_cleanly=st.booleans())
+    def leave(self, pick: int, detach_cleanly: bool) -> None:
         engine = self.alive.pop(pick % len(self.alive))
         self.device.end(engine)
-        if say_detached:
-            engine.say_detached()
+        if detach_cleanly:
+            engine.detach_cleanly()
         else:
             engine.die()
 

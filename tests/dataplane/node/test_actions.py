@@ -28,14 +28,6 @@ PAGE = 4096
 
 
 @pytest.fixture
-def manager(plane: Plane) -> Iterator[Manager]:
-    with plane.manager() as manager:
-        yield manager
-    assert plane.alive, plane.log()
-    assert "Traceback" not in plane.log()
-
-
-@pytest.fixture
 def engine(plane: Plane) -> Iterator[Client]:
     with attach(plane.socket, [make.space()], timeout_s=30) as client:
         yield client

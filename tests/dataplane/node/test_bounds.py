@@ -113,7 +113,7 @@ def test_a_wrong_block_size_does_not_outlive_its_engine() -> None:
     wrong = bench.attach(make.space(block_bytes=8192))
     with pytest.raises(ProtocolError):
         bench.attach(make.space(block_bytes=4096))
-    wrong.say_detached()
+    wrong.detach_cleanly()
     bench.pass_time(1)
     right = bench.attach(make.space(block_bytes=4096))
     assert right.store(make.keys(3), 4096).written == 3
@@ -125,7 +125,7 @@ def test_spaces_with_blocks_outlive_their_engines() -> None:
     first = bench.attach(make.space("kept"), make.space("empty"))
     chain = make.keys(3)
     first.store(chain, PAGE)
-    first.say_detached()
+    first.detach_cleanly()
     bench.pass_time(1)
     assert [space.model for space in bench.node.pool.spaces.by_number.values()] == ["kept"]
     assert bench.attach(make.space("kept")).lookup(chain) == 3

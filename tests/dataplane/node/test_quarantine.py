@@ -162,7 +162,7 @@ def test_a_worker_that_detaches_releases_the_group_that_waits_for_it() -> None:
     scheduler.reserve(CHAIN, PAGE)
     scheduler.die()
     assert bench.pool.quarantined_bytes == 4 * PAGE
-    worker.say_detached()
+    worker.detach_cleanly()
     assert bench.pool.used_bytes == 0
     assert bench.node.engines == {}
     assert bench.faults() == []
@@ -175,7 +175,7 @@ def test_a_detach_gives_open_and_expired_reservations_back_at_once() -> None:
     bench.pass_time(11)
     engine.reserve(make.keys(4, "more"), PAGE)
     assert (bench.pool.quarantined_bytes, bench.pool.reserved_bytes) == (4 * PAGE, 4 * PAGE)
-    engine.say_detached()
+    engine.detach_cleanly()
     assert bench.pool.used_bytes == 0
     assert bench.memory.areas == {}
     bench.node.process_gone(engine.client, bench.now)

@@ -3,7 +3,6 @@
 import pytest
 
 from dataplane.protocol.states import (
-    INCARNATION_MASK,
     STATE_BITS,
     STATE_MASK,
     TRANSITIONS,
@@ -43,5 +42,5 @@ def test_a_control_word_in_an_unknown_state_takes_no_step(control: int) -> None:
 
 
 def test_the_incarnation_wraps_within_its_bits() -> None:
-    last = INCARNATION_MASK << STATE_BITS | State.RESERVED
+    last = (1 << 64) - (1 << STATE_BITS) | State.RESERVED
     assert advance(last, BlockStep.ABORT) == State.FREE

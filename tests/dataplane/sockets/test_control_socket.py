@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -23,14 +22,6 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import WAIT_S, Manager, Plane, RawEngine
 
 PAGE = 4096
-
-
-@pytest.fixture
-def manager(plane: Plane) -> Iterator[Manager]:
-    with plane.manager() as manager:
-        yield manager
-    assert plane.alive, plane.log()
-    assert "Traceback" not in plane.log()
 
 
 def test_a_node_introduces_itself_and_keeps_its_name(plane: Plane) -> None:

@@ -237,7 +237,7 @@ def test_loads_that_no_request_needs_any_more_free_their_room(run: MoverBench) -
         run.tiering.loads.cancel(request)
     assert run.state.loading_bytes == 12 * NBYTES, "two calls have begun, and one request is left"
     assert len(run.node.engines[run.tiering.client].reservations) == 3
-    run.node.say_detached(run.client, time.time())
+    run.node.detach_cleanly(run.client, time.time())
     assert run.state.loading_bytes == 8 * NBYTES
     assert joined is not None
     assert not run.tiering.loads.under_way(joined)

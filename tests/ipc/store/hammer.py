@@ -35,7 +35,7 @@ class Worker:
     progress: int
     """A pipe: the worker writes a byte for each operation."""
 
-    def goes_on(self) -> int:
+    def makes_progress(self) -> int:
         """Wait for an operation that began now, and return how many bytes of progress came."""
         os.set_blocking(self.progress, False)
         count = 0
@@ -95,7 +95,7 @@ def main(kills: int, role_of_victims: str) -> None:
     try:
         for _ in range(kills):
             for worker in workers:
-                worker.goes_on()
+                worker.makes_progress()
             roles = {"reader", "writer"} if role_of_victims == "both" else {role_of_victims}
             for role in roles:
                 victim = chance.choice([worker for worker in workers if worker.role == role])
@@ -103,7 +103,7 @@ def main(kills: int, role_of_victims: str) -> None:
                 workers.remove(victim)
             killed = time.monotonic()
             for worker in workers:
-                worker.goes_on()
+                worker.makes_progress()
             longest = max(longest, time.monotonic() - killed)
             workers += [start(role, store.handle()) for role in sorted(roles)]  # type: ignore[arg-type]
     finally:

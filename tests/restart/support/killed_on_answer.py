@@ -26,9 +26,9 @@ def prepare_store(self: ClientCopyHandlers, request: GatewayRequest, key: Key, n
 
 
 def flush(self: ZmtpServer, connection: ZmtpPeer) -> None:
-    says_something = bool(connection.answers)
+    sends_answer = bool(connection.answers)
     _flush(self, connection)
-    if says_something and connection in _answering:
+    if sends_answer and connection in _answering:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -129,7 +129,7 @@ class LookupHandlers:
         self._sessions.end_scheduler(identity)
         client = self._engines.pop(identity, 0)
         if client:
-            self._cache.node.say_detached(client, now)
+            self._cache.node.detach_cleanly(client, now)
 
     def _attach(self, group: str, pid: int, started: int, now: float) -> int:
         message = Attach(0, VERSION, group, [], engine=SCHEDULER)

@@ -131,7 +131,7 @@ class Instances:
         before = self._find(registered.instance, connection)
         # Only engine-driven registrations are compared: the same description of device memory may name other memory.
         if before is not None and before.registered.engine == registered.engine:
-            self._heard(before, connection, now)
+            self._note_request(before, connection, now)
         else:
             self._enter(registered, chunk_layout_of(registered, self._devices), connection, now)
 
@@ -298,7 +298,7 @@ class Instances:
             raise OperationFailed(
                 Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process"
             )
-        self._heard(instance, connection, now)
+        self._note_request(instance, connection, now)
         if not instance.attached:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"worker {number} is lost")
         return instance
@@ -313,7 +313,7 @@ class Instances:
         instance = self._find(number, connection)
         if instance is not None:
             instance.pinged = True
-            self._heard(instance, connection, now)
+            self._note_request(instance, connection, now)
             return True
         requested = self._registration_requests.setdefault(connection.identity, set())
         if not usable or number in requested or len(requested) >= MAX_REGISTRATION_REQUESTS:
@@ -332,7 +332,7 @@ class Instances:
         unknown = [each for owner, each in owners.items() if not (owner[0] and connection.owner[0])]
         return max(unknown, key=lambda each: each.seen, default=None)
 
-    def _heard(self, instance: Instance, connection: ZmtpPeer, now: float) -> None:
+    def _note_request(self, instance: Instance, connection: ZmtpPeer, now: float) -> None:
         if not connection.open:
             return
         instance.seen = now
@@ -422,7 +422,7 @@ class Instances:
             self._openings.close(instance.chunk_layout.copier)
             if idle:
                 self._watch.end(instance.client)
-                self._cache.node.say_detached(instance.client, at)
+                self._cache.node.detach_cleanly(instance.client, at)
             else:  # the worker may still access its bytes
                 self._cache.node.detach(instance.client, reason, at)
                 self._lost(instance.client, instance.registered.owner, at)

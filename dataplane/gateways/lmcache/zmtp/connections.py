@@ -52,7 +52,7 @@ MAX_HANDED_OVER = 256
 """Maximum number of connections that holders keep, because each takes one of their file descriptors."""
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 0.2
-_TELL_S = 60.0
+_REPORT_S = 60.0
 MAX_TAKEN_BYTES = 256 << 20
 """Maximum bytes of incomplete messages and unsent answers over all clients."""
 MESSAGE_S = 120.0
@@ -142,7 +142,7 @@ class ZmtpServer:
         self._holder = holder
         self._by_fd: dict[int, ZmtpPeer] = {}
         self._known = self._handed_over = self._taken_bytes = 0
-        self._reported_at = -_TELL_S
+        self._reported_at = -_REPORT_S
         self._going_on = False
         """Whether another turn is scheduled on the loop."""
         self._waiting: dict[ZmtpPeer, None] = {}
@@ -198,9 +198,9 @@ class ZmtpServer:
             self._turn_of(connection, until)
             if time.perf_counter() > until:
                 break
-        self._tell_loop()
+        self._wake_loop()
 
-    def _tell_loop(self) -> None:
+    def _wake_loop(self) -> None:
         """Schedule another turn, at most once, if there is work for which the kernel sends no event."""
         if self._waiting and not self._going_on:
             self._going_on = True
@@ -363,7 +363,7 @@ class ZmtpServer:
     def _pause(self, reason: str) -> None:
         """Pause accepting, instead of spinning on a listener that stays readable. Waiting clients are served later."""
         now = time.monotonic()
-        if now - self._reported_at > _TELL_S:
+        if now - self._reported_at > _REPORT_S:
             self._reported_at = now
             log.warning("lmcache.accept_failed", reason=reason)
         self._epoll.unregister(self._listener.fileno())
@@ -407,7 +407,7 @@ class ZmtpServer:
                 self._end(connection)
             elif connection.unread_since and now - connection.unread_since > LEFT_S and not connection.left:
                 self._read(connection, time.perf_counter() + TURN_S, 0)
-        self._tell_loop()
+        self._wake_loop()
 
     def _found(self, owners: Mapping[bytes, Owner]) -> None:
         """Store the owners that were found. Called on the resolver's thread.

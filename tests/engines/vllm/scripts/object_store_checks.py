@@ -112,7 +112,7 @@ def a_ring_wraps_around() -> None:
             assert (found, len(data)) == (2, 90)
 
 
-def a_cleared_ring_goes_on_with_its_ids() -> None:
+def a_cleared_ring_continues_its_ids() -> None:
     with ring(300) as buffer:
         buffer.allocate_buf(10)
         buffer.clear()
@@ -156,7 +156,7 @@ def values_come_back() -> None:
             writer.put("large", b"x" * 100_000)
 
 
-def the_writer_knows_its_keys() -> None:
+def the_writer_finds_its_keys() -> None:
     with storage() as (writer, _):
         assert not writer.is_cached("a")
         handle = writer.put("a", "1")
@@ -371,10 +371,10 @@ CHECKS: list[Callable[[], None]] = [
     chunks_keep_their_bytes,
     a_ring_is_freed_from_its_oldest_chunk,
     a_ring_wraps_around,
-    a_cleared_ring_goes_on_with_its_ids,
+    a_cleared_ring_continues_its_ids,
     a_ring_is_opened_by_its_name,
     values_come_back,
-    the_writer_knows_its_keys,
+    the_writer_finds_its_keys,
     clear_removes_all_and_ids_go_on,
     a_cleared_object_is_read_until_the_next_put,
     forged_handles_are_refused,
