@@ -4,6 +4,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { answers, marks } from './answers.mjs';
 
 const folder = join(dirname(fileURLToPath(import.meta.url)), '..', 'src', 'fixtures');
 const { schemas } = JSON.parse(readFileSync(join(folder, '..', '..', '..', 'tests', 'golden', 'openapi.json'), 'utf8')).components;
@@ -521,9 +522,9 @@ const none = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], stored
 /** One line for each record and each column: short files, readable diffs. */
 function text(value) {
   const rows = (list, indent) => (list.length ? `[\n${list.map((v) => indent + JSON.stringify(v)).join(',\n')}\n${indent.slice(2)}]` : '[]');
-  const fields = (object, indent) =>
-    `{\n${Object.entries(object).map(([k, v]) => `${indent}${JSON.stringify(k)}: ${Array.isArray(v) && typeof v[0] === 'object' && v[0] ? rows(v, `${indent}  `) : JSON.stringify(v)}`).join(',\n')}\n${indent.slice(2)}}`;
-  return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${fields(v, '    ')}`).join(',\n')}\n}\n`;
+  const one = (v, indent) => (Array.isArray(v) && typeof v[0] === 'object' && v[0] ? rows(v, indent) : v?.items && !Array.isArray(v) ? fields(v, indent) : JSON.stringify(v));
+  const fields = (object, indent) => `{\n${Object.entries(object).map(([k, v]) => `${indent}${JSON.stringify(k)}: ${one(v, `${indent}  `)}`).join(',\n')}\n${indent.slice(2)}}`;
+  return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${Array.isArray(v) ? rows(v, '    ') : fields(v, '    ')}`).join(',\n')}\n}\n`;
 }
 
 const named = (schema) => (schema.$ref ? schemas[schema.$ref.split('/').pop()] : schema);
@@ -566,5 +567,6 @@ for (const [name, make] of Object.entries(states)) {
   const audit = { items: quiet ? [] : journal, total: quiet ? 0 : 1_204, next_cursor: quiet ? '' : 'b2xkZXI' };
   // Bytes are whole numbers.
   const exact = (key, value) => (/bytes$/.test(key) && typeof value === 'number' ? Math.round(value) : value);
-  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot, usage: used24, audit }, exact))));
+  const more = name === 'busy' ? { answers: answers({ at: AT, overview, digest, statusOf, policy: overview.policy }), marks: marks(AT) } : {};
+  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot, usage: used24, audit, ...more }, exact))));
 }
