@@ -185,7 +185,7 @@ class Handler(BaseHTTPRequestHandler):
             if kind == type_ and name:
                 return next((each for each in overview[type_] if each[key] == name), None)
             if kind == type_:
-                return listed(overview[type_], overview[f"{type_}_total"])
+                return play.answers.get(type_) or listed(overview[type_], overview[f"{type_}_total"])
         if kind == "quotas":
             tenant = next((each for each in overview["tenants"] if each["tenant"] == name), None)
             return tenant and {**tenant, **QUOTA}

@@ -172,6 +172,12 @@ def test_a_busy_cache_is_well(open_state: OpenState):
     for text in ("Ready", "46.4 GiB", "6.1 GiB", "Reserved", "1.25 GiB", "Quarantined", "Free", "16.3 GiB"):
         expect(pool).to_contain_text(text)
     expect(pool.get_by_role("img", name=re.compile("^Pool of 64 GiB: ready 46.4 GiB"))).to_be_visible()
+    shares = pool.get_by_role("list", name="Pool by tenant").get_by_role("listitem")
+    expect(shares).to_contain_text(
+        ["chat 17.8 GiB", "code-search 11.2 GiB", "batch-eval", "rag-support", "_default", "other tenants 717 MiB",
+         "reserved, quarantined 1.25 GiB", "fragmentation"]
+    )  # fmt: skip
+    expect(shares.first.get_by_role("link", name="chat")).to_have_attribute("href", "#/tenants/chat")
     expect(panel(page, "Hit ratio")).to_contain_text("81.2 % in the last minute")
     expect(panel(page, "Traffic")).to_contain_text("2.31 GiB/s")
     expect(panel(page, "Refused blocks")).to_contain_text("over limit")
@@ -180,10 +186,10 @@ def test_a_busy_cache_is_well(open_state: OpenState):
 
 def test_bars_and_charts_are_drawn_under_the_policy(open_state: OpenState):
     page = open_state("busy").page
-    parts = panel(page, "Pool").locator(".bar span")
+    parts = panel(page, "Pool").locator(".bar").first.locator("span")
     expect(parts).to_have_count(3)
     widths = parts.evaluate_all("all => all.map((e) => e.offsetWidth)")
-    bar = panel(page, "Pool").locator(".bar").evaluate("e => e.offsetWidth")
+    bar = panel(page, "Pool").locator(".bar").first.evaluate("e => e.offsetWidth")
     assert sum(widths) / bar == pytest.approx(47.65 / 64, abs=0.01)
     charts = panel(page, "History").locator("canvas")
     expect(charts).to_have_count(6)

@@ -92,7 +92,7 @@ function blocks(at, nodes, digest) {
     for (let i = 0; i < length; i += 1) {
       const key = digest(name, i);
       made.push({
-        key, parent: before, node: nodes[0], tenant: 'chat', model: LLAMA, space: '9c1f'.repeat(8), tier: 'memory', state: 'ready', strength: '', bytes: 2 * MiB, charged_bytes: 2 * MiB,
+        key, parent: before, node: nodes[0], tenant: 'chat', model: LLAMA, space: '9c1f'.repeat(8), tier: 'l1', state: 'ready', strength: '', bytes: 2 * MiB, charged_bytes: 2 * MiB,
         checksum: '', descriptor: made.length, segment: Math.floor(made.length / 128), offset: (made.length % 128) * 2 * MiB, hits: 64 - i, leases: 0, guaranteed: false, pins: [],
         stored_at: at - 7_200 + i, used_at: at - 2 - i, ...of,
       });
