@@ -1,8 +1,12 @@
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig } from 'vitest/config';
+import { play } from './scripts/play.mjs';
+
+/** Address of a running Larder for `npm run dev`; without it, the fixture that STATE names is played. */
+const { LARDER, STATE = 'busy', VITEST } = process.env;
 
 export default defineConfig({
-  plugins: [svelte()],
+  plugins: [svelte(), ...(LARDER || VITEST ? [] : [play(STATE)])],
   // Relative addresses, so that the page also works behind a proxy that adds a prefix.
   base: './',
   build: {
@@ -13,9 +17,9 @@ export default defineConfig({
   },
   server: {
     port: 5173,
-    proxy: { '/api': 'http://127.0.0.1:8470' },
+    ...(LARDER ? { proxy: { '/api': LARDER, '/healthz': LARDER } } : {}),
   },
   // Stores are tested with the runes that run in a browser, not with those of server-side rendering.
-  resolve: process.env.VITEST ? { conditions: ['browser'] } : {},
+  resolve: VITEST ? { conditions: ['browser'] } : {},
   test: { include: ['src/**/*.test.ts'], environment: 'node' },
 });

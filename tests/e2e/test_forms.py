@@ -65,7 +65,7 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
         assert quota["tiers"] == {"disk": {"limit_bytes": 1 << 30}}
 
         # Somebody else changes the weight while the limit is being changed here.
-        page.get_by_role("button", name="Change the quota of acme").click()
+        page.get_by_role("button", name="Edit the quota of acme").click()
         form = dialog(page, "Quota of acme")
         expect(form.get_by_label("Limit limit_bytes")).to_have_value("2MiB")
         form.get_by_label("Limit limit_bytes").fill("3MiB")
@@ -90,7 +90,7 @@ def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
         page.keyboard.press("Escape")
         expect(form).to_have_count(0)
-        expect(page.get_by_role("button", name="Change the quota of acme")).to_be_focused()
+        expect(page.get_by_role("button", name="Edit the quota of acme")).to_be_focused()
         quota = larder.get("quotas/acme")
         assert (quota["limit_bytes"], quota["weight"]) == (3 << 20, 7)
 
@@ -140,7 +140,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         expect(form.get_by_text(f"{node} has applied it")).to_be_visible()
         press(form, "Done")
         expect(page.get_by_role("region", name="Tier records")).to_contain_text("in service")
-        page.get_by_role("button", name="Change the tier nvme").click()
+        page.get_by_role("button", name="Edit the tier nvme").click()
         form = dialog(page, "Tier nvme")
         form.get_by_label("Selector selector").fill("zone=z")
         press(form, "Check")
@@ -267,7 +267,7 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
             with opened(larder, browser, viewer) as page:
                 go(page, "tenants")
                 expect(page.get_by_role("button", name="New quota")).to_have_count(0)
-                page.get_by_role("button", name="Show the quota of acme").click()
+                page.get_by_role("button", name="Quota of acme").click()
                 shown = dialog(page, "Quota of acme")
                 expect(shown).to_contain_text("2 MiB")
                 expect(shown).to_contain_text("larder quotas edit acme")
@@ -276,7 +276,7 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
                 shot(page, "viewer")
                 press(shown, "Close")
                 go(page, "policy")
-                page.get_by_role("button", name="Show the policy default").click()
+                page.get_by_role("button", name="Details of the policy default").click()
                 expect(dialog(page, "Policy default")).to_contain_text("larder policies edit default")
                 page.keyboard.press("Escape")
                 go(page, f"nodes/{larder.node()['name']}")
@@ -286,7 +286,7 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
             # The owner of a tenant has no ceiling yet: the server's reason is shown, and nothing is lost.
             with opened(larder, browser, own) as page:
                 go(page, "tenants")
-                page.get_by_role("button", name="Change the quota of acme").click()
+                page.get_by_role("button", name="Edit the quota of acme").click()
                 form = dialog(page, "Quota of acme")
                 form.get_by_label("Limit limit_bytes").fill("1MiB")
                 press(form, "Check")
@@ -343,7 +343,7 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
             body = {"model": MODEL, "keys": [key.hex() for key in prompt], "ttl_s": 600}
             assert larder.api.put("/api/v1/pins/system", json=body).status_code == 201
             go(page, "pins")
-            page.get_by_role("button", name="Change the pin system").click()
+            page.get_by_role("button", name="Edit the pin system").click()
             form = dialog(page, "Pin system")
             expect(form.get_by_label("Keys keys")).to_have_count(0)
             form.get_by_label("Strength strength").select_option("permanent")
@@ -405,7 +405,7 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         press(form, "Check")
         press(form, "Save")
         press(form, "Done")
-        page.get_by_role("button", name="Change the rate llama").click()
+        page.get_by_role("button", name="Edit the rate llama").click()
         form = dialog(page, "Rate llama")
         form.get_by_label("Note note").fill("measured")
         press(form, "Check")
@@ -432,7 +432,7 @@ def test_pins_are_edited_and_the_records_of_the_management_plane_have_forms(
         press(form, "Save")
         press(form, "Done")
         digest = larder.get("tokenizers/words")["digest"]
-        page.get_by_role("button", name="Change the tokenizer words").click()
+        page.get_by_role("button", name="Edit the tokenizer words").click()
         form = dialog(page, "Tokenizer words")
         form.get_by_label("Note note").fill("of June")
         press(form, "Check")

@@ -128,7 +128,7 @@ def a_policy_is_restored_from_its_history(larder: Larder, page: Page) -> None:
     go(page, "policy")
     expect(panel(page, "In force")).to_contain_text("arc")
     panel(page, "History").get_by_role(
-        "button", name=re.compile("^Put the policy default back")
+        "button", name=re.compile("^Put back the policy default")
     ).first.click()
     form = dialog(page, "Policy default")
     expect(form.get_by_role("row", name="algorithm arc lru")).to_be_visible()

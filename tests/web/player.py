@@ -50,6 +50,17 @@ def listed(items: list[Any], total: int | None = None) -> dict[str, Any]:
     return {"items": items, "total": len(items) if total is None else total, "next_cursor": ""}
 
 
+LISTS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("alerts", "pushes", "managers", "policies", "tiers", "ipc", "tokens", "ceilings", "rates", "tokenizers", "events/history"),
+        listed([]),
+    ),
+    "blocks": {"items": [], "failed_nodes": [], "next_cursor": ""},
+    "annotations": [],
+}
+"""Lists of the API of which a fixture may have nothing."""
+
+
 def fixture(name: str) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text())
     return loaded
@@ -66,12 +77,8 @@ class Play:
     audit: dict[str, Any]
     session: dict[str, Any]
     """Who looks at the page."""
-    alerts: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
-    tiers: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
-    """Tier records."""
-    ipc: dict[str, Any] = field(default_factory=lambda: {"items": [], "total": 0})
-    policies: dict[str, Any] = field(default_factory=lambda: {**LAST_PAGE, "total": 0})
-    blocks: list[dict[str, Any]] = field(default_factory=list)
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Other lists of the API, by path; those that are not here are empty."""
     marks: list[dict[str, Any]] = field(default_factory=list)
     """In the charts."""
     locked: bool = False
@@ -178,29 +185,25 @@ class Handler(BaseHTTPRequestHandler):
             if kind == type_ and name:
                 return next((each for each in overview[type_] if each[key] == name), None)
             if kind == type_:
-                return listed(overview[type_], overview[f"{type_}_total"])
+                return play.answers.get(type_) or listed(overview[type_], overview[f"{type_}_total"])
         if kind == "quotas":
             tenant = next((each for each in overview["tenants"] if each["tenant"] == name), None)
             return tenant and {**tenant, **QUOTA}
         if at == "audit":
             return play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
-        if at == "annotations":
-            return []
         if at == "healthz" or path == "/healthz":
             return {"status": "ok", "release": "0.1.0", "instance": "i"}
-        lists = ("pushes", "managers", "tokens", "ceilings", "rates", "tokenizers", "events/history")
+        if at == "alerts" and "state=firing" in self.path:
+            alerts = play.answers.get(at, listed([]))
+            return listed([each for each in alerts["items"] if each["state"] == "firing"])
+        if at in LISTS:
+            return play.answers.get(at, LISTS[at])
         return {
             "session": play.session,
             "overview": play.now(),
             "series": play.series(parse_qs(self.path.partition("?")[2])),
             "prefixes": play.prefixes,
-            "tiers": play.tiers,
-            "ipc": play.ipc,
-            "policies": play.policies,
             "usage": play.usage,
-            "alerts": play.alerts,
-            "blocks": {"items": play.blocks, "failed_nodes": [], "next_cursor": ""},
-            **{each: listed([]) for each in lists},
         }.get(at)
 
     def stream(self, play: Play) -> None:

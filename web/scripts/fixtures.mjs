@@ -4,6 +4,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { answers, marks } from './answers.mjs';
 
 const folder = join(dirname(fileURLToPath(import.meta.url)), '..', 'src', 'fixtures');
 const { schemas } = JSON.parse(readFileSync(join(folder, '..', '..', '..', 'tests', 'golden', 'openapi.json'), 'utf8')).components;
@@ -349,11 +350,15 @@ function nacked() {
   };
 }
 
+/** The tenants of a smaller pool. */
+const holding = (tenants, readyBytes) => tenants.map((each) => ({ ...each, bytes: (each.bytes * readyBytes) / busyPool.ready_bytes }));
+
 function lost() {
   const o = busy();
   const [first, second] = o.nodes;
+  const living = half(busyPool);
   // Sums are over living nodes.
-  return { ...o, ready: false, pool: half(busyPool), nodes: [first, { ...second, state: 'lost', seen_at: AT - 204, stats: null }] };
+  return { ...o, ready: false, pool: living, tenants: holding(o.tenants, living.ready_bytes), nodes: [first, { ...second, state: 'lost', seen_at: AT - 204, stats: null }] };
 }
 
 function thousandTenants() {
@@ -400,7 +405,7 @@ function cold() {
     ...o.pins.map((each) => (each.name === 'code-search-tools' ? emptied(each.name, { tenant: 'code-search', resolved: 1_792 }) : each)),
     emptied('next-release', { resolved: 64 }),
   ];
-  const tenants = o.tenants.map((each) => ({ ...each, pins: pins.filter((one) => one.tenant === each.tenant).length }));
+  const tenants = holding(o.tenants, sum.ready_bytes).map((each) => ({ ...each, pins: pins.filter((one) => one.tenant === each.tenant).length }));
   return {
     ...o, pool: sum, tenants, pins, pins_total: pins.length,
     rates: { ...o.rates, hit_ratio: 0.2114 },
@@ -451,7 +456,7 @@ const used = (of = {}) => ({
   evicted_blocks: 0, evicted_bytes: 0, refused_blocks: 0, served_bytes: 0, tiers: {}, ...of,
 });
 
-const KV_BYTES = 128 * 1024; // of a token
+const KV_BYTES = 128 * KiB; // of a token
 
 /** What a day of the tenants comes to, hour by hour. */
 function usage(tenants) {
@@ -516,14 +521,34 @@ function history(o, { flat = false } = {}) {
   return h;
 }
 
+/** Series of the charts beside those of `history`, made from them. */
+function moreHistory(h, o) {
+  const of = (make) => h.at.map((_, i) => make(i));
+  const disk = o.nodes[0].stats.tiers[0];
+  return {
+    ...h,
+    pinned_bytes: of((i) => Math.round(o.pool.pinned_bytes * (i < 220 ? 0.6 : 1))),
+    hit_tokens_per_s: of((i) => Math.round(h.read_bytes_per_s[i] / KV_BYTES)),
+    stored_blocks_per_s: of((i) => Math.round(h.stored_bytes_per_s[i] / (2 * MiB))),
+    evicted_blocks_per_s: of((i) => Math.round((h.stored_bytes_per_s[i] / (2 * MiB)) * 0.96)),
+    refused_blocks_per_s: of((i) => (i > 248 && i < 290 ? Math.round(20 + 12 * Math.sin(i)) : 0)),
+    tier_used_bytes: of((i) => Math.round(disk.stored_bytes * (0.9 + (0.1 * i) / h.at.length))),
+    tier_budget_bytes: of(() => disk.budget_bytes),
+    limit_bytes: of(() => 24 * GiB),
+    engines: of((i) => (i < 60 ? 3 : 4)),
+    leased_blocks: of((i) => Math.round(120 + 60 * Math.sin(i / 9))),
+    cpu_cores: of((i) => Number((0.4 + 0.1 * Math.sin(i / 20)).toFixed(3))),
+  };
+}
+
 const none = { at: [], used_bytes: [], capacity_bytes: [], hit_ratio: [], stored_bytes_per_s: [], read_bytes_per_s: [] };
 
 /** One line for each record and each column: short files, readable diffs. */
 function text(value) {
   const rows = (list, indent) => (list.length ? `[\n${list.map((v) => indent + JSON.stringify(v)).join(',\n')}\n${indent.slice(2)}]` : '[]');
-  const fields = (object, indent) =>
-    `{\n${Object.entries(object).map(([k, v]) => `${indent}${JSON.stringify(k)}: ${Array.isArray(v) && typeof v[0] === 'object' && v[0] ? rows(v, `${indent}  `) : JSON.stringify(v)}`).join(',\n')}\n${indent.slice(2)}}`;
-  return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${fields(v, '    ')}`).join(',\n')}\n}\n`;
+  const one = (v, indent) => (Array.isArray(v) && typeof v[0] === 'object' && v[0] ? rows(v, indent) : v?.items && !Array.isArray(v) ? fields(v, indent) : JSON.stringify(v));
+  const fields = (object, indent) => `{\n${Object.entries(object).map(([k, v]) => `${indent}${JSON.stringify(k)}: ${one(v, `${indent}  `)}`).join(',\n')}\n${indent.slice(2)}}`;
+  return `{\n${Object.entries(value).map(([k, v]) => `  ${JSON.stringify(k)}: ${Array.isArray(v) ? rows(v, '    ') : fields(v, '    ')}`).join(',\n')}\n}\n`;
 }
 
 const named = (schema) => (schema.$ref ? schemas[schema.$ref.split('/').pop()] : schema);
@@ -555,7 +580,7 @@ const tenantsOperator = asker({
 for (const [name, make] of Object.entries(states)) {
   seed = 8470;
   const overview = filled(schemas.Overview, make());
-  const past = ['empty', 'fresh', 'tenant'].includes(name) ? none : history(overview);
+  const past = ['empty', 'fresh', 'tenant'].includes(name) ? none : name === 'busy' ? moreHistory(history(overview), overview) : history(overview);
   const session = name === 'tenant' ? tenantsOperator : asker();
   const seen = busyPrefixes.filter((each) => session.tenants?.includes(each.tenant) ?? true);
   const items = name === 'empty' || name === 'fresh' ? [] : seen;
@@ -566,5 +591,6 @@ for (const [name, make] of Object.entries(states)) {
   const audit = { items: quiet ? [] : journal, total: quiet ? 0 : 1_204, next_cursor: quiet ? '' : 'b2xkZXI' };
   // Bytes are whole numbers.
   const exact = (key, value) => (/bytes$/.test(key) && typeof value === 'number' ? Math.round(value) : value);
-  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot, usage: used24, audit }, exact))));
+  const more = name === 'busy' ? { answers: answers({ at: AT, overview, digest, statusOf, policy: overview.policy }), marks: marks(AT) } : {};
+  writeFileSync(join(folder, `${name}.json`), text(JSON.parse(JSON.stringify({ session, overview, history: past, prefixes: hot, usage: used24, audit, ...more }, exact))));
 }
