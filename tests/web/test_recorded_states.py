@@ -16,7 +16,7 @@ from app.schemas.fleet.pushes import PushList
 from app.schemas.records.ceilings import CeilingList
 from app.schemas.records.policies import PolicyList
 from app.schemas.records.prefixes import PrefixList
-from app.schemas.records.rates import RateList
+from app.schemas.records.prefill_rates import RateList
 from app.schemas.records.tiers import TierList
 from app.schemas.records.tokenizers import TokenizerList
 from app.schemas.usage.reports import UsageReport
