@@ -115,6 +115,7 @@ class TierService:
         """Memory of the tier directory, which engines map read-only."""
         self._directory = TierDirectory.make(memoryview(self.directory_file.map()), buckets)
         self._loop, self._node, self._memory, self._clock = loop, node, memory, clock
+        self._cluster_name = cluster
         self._cluster = sha256(b"larder.cluster.1" + cluster.encode()).digest()[:16]
         self._background = Background(loop)
         self._tombstones = TombstoneFile(
@@ -222,7 +223,9 @@ class TierService:
             tier.failed(str(error), now)
             return
         opening = tier.opening = Opening(number)
-        context = TierContext(self._cluster, self._node.options.name, tier.spec.budget_bytes)
+        context = TierContext(
+            self._cluster, self._node.options.name, tier.spec.budget_bytes, self._cluster_name
+        )
         tombstones = list(self._tombstones.of(_store_of(tier.spec)))
         self._background.run(
             f"larder-tier-{tier.spec.name}-open",

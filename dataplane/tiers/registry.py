@@ -33,6 +33,8 @@ class TierContext(msgspec.Struct, frozen=True):
     """Name of the node."""
     budget_bytes: int
     """The most bytes that the tier may hold; 0 for no limit, where the type allows it."""
+    cluster_name: str = ""
+    """`tier_cluster` of the node, for messages."""
 
     def __post_init__(self) -> None:
         if len(self.cluster) != CLUSTER_BYTES:

@@ -34,8 +34,14 @@ class DiskBackend:
             **more,
         }
 
-    def open(self, cluster: bytes = CLUSTER, node: str = "node-1", budget_bytes: int = 0) -> DiskTier:
-        context = TierContext(cluster, node, budget_bytes or self.budget_bytes)
+    def open(
+        self,
+        cluster: bytes = CLUSTER,
+        node: str = "node-1",
+        budget_bytes: int = 0,
+        cluster_name: str = "production",
+    ) -> DiskTier:
+        context = TierContext(cluster, node, budget_bytes or self.budget_bytes, cluster_name)
         return cast(DiskTier, open_tier("disk", self.parameters, context))
 
     def scanned(self, cluster: bytes = CLUSTER, **more: Any) -> DiskTier:

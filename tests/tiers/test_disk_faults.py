@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from dataplane.tiers.disk import directory
 from dataplane.tiers.disk.disk_tier import DiskTier
@@ -39,13 +40,22 @@ def _fails(
 # --- who may use a directory
 
 
-def test_a_second_node_is_refused_while_the_first_runs(tmp_path: Path) -> None:
+def test_a_second_node_is_refused_while_the_first_runs_and_continues_its_directory_then(
+    tmp_path: Path,
+) -> None:
     backend = DiskBackend(tmp_path / "one")
     first = backend.open(node="node-1")
     with pytest.raises(TierError, match=rf"{tmp_path}/one: in use by node node-1, process {os.getpid()}$"):
         backend.open(node="node-2")
+    kept = block(1, MIB)
+    store(first, kept)
     first.close()
-    second = backend.open(node="node-2")
+    with capture_logs() as lines:
+        second = backend.open(node="node-2")
+    assert [(line["event"], line["node_before"]) for line in lines] == [
+        ("tier.directory_continued", "node-1")
+    ]
+    assert_holds(second, [kept])
     superblock = msgspec.json.decode((tmp_path / "one" / "superblock.json").read_bytes())
     assert superblock["node"] == "node-2"
     second.close()
@@ -63,9 +73,11 @@ def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     backend = DiskBackend(tmp_path / "one")
     backend.open().close()
     with pytest.raises(
-        TierError, match=rf"{tmp_path}/one: expected a directory of cluster {OTHER_CLUSTER.hex()}"
+        TierError,
+        match=rf"/one: expected a directory of this node's tier_cluster 'staging' \({OTHER_CLUSTER.hex()[:8]}…\), "
+        r"got one that node node-1 used with another tier_cluster",
     ):
-        backend.open(OTHER_CLUSTER)
+        backend.open(OTHER_CLUSTER, cluster_name="staging")
 
 
 @pytest.mark.parametrize(

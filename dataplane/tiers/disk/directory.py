@@ -16,7 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from dataplane.tiers.disk.alignment import read_page, read_slot, write_slot, write_slots
-from dataplane.tiers.disk.parameters import DirectIO
+from dataplane.tiers.disk.parameters import DiskParameters
 from dataplane.tiers.disk.recovery import NAME_BYTES, location_of, locations_of, recover, split_names
 from dataplane.tiers.disk.segment_file import SegmentFile, segment_numbers
 from dataplane.tiers.disk.slot_journal import (
@@ -32,6 +32,7 @@ from dataplane.tiers.disk.slot_journal import (
 )
 from dataplane.tiers.disk.superblock import DirectoryLock, open_superblock
 from dataplane.tiers.header import NO_PARENT
+from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import BlockName, StoredBlock, TierError
 
 DETAILS = ("sequence", "length", "tenant", "checksum", "parent")
@@ -45,13 +46,7 @@ class DiskDirectory:
     """One directory of a disk tier."""
 
     def __init__(
-        self,
-        path: str,
-        cluster: bytes,
-        node: str,
-        segment_bytes: int,
-        direct_io: DirectIO,
-        lock: threading.Lock,
+        self, path: str, context: TierContext, parameters: DiskParameters, lock: threading.Lock
     ) -> None:
         """Lock and recover a directory. Raises TierError if it may not be used, and OSError if it cannot."""
         self.path = Path(path)
@@ -81,12 +76,12 @@ class DiskDirectory:
         self._tenant_numbers: dict[str, int] = {}
         self._journal_lock = threading.Lock()
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._owner = DirectoryLock(self.path, f"node {node}")
+        self._owner = DirectoryLock(self.path, f"node {context.node}")
         try:
-            self.superblock = open_superblock(self.path, cluster, node, segment_bytes)
+            self.superblock = open_superblock(self.path, context, parameters.segment_bytes)
             self.segment_bytes = self.superblock.segment_bytes
-            self.direct = direct_io != "off" and _supports_direct_io(self._owner.path)
-            if direct_io == "on" and not self.direct:
+            self.direct = parameters.direct_io != "off" and _supports_direct_io(self._owner.path)
+            if parameters.direct_io == "on" and not self.direct:
                 raise TierError(f"{path}: the file system has no O_DIRECT, and direct_io is on")
             self._journal = SlotJournal(self.path, self.superblock.directory)
             self.recovered_by = self._recover()

@@ -56,7 +56,7 @@ def check_parameters(parameters: DiskParameters, budget_bytes: int) -> None:
 def open_disk_tier(parameters: DiskParameters, context: TierContext) -> "DiskTier":
     """Open a tier. A directory that cannot be read or written is left out and shown in `health`.
 
-    Raises ParameterError, and TierError if a directory belongs to another node or cluster, or if none is usable.
+    Raises ParameterError, and TierError if a directory is in use or of another cluster, or if none is usable.
     """
     check_parameters(parameters, context.budget_bytes)
     try:
@@ -84,16 +84,7 @@ class DiskTier:
         try:
             for path in parameters.directories:
                 try:
-                    self._directories.append(
-                        DiskDirectory(
-                            path,
-                            context.cluster,
-                            context.node,
-                            parameters.segment_bytes,
-                            parameters.direct_io,
-                            self._lock,
-                        )
-                    )
+                    self._directories.append(DiskDirectory(path, context, parameters, self._lock))
                 except OSError as error:
                     self._failed[path] = f"cannot be opened: {error.strerror}"
             if not self._directories:

@@ -8,8 +8,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+import structlog
 
 from dataplane.tiers.disk.own_file import create_own, open_own, read_own
+from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import TierError
 
 VERSION = 1
@@ -20,6 +22,7 @@ _OF_FILE_SYSTEMS = {"lost+found"}
 """What a new file system has in it."""
 _MAX_BYTES = 1 << 16
 _OF_LOCKS = re.compile(rb"[^\n]{0,400}, process \d{1,10}\n")
+log = structlog.stdlib.get_logger()
 
 
 class Superblock(msgspec.Struct, frozen=True):
@@ -77,20 +80,31 @@ class DirectoryLock:
         os.close(self.fd)
 
 
-def open_superblock(directory: Path, cluster: bytes, node: str, segment_bytes: int) -> Superblock:
-    """Return the superblock of a locked directory, and write one to a new directory.
+def open_superblock(directory: Path, context: TierContext, segment_bytes: int) -> Superblock:
+    """Return the superblock of a locked directory, and write one to a new directory. A node that continues the
+    directory of another one logs a warning.
 
     Raises TierError if the directory is of another cluster, of a newer version, or holds something else.
     """
+    cluster = context.cluster.hex()
     found = read_superblock(directory)
     if found is None:
         _check_new(directory)
-        found = Superblock(MAGIC, VERSION, cluster.hex(), node, uuid4().hex, segment_bytes)
+        found = Superblock(MAGIC, VERSION, cluster, context.node, uuid4().hex, segment_bytes)
         _write(directory, found)
-    if found.cluster != cluster.hex():
-        raise TierError(f"{directory}: expected a directory of cluster {cluster.hex()}, got {found.cluster}")
-    if found.node != node:
-        found = msgspec.structs.replace(found, node=node)
+    if found.cluster != cluster:
+        raise TierError(
+            f"{directory}: expected a directory of this node's tier_cluster {context.cluster_name!r} "
+            f"({cluster[:8]}…), got one that node {found.node} used with another tier_cluster ({found.cluster[:8]}…)"
+        )
+    if found.node != context.node:
+        log.warning(
+            "tier.directory_continued",
+            directory=str(directory),
+            node_before=found.node,
+            effect="its blocks are served, also those that were invalidated while no node used the directory",
+        )
+        found = msgspec.structs.replace(found, node=context.node)
         _write(directory, found)
     return found
 
