@@ -59,7 +59,7 @@ class NamedRecords(ABC, Generic[R, P, A]):
             before = await change.session.get(self._type.row, name)
             self._type.check_state(expected, name, before)
             row = self._write(change, before, values)
-        await self._progress.wait(self._type.name, row.generation, wait_s)
+        await self._progress.wait(self._type.name, row.generation, wait_s, name)
         return self.answers([row])[0], before is None
 
     async def patch(
@@ -76,7 +76,7 @@ class NamedRecords(ABC, Generic[R, P, A]):
             row = await self._type.existing(change, name, expected)
             intent: Any = patched(self._type.put, self._type.as_put(row), patch)
             row = self._write(change, row, self._resolve(name, intent))
-        await self._progress.wait(self._type.name, row.generation, wait_s)
+        await self._progress.wait(self._type.name, row.generation, wait_s, name)
         return self.answers([row])[0]
 
     def _write(self, change: Change, row: Any, values: Values) -> Any:

@@ -154,9 +154,10 @@ class RecordProgress:
             return None
         return observed
 
-    async def wait(self, kind: SnapshotType, generation: int, timeout_s: float) -> None:
+    async def wait(self, kind: SnapshotType, generation: int, timeout_s: float, name: str = "") -> None:
         """Wait until every living node has applied or refused the generation, at most `timeout_s` seconds. For pins,
-        also wait until the nodes that applied it have reported how many of the blocks they cache."""
+        also wait until the nodes that applied it have reported how many of the blocks they cache, and for the tier
+        `name`, whether it is open."""
         if not timeout_s:
             return
         deadline = time.monotonic() + timeout_s
@@ -170,18 +171,24 @@ class RecordProgress:
 
         await self._fleet.change_signal.until(settled, timeout_s)
         while (
-            kind == "pins" and not self._counted(generation) and (left_s := deadline - time.monotonic()) > 0
+            (kind == "pins" or (kind == "tiers" and name))
+            and not self._reported(kind, generation, name)
+            and (left_s := deadline - time.monotonic()) > 0
         ):
             await self._fleet.change_signal.wait(min(LOOK_S, left_s))
 
-    def _counted(self, generation: int) -> bool:
-        """Return whether every living node that applied this generation of pins has published stats since."""
+    def _reported(self, kind: SnapshotType, generation: int, tier: str) -> bool:
+        """Return whether every living node that applied this generation has published stats since, and neither opens
+        nor closes the tier."""
         return all(
             node.stats is not None
-            and (observed := node.stats.observed.get("pins")) is not None
+            and (observed := node.stats.observed.get(kind)) is not None
             and observed.generation >= generation
+            and not any(
+                each.name == tier and each.state in ("opening", "closing") for each in node.stats.tiers
+            )
             for node in self._fleet.living()
-            if self._applied(node, "pins", generation)
+            if self._applied(node, kind, generation)
         )
 
     def _refused(self, node: FleetNode, kind: SnapshotType, generation: int) -> bool:

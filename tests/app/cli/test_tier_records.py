@@ -1,5 +1,6 @@
 """`larder tiers` for records: what it sends and says."""
 
+import asyncio
 import json
 
 import msgspec
@@ -105,12 +106,38 @@ async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: Fa
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "tiers", "get", "nvme")
     assert out.endswith(f"\n  node-a: not opened: {reason}\n")
+    code, out, err = await larder(plane, *SET, "--wait", "30s")
+    assert (code, out.endswith(f"applied\n  node-a: not opened: {reason}\n")) == (1, True), out
+    assert "tier nvme is not open on node-a" in err
     _, out, _ = await larder(plane, "nodes", "tiers")
     assert out.endswith(f"\n  node-a nvme: not opened: {reason}\n")
     _, out, _ = await larder(plane, "nodes", "tiers", "-o", "wide")
     assert out.count(reason) == 1
     _, out, _ = await larder(plane, "tiers", "describe", "nvme")
     assert "max_bytes_in_flight: 64 MiB" in " ".join(out.split())
+
+
+async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNode) -> None:
+    opening = TierStats(
+        "nvme", "disk", 2 << 40, False, from_settings=False, state="opening", reason="it is being opened"
+    )
+    node.stats = msgspec.structs.replace(node.stats, tiers=[opening])
+    await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
+    code, out, _ = await larder(plane, *SET, "--wait", "100ms")
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        [
+            "  node-a: opening: it is being opened",
+            "to see whether the nodes could open it: larder tiers get nvme",
+        ],
+    )
+    _, out, _ = await larder(plane, "status")
+    assert ("but tier nvme of node-a is opening" in out, "out of service" in out) == (True, False)
+    waiting = asyncio.create_task(larder(plane, *SET, "--wait", "30s"))
+    await plane.until(lambda: len(node.tiers) == 1)
+    opened = msgspec.structs.replace(opening, state="in service", serves=True, reason="")
+    node.stats = msgspec.structs.replace(node.stats, tiers=[opened])
+    assert (await waiting)[1].endswith("order 0; applied\n")
 
 
 async def test_a_dry_run_changes_nothing_and_fails_where_a_node_would_refuse(

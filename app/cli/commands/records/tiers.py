@@ -161,6 +161,16 @@ def _not_served(tier: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _nodes_in(tier: Mapping[str, Any], state: str) -> list[str]:
+    """Return the nodes that have applied the record and whose tier is in this state."""
+    return sorted(
+        node
+        for node, stats in tier["stats"].items()
+        if stats.get("state") == state  # a node of an older release does not report it
+        and tier["status"]["nodes"].get(node, {}).get("state") == "in_sync"
+    )
+
+
 def _parameters(text: str | None) -> dict[str, Any] | None:
     """Return the parameters of the option. Raises UsageError."""
     if text is None:
@@ -211,8 +221,14 @@ def set_tier(
             f"{name}: {answer['type']}, budget {show.size(answer['budget_bytes'])}, spill {answer['spill']}, "
             f"order {answer['order']}; {show.applied(answer)}"
         )
-        for line in _remarks(answer):
+        for line in (*_remarks(answer), *_not_served(answer)):
             say(line)
+        if _nodes_in(answer, "opening"):
+            say(f"to see whether the nodes could open it: larder tiers get {name}")
+    if failed := _nodes_in(answer, "not opened"):
+        raise click.ClickException(
+            f"tier {name} is not open on {', '.join(failed)}, which tries again; see larder tiers get {name}"
+        )
 
 
 add_set(

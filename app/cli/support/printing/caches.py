@@ -65,15 +65,16 @@ def trouble(overview: Mapping[str, Any]) -> str:
     if full:
         where = full[0] if len(full) == 1 else f"{len(full)} nodes"
         parts.append(f"pins fill their budget on {where}")
-    away = [
-        (tier["name"], node["name"])
-        for node in overview["nodes"]
-        for tier in show.tiers(node)
-        if not tier["serves"]
-    ]
-    if away:
-        one = f"tier {away[0][0]} of {away[0][1]} is out of service"
-        parts.append(one if len(away) == 1 else f"{len(away)} tiers are out of service")
+    for state, opening in (("out of service", False), ("opening", True)):
+        away = [
+            (tier["name"], node["name"])
+            for node in overview["nodes"]
+            for tier in show.tiers(node)
+            if not tier["serves"] and (tier.get("state") == "opening") == opening
+        ]
+        if away:
+            one = f"tier {away[0][0]} of {away[0][1]} is {state}"
+            parts.append(one if len(away) == 1 else f"{len(away)} tiers are {state}")
     return " and ".join(parts)
 
 
