@@ -170,6 +170,7 @@ async def test_the_command_moves_waits_and_confirms(plane: Plane, node: FakeNode
     assert node.moved[-1].release
     code, out, err = await larder(plane, "move", "--to", "tape", "--tenant", "acme", "--yes")
     assert (code, "no tier 'tape'" in out) == (1, True)
+    assert "not every node moved its blocks; the errors above say why" in err
     code, _, _ = await larder(plane, "move", "--from", "disk", "--to", "s3", "--tenant", "acme", "--yes")
     assert (code, node.moved[-1].tier, node.moved[-1].source) == (0, "s3", "disk")
     code, _, err = await larder(plane, "move", "--from", "s3", "--to", "s3", "--tenant", "acme", "--yes")

@@ -283,7 +283,7 @@ def _run_move(verb: str, done: str, url: str | None, body: dict[str, Any], outpu
             prefix = f"{item['node']}: "  # most errors begin with it
             say(prefix + ((item["error"] or "").removeprefix(prefix) or _moved(item["move"], done)))
     if any(item["error"] for item in items):
-        raise click.ClickException(f"not every node {done} its blocks; run the command again later")
+        raise click.ClickException(f"not every node {done} its blocks; the errors above say why")
 
 
 def _moved(state: dict[str, Any], done: str) -> str:
