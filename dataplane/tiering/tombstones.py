@@ -153,9 +153,9 @@ class TombstoneFile:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file as a whole, and sync it to the device. Raises OSError."""
+    """Write a file of mode 0600 as a whole, and sync it to the device. Raises OSError."""
     part = path.with_suffix(".new")
-    with part.open("wb") as file:
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

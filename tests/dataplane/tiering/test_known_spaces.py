@@ -28,6 +28,7 @@ def test_spaces_are_there_after_a_restart(tmp_path: Path, monkeypatch: pytest.Mo
     assert spaces.spaces == {}
     for number in range(5):
         spaces.add(identity(number), Space(f"model {number}"))
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
     newest = {identity(number): Space(f"model {number}") for number in (2, 3, 4)}
     assert KnownSpaces(tmp_path, at_once).spaces == spaces.spaces == newest
 

@@ -227,6 +227,7 @@ def test_tombstones_are_kept_for_each_tier_until_it_has_deleted(
     file.of("a"), file.of("b")
     file.add(Tombstone(before=5))
     file.clear("a")
+    assert (tmp_path / "tombstones").stat().st_mode & 0o777 == 0o600
     again = TombstoneFile(tmp_path)
     assert (again.of("a"), [each.before for each in again.of("b")]) == ([], [5])
     for number in range(8):
