@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from dataplane.base.state_folder import check_state_folder
+from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.protocol.codec import encode
 from dataplane.protocol.control.snapshots import Snapshot, SnapshotType
 from dataplane.recovery.record import CacheRecord, save
@@ -52,9 +52,13 @@ class StateDirectory:
     """Exclusive use of the directory, from `lock` to `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory if it does not exist. Raises SettingsError if other users may write to it."""
+        """Create the directory if it does not exist. Raises SettingsError if other users may write to it, or
+        OSError."""
         check_state_folder(path)
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise unusable(path, error) from None
         self._path = path
         self._lock_fd = -1
         self._changed = threading.Condition()
@@ -65,8 +69,12 @@ class StateDirectory:
         self._thread: threading.Thread | None = None
 
     def lock(self, wait_s: float = 0.0) -> None:
-        """Lock the directory. Waits up to `wait_s` seconds for a predecessor that is ending. Raises StateInUse."""
-        fd = os.open(self._path / "dataplane.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Lock the directory. Waits up to `wait_s` seconds for a predecessor that is ending. Raises StateInUse, and
+        OSError if the lock cannot be created."""
+        try:
+            fd = os.open(self._path / "dataplane.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unusable(self._path, error) from None
         deadline = time.monotonic() + wait_s
         while True:
             try:

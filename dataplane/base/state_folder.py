@@ -1,4 +1,4 @@
-"""The mode of the state directory: a user who may write to it could replace its sockets and files."""
+"""Checks of the state directory. A user who may write to it could replace its sockets and files."""
 
 import os
 import stat
@@ -20,3 +20,10 @@ def check_state_folder(path: Path) -> None:
             f"state_dir: {path} has mode {mode:o}, expected 700: other users may write to it; 'chmod 700 {path}' "
             "mends it, or name a folder below it, which is created"
         )
+
+
+def unusable(path: Path, error: OSError) -> OSError:
+    """Return the error for a state directory that cannot be created, or that no file can be created in."""
+    is_file = isinstance(error, (FileExistsError, NotADirectoryError))
+    reason = "it is a file, or below one" if is_file else error.strerror
+    return OSError(f"state_dir: expected a directory that this user can write to, got {path}: {reason}")

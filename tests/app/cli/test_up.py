@@ -218,7 +218,10 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
         ({"LARDER_HTTP_PORT": "65536"}, "http_port: expected 0 to 65535, got 65536"),
         ({"LARDER_DATABASE_URL": "nonsense"}, "database_url: not a URL of a database"),
         ({"LARDER_DATABASE_URL": "mysql://h/n"}, "database_url: Larder does not support mysql"),
-        ({"LARDER_STATE_DIR": "/proc/nowhere"}, "the state directory /proc/nowhere cannot be used"),
+        (
+            {"LARDER_STATE_DIR": "/proc/nowhere"},
+            "state_dir: expected a directory that this user can write to, got /proc/nowhere",
+        ),
     ],
 )
 def test_an_impossible_start_is_one_sentence_and_exit_code_1(

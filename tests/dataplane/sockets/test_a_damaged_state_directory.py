@@ -32,6 +32,19 @@ def test_a_directory_that_others_may_write_to_is_refused(folder: Path, mode: int
     StateDirectory(folder)
 
 
+def test_what_cannot_be_a_state_directory_is_refused_by_the_name_of_the_setting(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    expected = "state_dir: expected a directory that this user can write to, got"
+    for path in (file, file / "below"):
+        with pytest.raises(OSError, match=f"^{expected} {path}: it is a file, or below one$"):
+            StateDirectory(path)
+    with pytest.raises(OSError, match=f"^{expected} /proc/self/task: No such file or directory$"):
+        StateDirectory(
+            Path("/proc/self/task")
+        ).lock()  # nothing can be created there, as on a read-only file system
+
+
 @pytest.mark.parametrize("contents", [b"\xff\xfe\x00node\n", b"", b"\n", b"x" * 200_000, b"a\x07b\n"])
 def test_an_invalid_name_is_replaced_by_a_permanent_one(folder: Path, contents: bytes) -> None:
     folder.mkdir()

@@ -19,7 +19,7 @@ import click
 from app.settings import Settings, check_bind, load, without_secrets
 from dataplane.base.child_command import module_command
 from dataplane.base.settings import SettingsError
-from dataplane.base.state_folder import check_state_folder
+from dataplane.base.state_folder import check_state_folder, unusable
 from dataplane.protocol.signals import SETTINGS_EXIT_CODE
 
 if TYPE_CHECKING:  # the real import takes half a second, and only serving needs it
@@ -244,7 +244,7 @@ def alone(settings: Settings) -> Iterator[int]:
                 os.dup2(locked, descriptor, inheritable=False)
             os.close(locked)
     except OSError as error:
-        raise click.ClickException(f"the state directory {folder} cannot be used: {error.strerror}") from None
+        raise click.ClickException(str(unusable(folder, error))) from None
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
     try:
