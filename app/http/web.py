@@ -1,13 +1,15 @@
-"""Serve the built dashboard: its files, and index.html for each of its pages."""
+"""Serve the built dashboard. Its pages are fragments of one page, such as `/#/nodes`; `/nodes` is redirected there."""
 
 import mimetypes
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.params import FromPath
+from litestar.response import Redirect
 
 from app.http.body import StrictRequest
 
@@ -37,7 +39,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".
 
 
 @get("/", include_in_schema=False, opt={"role": "anyone"})
-async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> Response[bytes]:
+async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> Response[bytes] | Redirect:
     """Return the start page of the dashboard."""
     return serve(request, web_files, "/")
 
@@ -45,13 +47,13 @@ async def home(request: StrictRequest, web_files: NamedDependency[WebFiles]) -> 
 @get("/{path:path}", include_in_schema=False, opt={"role": "anyone"})
 async def page(
     request: StrictRequest, web_files: NamedDependency[WebFiles], path: FromPath[str]
-) -> Response[bytes]:
-    """Return a file or a page of the dashboard."""
+) -> Response[bytes] | Redirect:
+    """Return a file, or redirect to a page of the dashboard."""
     return serve(request, web_files, path)
 
 
-def serve(request: StrictRequest, web_files: WebFiles, path: str) -> Response[bytes]:
-    """Return a file if there is one, otherwise index.html for requests that accept HTML. Raises NotFoundException."""
+def serve(request: StrictRequest, web_files: WebFiles, path: str) -> Response[bytes] | Redirect:
+    """Return a file if there is one, otherwise redirect requests that accept HTML. Raises NotFoundException."""
     if path.startswith("/api/") or path == "/api":
         raise NotFoundException
     file = web_files.find(path) if path != "/" else None
@@ -62,6 +64,8 @@ def serve(request: StrictRequest, web_files: WebFiles, path: str) -> Response[by
     is_page = path == "/" or "text/html" in request.headers.get("accept", "")
     if path.startswith("/assets/") or not is_page:
         raise NotFoundException
+    if path != "/" and file is None:
+        return Redirect(f"/#{quote(path)}")
     index = web_files.find("index.html")
     if index is None:
         return Response(NOT_BUILT, media_type="text/html", headers={"Cache-Control": "no-store"})

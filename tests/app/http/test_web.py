@@ -19,15 +19,16 @@ def dist(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_pages_get_the_index_and_assets_are_cached_for_ever(socket_dir: Path, dist: Path) -> None:
+async def test_the_index_is_revalidated_and_assets_are_cached_for_ever(socket_dir: Path, dist: Path) -> None:
     async with serving(settings_in(socket_dir, web_dist=str(dist))) as plane:
         page = {"accept": "text/html"}
-        for path in ("/", "/tenants/acme"):
-            response = await plane.http.get(path, headers=page)
-            assert response.text == "<!doctype html>index"
-            assert response.headers["content-type"] == "text/html; charset=utf-8"
-            assert response.headers["cache-control"] == "no-cache"
-            assert response.headers["content-security-policy"].startswith("default-src 'self'")
+        response = await plane.http.get("/", headers=page)
+        assert response.text == "<!doctype html>index"
+        assert response.headers["content-type"] == "text/html; charset=utf-8"
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["content-security-policy"].startswith("default-src 'self'")
+        response = await plane.http.get("/tenants/a%20b%0d%0ac", headers=page, follow_redirects=False)
+        assert (response.status_code, response.headers["location"]) == (302, "/#/tenants/a%20b%0D%0Ac")
         asset = await plane.http.get("/assets/app-1a2b.js")
         assert asset.headers["content-type"] == "text/javascript; charset=utf-8"
         assert "immutable" in asset.headers["cache-control"]
