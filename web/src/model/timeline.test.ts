@@ -24,13 +24,19 @@ describe('the timeline', () => {
   });
 
   it('offers the way back where the API has one', () => {
-    const exists = (_: string, name: string) => name === 'here';
-    expect(restorable(ofAudit(entry(), []), exists)).toBe(true);
-    expect(restorable(ofAudit(entry({ before: null }), []), exists)).toBe(false);
-    expect(restorable(ofAudit(entry({ decision: 'denied' }), []), exists)).toBe(false);
-    expect(restorable(ofAudit(entry({ kind: 'pin', name: 'here' }), []), exists)).toBe(true);
-    expect(restorable(ofAudit(entry({ kind: 'pin', name: 'deleted' }), []), exists)).toBe(false);
-    expect(restorable(ofAudit(entry({ kind: 'tokenizer' }), []), exists)).toBe(false);
+    const pins = { exists: (name: string) => name === 'here', kept: (name: string) => name === 'kept' };
+    expect(restorable(ofAudit(entry(), []), pins)).toBe(true);
+    expect(restorable(ofAudit(entry({ before: null }), []), pins)).toBe(false);
+    expect(restorable(ofAudit(entry({ decision: 'denied' }), []), pins)).toBe(false);
+    expect(restorable(ofAudit(entry({ kind: 'pin', name: 'here' }), []), pins)).toBe(true);
+    expect(restorable(ofAudit(entry({ kind: 'pin', name: 'deleted', action: 'delete' }), []), pins)).toBe(false);
+    expect(restorable(ofAudit(entry({ kind: 'pin', name: 'kept', action: 'delete' }), []), pins)).toBe(true);
+    expect(restorable(ofAudit(entry({ kind: 'pin', name: 'kept' }), []), pins)).toBe(false);
+    expect(restorable(ofAudit(entry({ kind: 'tokenizer' }), []), pins)).toBe(false);
+  });
+
+  it('names an entry that cannot be read', () => {
+    expect(ofAudit(entry({ id: 9, decision: 'unreadable', kind: '', action: '', name: '' }), [])).toMatchObject({ kind: 'change', title: 'unreadable audit entry 9' });
   });
 
   it('has the begin and the end of alerts in their order', () => {

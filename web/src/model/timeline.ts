@@ -18,7 +18,7 @@ export interface Moment {
   about: string;
   changed: Changed[];
   /** Record that was changed, and its state before; null: there was none. */
-  record?: { type: RecordType; name: string; before: Record<string, unknown> | null };
+  record?: { type: RecordType; name: string; before: Record<string, unknown> | null; deleted: boolean };
   /** Result on each node: the pushes of the generation that the change made. */
   pushes: Push[];
   details: [string, string][];
@@ -48,13 +48,13 @@ export function ofAudit(entry: AuditEntry, pushes: readonly Push[]): Moment {
   return {
     key: `audit/${entry.id}`,
     at: entry.at ?? 0,
-    kind: allowed ? 'change' : 'denied',
+    kind: entry.decision === 'denied' ? 'denied' : 'change',
     tone: allowed ? 'note' : entry.decision === 'denied' ? 'bad' : 'warn',
-    title: about(entry.action, entry.kind, entry.name),
+    title: entry.decision === 'unreadable' ? `unreadable audit entry ${entry.id}` : about(entry.action, entry.kind, entry.name),
     actor: entry.actor,
     about: entry.decision === 'unreadable' ? 'This entry was changed in the database.' : entry.reason,
     changed: changes(entry),
-    ...(type && allowed ? { record: { type, name: entry.name, before: (entry.before as Record<string, unknown> | null) ?? null } } : {}),
+    ...(type && allowed ? { record: { type, name: entry.name, before: (entry.before as Record<string, unknown> | null) ?? null, deleted: entry.action === 'delete' } } : {}),
     pushes: pushesOf(pushes, entry.type, entry.generation),
     details: [
       ['audit entry', String(entry.id)],
@@ -100,8 +100,14 @@ export function timeline(...lists: Moment[][]): Moment[] {
   return lists.flat().sort((a, b) => b.at - a.at);
 }
 
+interface KnownPins {
+  exists: (name: string) => boolean;
+  /** Whether its keys are kept since its deletion. */
+  kept: (name: string) => boolean;
+}
+
 /** Whether the earlier state can be put back: keys of pins and files of tokenizers are not in the audit log. */
-export function restorable({ record }: Moment, exists: (type: RecordType, name: string) => boolean): boolean {
+export function restorable({ record }: Moment, pins: KnownPins): boolean {
   if (!record || record.type === 'tokenizers' || record.before === null) return false;
-  return record.type !== 'pins' || exists('pins', record.name);
+  return record.type !== 'pins' || pins.exists(record.name) || (record.deleted && pins.kept(record.name));
 }
