@@ -104,7 +104,12 @@ class Play:
 
     def now(self) -> dict[str, Any]:
         """The overview with its clock going on from the recorded time."""
-        return {**self.overview, "at": self.overview["at"] + time.monotonic() - self.started}
+        gone = time.monotonic() - self.started
+        nodes = [
+            {**node, "seen_at": node["seen_at"] + gone if node["stats"] else node["seen_at"]}
+            for node in self.overview["nodes"]
+        ]
+        return {**self.overview, "at": self.overview["at"] + gone, "nodes": nodes}
 
     def series(self, asked: dict[str, list[str]]) -> dict[str, Any]:
         """The recorded series; of others, nothing was measured."""
@@ -190,7 +195,11 @@ class Handler(BaseHTTPRequestHandler):
             tenant = next((each for each in overview["tenants"] if each["tenant"] == name), None)
             return tenant and {**tenant, **QUOTA}
         if at == "audit":
-            return play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
+            if "cursor=" in self.path:
+                return {**play.audit, **LAST_PAGE}
+            kinds = parse_qs(self.path.partition("?")[2]).get("kind")
+            items = [each for each in play.audit["items"] if kinds is None or each["kind"] in kinds]
+            return {**play.audit, "items": items}
         if at == "healthz" or path == "/healthz":
             return {"status": "ok", "release": "0.1.0", "instance": "i"}
         if at == "alerts" and "state=firing" in self.path:

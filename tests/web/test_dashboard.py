@@ -982,7 +982,7 @@ def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenSt
     tiers = panel(page, "Tier records")
     expect(tiers).to_contain_text("not applied")
     expect(tiers).to_contain_text("65 MiB in 1,040 blocks, at most 2 TiB on each node")
-    expect(tiers).to_contain_text("gpu-a1: in_sync, generation 3, in service")
+    expect(tiers).to_contain_text("gpu-a1: in sync, generation 3, in service")
     expect(tiers).to_contain_text("gpu-a2: nacked, generation 2, not open")
     expect(tiers).to_contain_text("gpu-a2 refused tiers.nvme.name: 'nvme' is a tier of the settings")
     expect(tiers.get_by_role("button", name="Edit the tier nvme")).to_be_visible()

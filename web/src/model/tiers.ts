@@ -94,14 +94,14 @@ export function pinTiers(pin: Pin): { text: string; title: string }[] {
   }));
 }
 
-/** `gpu-a1: in_sync, generation 3, in service`: the state of a record by node. */
+/** `gpu-a1: in sync, generation 3, in service`: the state of a record by node. */
 export function onNodes(record: TierRecord): string[] {
   const names = [...new Set([...Object.keys(record.status.nodes), ...Object.keys(record.stats)])].sort();
   return names.map((name) => {
     const at = record.status.nodes[name];
     const held = record.stats[name];
     const generation = at?.observed_generation ?? null;
-    const parts = [at?.state ?? 'not selected', ...(generation === null ? [] : [`generation ${generation}`])];
+    const parts = [at?.state.replace('_', ' ') ?? 'not selected', ...(generation === null ? [] : [`generation ${generation}`])];
     if (!held) parts.push('not open');
     else parts.push(held.serves ? 'in service' : `${stateOf(held)}: ${held.reason}`);
     return `${name}: ${parts.join(', ')}`;
