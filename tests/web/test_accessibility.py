@@ -92,7 +92,7 @@ def test_dialogs_and_the_palette_are_accessible(open_state: OpenState, looks: An
     assert found == [], "\n".join(found)
 
 
-DIALOGS = [
+DIALOGS: list[tuple[str, Any]] = [
     ("tenants", "New quota"),
     ("tenants/chat", "Delete the quota of chat"),
     ("pins", "New pin"),

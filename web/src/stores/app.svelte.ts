@@ -1,8 +1,8 @@
 /** What all pages share. The one instance is made by App.svelte. */
 
-import { askerOf } from '../model/asker';
-import { noNodeReports } from '../model/nodes';
-import { judge } from '../model/verdict';
+import { askerOf } from '../model/frame/asker';
+import { noNodeReports } from '../model/nodes/nodes';
+import { judge } from '../model/overview/verdict';
 import { Asked } from './asked.svelte';
 import { Editing } from './editing.svelte';
 import { Live } from './live.svelte';

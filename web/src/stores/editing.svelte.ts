@@ -1,6 +1,6 @@
 /** The open dialog: pages open one, App shows it. */
 
-import type { Json, RecordType } from '../model/fields';
+import type { Json, RecordType } from '../model/records/fields';
 import type { Engine } from '../api/types';
 
 /** What an action answered, and how it can be undone. */
