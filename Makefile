@@ -118,6 +118,9 @@ generated: $(INSTALLED) web/node_modules/.package-lock.json  ## rewrite what fol
 	$(BIN)/python docs/generate.py
 	$(WITH_NODE) npm run --silent api && npm run --silent fixtures && npm run --silent diagrams
 
+screenshots: $(INSTALLED) web  ## draw every page of the dashboard into docs/pictures/dashboard; needs Chromium
+	$(BIN)/python -m tests.web.screenshots
+
 docs: $(INSTALLED)  ## build the documentation as a site in build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict --quiet
 
@@ -142,7 +145,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test full flaky lint types bench gpu peers engines example-vllm bench-peers bench-engines vllm-tests soak golden generated docs fmt web constraints clean webtypes webtest
+.PHONY: run demo test full flaky lint types bench gpu peers engines example-vllm bench-peers bench-engines vllm-tests soak golden generated screenshots docs fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -14,12 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("app", "dataplane")
 WEB = "web/src"
-UNCHECKED_TESTS = frozenset({"app", "deploy", "e2e", "replay", "web"})
-"""Folders of `tests` whose names are not checked yet."""
-DATA_PLANE_WORDS = frozenset(
-    {"anew", "asked", "nobody", "said", "spare", "stamp", "stranger", "told", "twin", "world"}
-)
-"""Words that are checked outside of `app` and the dashboard only."""
 _HEADING = "## Names that are not used"
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _OF_OTHERS = re.compile("world_?size|hf_hub", re.IGNORECASE)
@@ -103,17 +97,10 @@ def same_classes() -> Iterator[str]:
 def main() -> int:
     terms = forbidden((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
     assert terms, "the glossary has no table of names that are not used"
-    everywhere = {term: better for term, better in terms.items() if not DATA_PLANE_WORDS.intersection(term)}
     web = [path for kind in ("ts", "svelte", "css") for path in (ROOT / WEB).rglob(f"*.{kind}")]
-    rest = [path for folder in ("benchmarks", "dataplane") for path in (ROOT / folder).rglob("*.py")]
-    tests = [
-        path
-        for path in (ROOT / "tests").rglob("*.py")
-        if path.relative_to(ROOT / "tests").parts[0] not in UNCHECKED_TESTS
-    ]
+    folders = ("app", "benchmarks", "dataplane", "tests")
     found = [
-        *findings([*(ROOT / "app").rglob("*.py"), *web], everywhere),
-        *findings([*rest, *tests], terms),
+        *findings([*(path for folder in folders for path in (ROOT / folder).rglob("*.py")), *web], terms),
         *same_classes(),
     ]
     sys.stdout.write(

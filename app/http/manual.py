@@ -4,7 +4,8 @@ be read in a network that cannot reach the internet.
 A page has the path of its file in the project, such as `/docs/operate/runbook.md`. Relative links between files
 therefore work between pages, and the link of an alert works with this server and with a copy of the project.
 
-Diagrams are pictures in `docs/pictures`, which `make generated` draws from the text of the pages.
+Diagrams are pictures in `docs/pictures`, which `make generated` draws from the text of the pages; pictures of the
+dashboard are in `docs/pictures/dashboard`.
 """
 
 import re
@@ -47,6 +48,7 @@ _PAGE = """<!doctype html>
 {body}</main></body></html>
 """
 _HEADERS = {"Cache-Control": "no-cache"}
+_PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 @get("/docs", include_in_schema=False, opt={"role": "anyone"}, status_code=307, sync_to_thread=False)
@@ -56,15 +58,15 @@ def manual_start() -> Redirect:
 
 
 @get("/docs/{path:path}", include_in_schema=False, opt={"role": "anyone"}, sync_to_thread=True)
-def manual(path: FromPath[str]) -> Response[str]:
+def manual(path: FromPath[str]) -> Response[str | bytes]:
     """Return a page or a picture of the documentation, or the style sheet of all pages. Raises NotFoundException."""
     path = path.lstrip("/")
     if path == "manual.css":
         return Response(STYLE, media_type="text/css", headers=_HEADERS)
     folder = _INSTALLED if _INSTALLED.is_dir() else _IN_PROJECT
     file = WebFiles(folder).find(path)
-    if file is not None and file.suffix == ".svg":
-        return Response(file.read_text(encoding="utf-8"), media_type="image/svg+xml", headers=_HEADERS)
+    if file is not None and file.suffix in _PICTURES:
+        return Response(file.read_bytes(), media_type=_PICTURES[file.suffix], headers=_HEADERS)
     if file is None or file.suffix != ".md":
         raise NotFoundException
     page = _rendered(file, folder, path, file.stat().st_mtime_ns)

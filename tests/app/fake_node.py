@@ -162,7 +162,7 @@ class FakeNode:
         for socket, url in ((self._control, self.control_url), (self._events, self.events_url)):
             socket.setsockopt(zmq.LINGER, 0)
             socket.bind(url)
-        self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._beat())]
+        self._tasks = [asyncio.create_task(self._serve()), asyncio.create_task(self._send_heartbeats())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -206,7 +206,7 @@ class FakeNode:
             self.stats, at=time.time(), epoch=self.epoch, armed="quotas" in self.observed, observed=observed
         )
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             if not self.mute:
                 await self.publish(self.stats_now())

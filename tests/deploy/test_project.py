@@ -170,6 +170,6 @@ def test_the_wheels_ship_their_packages_and_nothing_else(tmp_path: Path, version
     assert {name for name in names if name.startswith("web/") and not name.startswith("web/dist/")} == set()
     pages = {name.removeprefix("app/manual/") for name in names if name.startswith("app/manual/")}
     docs = ROOT / "docs"
-    files = [*docs.rglob("*.md"), *(docs / "pictures").glob("*.svg")]
+    files = [*docs.rglob("*.md"), *(docs / "pictures").rglob("*.*g")]
     assert pages == {str(file.relative_to(docs)) for file in files}
     assert "larder = app.__main__:main" in scripts

@@ -219,6 +219,18 @@ def test_a_pin_is_created_and_deleted_and_an_engine_expelled(socket_dir: Path, b
             press(sure, "Delete system-prompt")
             press(sure, "Done")
             assert larder.get("pins")["total"] == 0
+            go(page, "changes")
+            page.get_by_role("button", name=re.compile("^Put back the pin system-prompt")).first.click()
+            sure = dialog(page, "Put back the pin system-prompt")
+            press(sure, "Create system-prompt again")
+            expect(sure.get_by_text("The pin system-prompt is back.")).to_be_visible()
+            assert larder.get("pins/system-prompt")["keys_digest"] == made["keys_digest"]
+            press(sure, "Done")
+            go(page, "pins")
+            page.get_by_role("button", name="Release the pin system-prompt").click()
+            sure = dialog(page, "Delete the pin system-prompt")
+            press(sure, "Delete system-prompt")
+            press(sure, "Done")
             for _ in range(5):
                 cached(engine, prompt)
             page.get_by_role("button", name=re.compile("^Pin p-")).first.click()

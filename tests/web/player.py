@@ -83,8 +83,8 @@ class Play:
     """In the charts."""
     locked: bool = False
     """Who asks is not known: the API answers nobody."""
-    asked: list[str] = field(default_factory=list)
-    """Paths of the API, in the order in which they were asked for."""
+    requests: list[str] = field(default_factory=list)
+    """Paths of the API, in the order in which they were requested."""
     problem: dict[str, Any] | None = None
     """Answered by the API instead of its data."""
     html: bool = False
@@ -95,7 +95,7 @@ class Play:
     """False ends the open streams and refuses new ones."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """Sent once to each stream, in order."""
-    beating: bool = True
+    confirming: bool = True
     """False keeps the stream open and silent."""
     started: float = field(default_factory=time.monotonic)
     streams: int = 0
@@ -104,16 +104,21 @@ class Play:
 
     def now(self) -> dict[str, Any]:
         """The overview with its clock going on from the recorded time."""
-        return {**self.overview, "at": self.overview["at"] + time.monotonic() - self.started}
+        gone = time.monotonic() - self.started
+        nodes = [
+            {**node, "seen_at": node["seen_at"] + gone if node["stats"] else node["seen_at"]}
+            for node in self.overview["nodes"]
+        ]
+        return {**self.overview, "at": self.overview["at"] + gone, "nodes": nodes}
 
-    def series(self, asked: dict[str, list[str]]) -> dict[str, Any]:
+    def series(self, query: dict[str, list[str]]) -> dict[str, Any]:
         """The recorded series; of others, nothing was measured."""
         at = self.history["at"]
         nothing = [None] * len(at)
-        scope = {key: asked.get(key, [None])[0] for key in ("node", "tenant")}
+        scope = {key: query.get(key, [None])[0] for key in ("node", "tenant")}
         series = [
             {"name": name, "unit": "", **scope, "values": self.history.get(name, nothing)}
-            for name in asked.get("name", [])
+            for name in query.get("name", [])
         ]
         return {"step_s": 10, "at": at, "series": series, "marks": self.marks, "problem": ""}
 
@@ -150,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
         play, path = self.server.play, self.path.partition("?")[0]
         try:
             if path.startswith(API):
-                play.asked.append(self.path)
+                play.requests.append(self.path)
             if path == "/api/v1/events":
                 self.stream(play)
             elif path.startswith(API):
@@ -190,7 +195,11 @@ class Handler(BaseHTTPRequestHandler):
             tenant = next((each for each in overview["tenants"] if each["tenant"] == name), None)
             return tenant and {**tenant, **QUOTA}
         if at == "audit":
-            return play.audit if "cursor=" not in self.path else {**play.audit, **LAST_PAGE}
+            if "cursor=" in self.path:
+                return {**play.audit, **LAST_PAGE}
+            kinds = parse_qs(self.path.partition("?")[2]).get("kind")
+            items = [each for each in play.audit["items"] if kinds is None or each["kind"] in kinds]
+            return {**play.audit, "items": items}
         if at == "healthz" or path == "/healthz":
             return {"status": "ok", "release": "0.1.0", "instance": "i"}
         if at == "alerts" and "state=firing" in self.path:
@@ -221,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
             while sent < len(play.events):
                 self.event("event", play.events[sent])
                 sent += 1
-            if play.beating:
+            if play.confirming:
                 self.event("overview", play.now())
             time.sleep(CONFIRM_INTERVAL_S)
 

@@ -199,7 +199,7 @@ def test_bars_and_charts_are_drawn_under_the_policy(open_state: OpenState):
     ).to_be_visible()
 
 
-def test_charts_are_of_the_time_that_is_asked_for_and_name_their_marks(open_state: OpenState):
+def test_charts_cover_the_chosen_time_and_name_their_marks(open_state: OpenState):
     one = open_state("busy", opened=False)
     at = one.play.history["at"][-1] - 40
     mark = {"at": at, "kind": "change", "level": "info", "node": None, "tenant": None}
@@ -238,7 +238,7 @@ def test_tenants_show_use_against_limit(open_state: OpenState):
     expect(page).to_have_title("Tenants · Larder: 3 warnings")
 
 
-def test_over_limit_degraded_and_quarantined_are_told_first(open_state: OpenState):
+def test_over_limit_degraded_and_quarantined_are_the_first_findings(open_state: OpenState):
     page = open_state("over-limit").page
     expect(verdict(page)).to_have_text("3 warnings")
     expect(page.get_by_role("link", name="Tenant chat is over its limit by 2.2 GiB")).to_be_visible()
@@ -317,7 +317,7 @@ def test_gpu_copies_on_gpus_are_shown_with_their_node(open_state: OpenState):
     expect(first.get_by_role("img", name=re.compile("^GPU copies on NVIDIA H200 GPU-7717"))).to_be_visible()
 
 
-def test_a_gpu_that_fails_is_told_first_and_nodes_without_one_say_so(open_state: OpenState):
+def test_a_gpu_that_fails_is_the_first_finding_and_nodes_without_one_say_so(open_state: OpenState):
     page = open_state("nacked").page
     expect(page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem")).to_be_visible()
     page.get_by_role("link", name="GPU copies on a GPU of gpu-a3 have a problem").click()
@@ -538,11 +538,11 @@ def test_a_silent_stream_is_given_up_and_opened_again(open_state: OpenState):
     one.open().locator("#verdict-title").wait_for()
     expect(one.page.get_by_role("status")).to_have_text("Live")
     opened = one.play.streams
-    one.play.beating = False
+    one.play.confirming = False
     one.page.clock.run_for(11_000)
     expect(one.page.locator("[data-stale=true]")).to_have_count(1)
     one.page.clock.run_for(3_000)
-    one.play.beating = True
+    one.play.confirming = True
     expect(one.page.get_by_role("status")).to_have_text("Live")
     assert one.play.streams > opened
 
@@ -552,10 +552,10 @@ def test_a_tab_that_slept_catches_up(open_state: OpenState):
     one.page.clock.install()
     one.open().locator("#verdict-title").wait_for()
     expect(one.page.get_by_role("status")).to_have_text("Live")
-    one.play.beating = False
+    one.play.confirming = False
     one.page.clock.fast_forward(3_600_000)
     one.play.show("over-limit")
-    one.play.beating = True
+    one.play.confirming = True
     one.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(verdict(one.page)).to_contain_text("warnings")
     expect(one.page.get_by_role("status")).to_have_text("Live")
@@ -585,7 +585,7 @@ def test_an_api_that_is_down_from_the_start_is_the_page(open_state: OpenState):
     expect(verdict(one.page)).to_have_text("All is well")
 
 
-def test_an_unreachable_api_is_told_in_words(open_state: OpenState):
+def test_an_unreachable_api_is_reported_in_words(open_state: OpenState):
     one = open_state("busy", alone=True)
     one.expects_failures = True
     one.page.context.set_offline(True)
@@ -596,7 +596,7 @@ def test_an_unreachable_api_is_told_in_words(open_state: OpenState):
     expect(one.page.get_by_role("status")).to_have_text("Live")
 
 
-def test_another_server_in_the_way_is_told(open_state: OpenState):
+def test_another_server_in_the_way_is_named(open_state: OpenState):
     one = open_state("busy", opened=False)
     one.expects_failures = True
     one.play.html, one.play.streaming = True, False
@@ -606,10 +606,10 @@ def test_another_server_in_the_way_is_told(open_state: OpenState):
 
 def test_a_slow_api_shows_that_the_page_is_loading(open_state: OpenState):
     one = open_state("busy", opened=False)
-    one.play.slow, one.play.beating = True, False
+    one.play.slow, one.play.confirming = True, False
     one.open()
     expect(one.page.get_by_text("Loading the state of the cache")).to_be_attached()
-    one.play.slow, one.play.beating = False, True
+    one.play.slow, one.play.confirming = False, True
     expect(verdict(one.page)).to_have_text("All is well")
 
 
@@ -752,9 +752,9 @@ def test_who_is_limited_to_tenants_sees_theirs_and_is_offered_nothing_else(open_
         one.open(at)
         expect(page.get_by_role("main").locator("section").first).to_be_visible()
         expect(page.get_by_text("may not do this")).to_have_count(0)
-    assert not [path for path in one.play.asked if "history" in path]
+    assert not [path for path in one.play.requests if "history" in path]
     for denied in ("audit", "pushes", "managers", "tokens", "policies", "tiers", "rates", "ipc"):
-        assert not [path for path in one.play.asked if path.startswith(f"/api/v1/{denied}")], denied
+        assert not [path for path in one.play.requests if path.startswith(f"/api/v1/{denied}")], denied
 
 
 @pytest.mark.parametrize(
@@ -778,7 +778,7 @@ def test_until_it_is_known_who_asks_the_page_asks_for_nothing_else(open_state: O
     page = one.open()
     expect(page.get_by_label("Token")).to_be_visible()
     expect(page).to_have_title("Larder: log in")
-    assert set(one.play.asked) == {"/api/v1/session"}
+    assert set(one.play.requests) == {"/api/v1/session"}
 
 
 def test_names_of_others_are_shown_with_escapes_for_what_cannot_be_seen(open_state: OpenState):
@@ -931,7 +931,7 @@ def test_firing_alerts_are_shown_beside_the_change_before(open_state: OpenState,
     expect(page.locator("main li[aria-current]")).to_have_count(1)
 
 
-def test_a_new_alert_is_asked_for_at_once_and_an_ended_one_goes(open_state: OpenState):
+def test_a_new_alert_is_read_at_once_and_an_ended_one_goes(open_state: OpenState):
     one = open_state("busy")
     page, at = one.page, one.play.overview["at"]
     expect(panel(page, "Alerts")).to_contain_text("No alert is firing")
@@ -985,7 +985,7 @@ def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenSt
     tiers = panel(page, "Tier records")
     expect(tiers).to_contain_text("not applied")
     expect(tiers).to_contain_text("65 MiB in 1,040 blocks, at most 2 TiB on each node")
-    expect(tiers).to_contain_text("gpu-a1: in_sync, generation 3, in service")
+    expect(tiers).to_contain_text("gpu-a1: in sync, generation 3, in service")
     expect(tiers).to_contain_text("gpu-a2: nacked, generation 2, not open")
     expect(tiers).to_contain_text("gpu-a2 refused tiers.nvme.name: 'nvme' is a tier of the settings")
     expect(tiers.get_by_role("button", name="Edit the tier nvme")).to_be_visible()
@@ -994,7 +994,7 @@ def test_tier_records_are_shown_with_their_state_on_each_node(open_state: OpenSt
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_changed_tier_record_is_asked_for_at_once(open_state: OpenState):
+def test_a_changed_tier_record_is_read_at_once(open_state: OpenState):
     one = open_state("over-limit", at="settings")
     page, at = one.page, one.play.overview["at"]
     expect(panel(page, "Tier records")).to_contain_text("No tier is recorded")

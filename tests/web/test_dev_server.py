@@ -46,13 +46,13 @@ def dev_server() -> Iterator[str]:
 def test_every_page_is_shown_without_a_server(browser: Browser, dev_server: str) -> None:
     context = new_context(browser)
     page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
+    errors: list[str] = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     for at in PAGES:
         page.goto(f"{dev_server}#/{at}")
         page.get_by_role("main").locator("section").first.wait_for()
         expect(page.get_by_role("status").first).to_have_text("Live")
         expect(page.get_by_role("alert")).to_have_count(0)
     context.close()
-    assert said == []
+    assert errors == []

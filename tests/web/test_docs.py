@@ -26,7 +26,7 @@ class Docs:
         self.url = url
         self.complaints: list[str] = []
         self.foreign: list[str] = []
-        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("console", lambda message: self._on_console(message.type, message.text))
         page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
         page.on(
             "request",
@@ -34,7 +34,7 @@ class Docs:
         )
         page.goto(f"{url}/api/docs")
 
-    def _said(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str) -> None:
         if not text.startswith(FAILED):
             self.complaints.append(f"{kind}: {text}")
 
@@ -105,7 +105,7 @@ def a_record_can_be_put(docs: Docs) -> None:
     docs.execute(docs.route("quotas", "putQuota"), 201, tenant="acme")
 
 
-def test_where_nobody_needs_a_token_everything_can_be_tried(browser: Browser, socket_dir: Path) -> None:
+def test_without_tokens_everything_can_be_tried(browser: Browser, socket_dir: Path) -> None:
     with opened(browser, socket_dir) as docs:
         everything_can_be_tried(docs)
 

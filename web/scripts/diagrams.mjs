@@ -21,8 +21,8 @@ function drawn(text) {
   return `${own.replace(/<svg[^>]*>/, (root) => `${root}\n<!-- sha256 of its text: ${hash} -->\n${STYLE}`).trimEnd()}\n`;
 }
 
-rmSync(pictures, { recursive: true, force: true });
-mkdirSync(pictures);
+mkdirSync(pictures, { recursive: true });
+for (const name of readdirSync(pictures)) if (name.endsWith('.svg')) rmSync(join(pictures, name));
 for (const page of readdirSync(docs, { recursive: true }).filter((name) => name.endsWith('.md')).sort()) {
   [...readFileSync(join(docs, page), 'utf8').matchAll(DIAGRAM)].forEach(([, text], at) => {
     writeFileSync(join(pictures, `${page.slice(0, -3).replaceAll('/', '-')}-${at + 1}.svg`), drawn(text));

@@ -532,8 +532,7 @@ function moreHistory(h, o) {
     stored_blocks_per_s: of((i) => Math.round(h.stored_bytes_per_s[i] / (2 * MiB))),
     evicted_blocks_per_s: of((i) => Math.round((h.stored_bytes_per_s[i] / (2 * MiB)) * 0.96)),
     refused_blocks_per_s: of((i) => (i > 248 && i < 290 ? Math.round(20 + 12 * Math.sin(i)) : 0)),
-    tier_used_bytes: of((i) => Math.round(disk.stored_bytes * (0.9 + (0.1 * i) / h.at.length))),
-    tier_budget_bytes: of(() => disk.budget_bytes),
+    ...(disk ? { tier_used_bytes: of((i) => Math.round(disk.stored_bytes * (0.9 + (0.1 * i) / h.at.length))), tier_budget_bytes: of(() => disk.budget_bytes) } : {}),
     limit_bytes: of(() => 24 * GiB),
     engines: of((i) => (i < 60 ? 3 : 4)),
     leased_blocks: of((i) => Math.round(120 + 60 * Math.sin(i / 9))),
@@ -580,7 +579,7 @@ const tenantsOperator = asker({
 for (const [name, make] of Object.entries(states)) {
   seed = 8470;
   const overview = filled(schemas.Overview, make());
-  const past = ['empty', 'fresh', 'tenant'].includes(name) ? none : name === 'busy' ? moreHistory(history(overview), overview) : history(overview);
+  const past = ['empty', 'fresh', 'tenant'].includes(name) ? none : ['busy', 'over-limit'].includes(name) ? moreHistory(history(overview), overview) : history(overview);
   const session = name === 'tenant' ? tenantsOperator : asker();
   const seen = busyPrefixes.filter((each) => session.tenants?.includes(each.tenant) ?? true);
   const items = name === 'empty' || name === 'fresh' ? [] : seen;

@@ -44,5 +44,5 @@ export function formsOf(schemas) {
     const fields = Object.entries(schemas[name].properties).map(([field, schema]) => `    ${JSON.stringify(fieldOf(field, schema))},`);
     return `  ${type}: [\n${fields.join('\n')}\n  ],`;
   });
-  return `import type { ApiField, RecordType } from '../model/fields';\n\nexport const FIELDS: Record<RecordType, readonly ApiField[]> = {\n${sections.join('\n')}\n};\n`;
+  return `import type { ApiField, RecordType } from '../model/records/fields';\n\nexport const FIELDS: Record<RecordType, readonly ApiField[]> = {\n${sections.join('\n')}\n};\n`;
 }

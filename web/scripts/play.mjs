@@ -15,7 +15,10 @@ const problem = (status, title, detail = '') => ({ type: 'about:blank', title, s
 const list = (items, total = items.length) => ({ items, total, next_cursor: '' });
 
 /** Times go on from the recorded one. */
-const now = (overview) => ({ ...overview, at: overview.at + (Date.now() - STARTED) / 1000 });
+function now(overview) {
+  const gone = (Date.now() - STARTED) / 1000;
+  return { ...overview, at: overview.at + gone, nodes: overview.nodes.map((node) => (node.stats ? { ...node, seen_at: node.seen_at + gone } : node)) };
+}
 
 function series({ history, marks = [] }, asked) {
   const nothing = history.at.map(() => null);
@@ -31,6 +34,8 @@ function answer(played, path, asked) {
   if (name && kind === 'quotas') return record && { ...record, etag: '"1"', generation: 1, managed_by: '', selector: null, status: STATUS };
   if (kind === 'pins' || kind === 'tenants') return name ? record : list(overview[kind], overview[`${kind}_total`]);
   const held = answers[path];
+  const only = asked.get('kind');
+  if (path === 'audit') return only ? list(played.audit.items.filter((each) => each.kind === only)) : played.audit;
   if (path === 'alerts' && held && asked.get('state')) return list(held.items.filter((each) => each.state === asked.get('state')));
   if (LISTS.includes(path)) return held ?? NOTHING;
   const whole = { session: played.session, overview: now(overview), series: series(played, asked), annotations: held ?? [], healthz: { status: 'ok', release: 'dev', instance: path } };

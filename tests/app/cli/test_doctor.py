@@ -58,18 +58,18 @@ def test_a_missing_or_occupied_name_of_the_gateways_memory_fails(
     shared.mkdir()
     monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
     monkeypatch.setenv("LARDER_DATAPLANE__LMCACHE_SHM_NAME", "kv")
-    path, spare = shared / "lmcache_l1_pool_kv", shared / ".larder-lmcache_l1_pool_kv"
-    spare.touch()
+    path, backup = shared / "lmcache_l1_pool_kv", shared / ".larder-lmcache_l1_pool_kv"
+    backup.touch()
     code, found = examined()
     assert (code, found["LMCache memory"]["state"]) == (1, "failure")
     assert f"{path} was removed" in found["LMCache memory"]["message"]
     path.touch()
     assert f"{path} is another file" in examined()[1]["LMCache memory"]["message"]
     path.unlink()
-    path.hardlink_to(spare)
+    path.hardlink_to(backup)
     assert "LMCache memory" not in examined()[1]
     path.unlink()
-    spare.unlink()
+    backup.unlink()
     assert "LMCache memory" not in examined()[1], "nothing runs"
     with (folder / "up.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -174,7 +174,7 @@ def test_a_watched_list_appends_new_items(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown.stdout == "items:\n- a\nitems:\n- b\n"
 
 
-def test_contexts_are_stored_with_their_tokens_and_a_flag_beats_the_environment(
+def test_contexts_are_stored_with_their_tokens_and_a_flag_precedes_the_environment(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[tuple[str, str]] = []

@@ -99,6 +99,16 @@ async def test_diagrams_are_pictures_that_need_no_other_host(plane: Plane) -> No
             assert linked == []
 
 
+async def test_pictures_of_the_dashboard_are_served(plane: Plane) -> None:
+    page = await plane.http.get("/docs/operate/dashboard.md")
+    pictures = re.findall(r'<img src="\.\./(pictures/dashboard/[^"]+)"', page.text)
+    assert len(pictures) == 3
+    for picture in pictures:
+        reply = await plane.http.get(f"/docs/{picture}")
+        assert reply.headers["content-type"] == "image/png"
+        assert reply.content.startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     "path",
     ["nowhere.md", "generate.py", "operate", "../pyproject.toml", "..%2fREADME.md", "operate/%2e%2e/x.md"],

@@ -95,7 +95,7 @@ def test_exactly_the_block_events_can_be_summed() -> None:
 
 
 def test_the_dashboard_uses_only_names_of_the_catalogue() -> None:
-    text = (ROOT / "web/src/model/events.ts").read_text(encoding="utf-8")
+    text = (ROOT / "web/src/model/history/events.ts").read_text(encoding="utf-8")
     shown = set(re.findall(r"'([a-z_]+\.[a-z_]+)'", text))
     assert len(shown) > 30
     assert shown - CATALOGUE.keys() == set()

@@ -96,13 +96,15 @@ async def test_a_hostile_client_does_not_change_totals(governed: Plane, engine: 
     count = "larder_engine_operation_seconds_count"
     engine.lookup(make.keys(1))
     before = await until(governed, count, "lookup", value=1)
-    world = engine._link.attachment
-    assert isinstance(world, Attachment)
+    attachment = engine._link.attachment
+    assert isinstance(attachment, Attachment)
     noise = np.random.default_rng(1)
     found, rounds, deadline = before, 0, time.monotonic() + WAIT_S
     while rounds < 4 or not found["larder_ring_entries_rejected_total",]:
         assert time.monotonic() < deadline, "no entry was rejected"
-        world.area.operations[:] = noise.integers(0, 2**64 - 1, world.area.operations.shape, np.uint64)
+        attachment.area.operations[:] = noise.integers(
+            0, 2**64 - 1, attachment.area.operations.shape, np.uint64
+        )
         await asyncio.sleep(0.6)
         found = await scrape(governed)
         rounds += 1

@@ -152,9 +152,9 @@ async def test_two_hundred_tenants_have_series_and_the_others_are_summed(away: D
 
     def tenants(times: int) -> list[TenantStats]:
         # The smallest tenant makes half of the requests, so it is among those with series.
-        asked_for = [100 * many if place == many - 1 else 100 for place in range(many)]
+        requested = [100 * many if place == many - 1 else 100 for place in range(many)]
         return [
-            TenantStats(f"t{place:03}", bytes=many - place, requested_blocks=asked_for[place] * times)
+            TenantStats(f"t{place:03}", bytes=many - place, requested_blocks=requested[place] * times)
             for place in range(many)
         ]
 

@@ -3,7 +3,7 @@
 import { send, sendRaw } from './client';
 import { signed, type Signed } from './records';
 import type { ActionAnswer, NewToken, Node, Pin, Quota, Token } from './types';
-import type { Json } from '../model/fields';
+import type { Json } from '../model/records/fields';
 
 const path = (...parts: string[]) => `api/v1/${parts.map(encodeURIComponent).join('/')}`;
 const post = <T>(by: Signed, to: string, body: Json) => send<T>('POST', to, signed(by), JSON.stringify(body));

@@ -1,6 +1,6 @@
 // Made by `npm run api` from the OpenAPI document of the app. Do not edit.
 
-import type { ApiField, RecordType } from '../model/fields';
+import type { ApiField, RecordType } from '../model/records/fields';
 
 export const FIELDS: Record<RecordType, readonly ApiField[]> = {
   quotas: [

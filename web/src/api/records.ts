@@ -2,7 +2,7 @@
 
 import { send, sendRaw } from './client';
 import type { ApplyAnswer, DryRunAnswer, ExpelAnswer, PinKeys, RecordAnswer } from './types';
-import type { Json, RecordType } from '../model/fields';
+import type { Json, RecordType } from '../model/records/fields';
 
 const JSON_TYPE = { 'content-type': 'application/json' };
 

@@ -1,9 +1,9 @@
 /** What all pages share. The one instance is made by App.svelte. */
 
-import { askerOf } from '../model/asker';
-import { noNodeReports } from '../model/nodes';
-import { judge } from '../model/verdict';
-import { Asked } from './asked.svelte';
+import { askerOf } from '../model/frame/asker';
+import { noNodeReports } from '../model/nodes/nodes';
+import { judge } from '../model/overview/verdict';
+import { Query } from './query.svelte';
 import { Editing } from './editing.svelte';
 import { Live } from './live.svelte';
 import { Login } from './login.svelte';
@@ -15,7 +15,7 @@ export class App {
   readonly login = new Login();
   readonly route = new Route();
   readonly editing = new Editing();
-  readonly alerts = new Asked<AlertList>();
+  readonly alerts = new Query<AlertList>();
   readonly asker = $derived(askerOf(this.login.who));
   /** Whether the token is limited to tenants. */
   readonly limited = $derived(this.asker.tenants !== null);

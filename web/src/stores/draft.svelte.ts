@@ -5,10 +5,10 @@
 
 import { ApiError } from '../api/client';
 import { changeRecord, createRecord, deleteRecord, getRecord, tryAlone, tryOnNodes, tryRecord, type Signed } from '../api/records';
-import { mergePatch, parsedValue, placed, shownValue, type Faults, type Json, type RecordType, type Value, type Values } from '../model/fields';
-import { SOURCES, bodyOf, fieldsOf, isPushed, type Source } from '../model/records';
+import { mergePatch, parsedValue, placed, shownValue, type Faults, type Json, type RecordType, type Value, type Values } from '../model/records/fields';
+import { SOURCES, bodyOf, fieldsOf, isPushed, type Source } from '../model/records/records';
 import { NONE, sizeOf } from '../format';
-import { worded } from '../model/worded';
+import { worded } from '../model/records/worded';
 import type { NodeVerdict, Problem, RecordAnswer } from '../api/types';
 
 export interface DraftDeps {

@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { ApiError } from '../api/client';
 import type { ApplyAnswer, DryRunAnswer, Quota } from '../api/types';
-import type { Json } from '../model/fields';
-import { pushed, reached, settled } from '../model/records';
+import type { Json } from '../model/records/fields';
+import { pushed, reached, settled } from '../model/records/records';
 import { state } from '../fixtures/states';
 import { Draft, type DraftDeps } from './draft.svelte';
 

@@ -1,6 +1,6 @@
 /** The open dialog: pages open one, App shows it. */
 
-import type { Json, RecordType } from '../model/fields';
+import type { Json, RecordType } from '../model/records/fields';
 import type { Engine } from '../api/types';
 
 /** What an action answered, and how it can be undone. */
@@ -33,8 +33,17 @@ export type Opened =
   | { what: 'token' }
   | { what: 'palette' };
 
+/** Deleted pins whose keys are kept. */
+const MAX_DELETED = 20;
+
 export class Editing {
   opened = $state.raw<Opened | null>(null);
+  /** Pins that were deleted in this tab, by name, with what creates them again: nothing else keeps their keys. */
+  deletedPins = $state.raw<ReadonlyMap<string, Json>>(new Map());
+
+  keepPin(name: string, body: Json): void {
+    this.deletedPins = new Map([...this.deletedPins, [name, body] as const].slice(-MAX_DELETED));
+  }
 
   /** `given`: values to put in place of those of the record, such as earlier ones. */
   edit(type: RecordType, name: string, given?: Json): void {

@@ -5,8 +5,8 @@
 import { ApiError, getEvents, getOverview } from '../api/client';
 import { Stream, type StreamHandlers } from '../api/stream';
 import type { EventList, LarderEvent, Overview, Problem } from '../api/types';
-import { MAX_EVENTS, kept, merged } from '../model/events';
-import { RefusalWindow } from '../model/refusals';
+import { MAX_EVENTS, kept, merged } from '../model/history/events';
+import { RefusalWindow } from '../model/overview/refusals';
 
 export type Connection = 'connecting' | 'live' | 'reconnecting';
 

@@ -1,6 +1,6 @@
 /** The shown page: the part of the URL after `#/`, as in `#/tenants/acme?sort=used`. */
 
-import { PAGE_NAMES, type PageName } from '../model/pages';
+import { PAGE_NAMES, type PageName } from '../model/frame/pages';
 
 export interface Place {
   page: PageName;

@@ -1,0 +1,29 @@
+/** What lower limits would evict, as the dry run tells. */
+
+import type { NodeVerdict, Overview, Tenant } from '../../api/types';
+import { bytes, named } from '../../format';
+
+/** A sentence for each tenant and tier, summed over the nodes, most bytes first. */
+export function evictionLines(verdicts: readonly NodeVerdict[] | null): string[] {
+  const sums = new Map<string, { tenant: string; tier: string; bytes: number; nodes: string[] }>();
+  for (const verdict of verdicts ?? []) {
+    for (const each of verdict.evictions) {
+      const key = `${each.tier}/${each.tenant}`;
+      const sum = sums.get(key) ?? { tenant: each.tenant, tier: each.tier, bytes: 0, nodes: [] };
+      sum.bytes += each.bytes;
+      sum.nodes.push(verdict.node);
+      sums.set(key, sum);
+    }
+  }
+  return [...sums.values()]
+    .sort((a, b) => b.bytes - a.bytes)
+    .map(({ tenant, tier, bytes: size, nodes }) => `Would evict ${bytes(size)} of ${named(tenant)} ${tier ? `from the tier ${tier}` : 'from memory'} at once, on ${nodes.length > 3 ? `${nodes.length} nodes` : nodes.join(', ')}.`);
+}
+
+/** What a floor takes from others: the bytes that the pool has to free as the tenant stores up to it. */
+export function sharedLines(tenant: Tenant, floorBytes: unknown, { pool }: Overview): string[] {
+  if (typeof floorBytes !== 'number' || floorBytes <= tenant.floor_bytes) return [];
+  const free = Math.max(0, pool.capacity_bytes - pool.used_bytes);
+  const taken = floorBytes - Math.max(tenant.bytes, tenant.floor_bytes) - free;
+  return taken > 0 ? [`As ${named(tenant.tenant)} stores up to its floor, others give up ${bytes(taken)} that they borrow now.`] : [];
+}
