@@ -292,7 +292,7 @@ def test_without_the_scope_values_and_commands_are_shown(socket_dir: Path, brows
                 expect(dialog(page, "Policy default")).to_contain_text("larder policies edit default")
                 page.keyboard.press("Escape")
                 go(page, f"nodes/{larder.node()['name']}")
-                page.get_by_role("button", name="Show vllm 0.33").click()
+                page.get_by_role("button", name="Details of vllm 0.33").click()
                 shown = page.get_by_role("dialog")
                 expect(shown).to_contain_text("larder engines expel")
             # The owner of a tenant has no ceiling yet: the server's reason is shown, and nothing is lost.

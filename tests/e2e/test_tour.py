@@ -24,7 +24,7 @@ def panel(page: Page, name: str) -> Any:
 
 def a_tenant_is_limited_and_its_limit_removed(larder: Larder, page: Page) -> None:
     node = larder.node()["name"]
-    expect(page.get_by_role("link", name="noisy")).to_be_visible()
+    expect(panel(page, "Largest tenants").get_by_role("link", name="noisy")).to_be_visible()
     page.keyboard.press("Control+k")
     page.get_by_role("combobox").fill("noisy")
     page.keyboard.press("Enter")
