@@ -110,7 +110,7 @@ def a_node_drains_and_serves_again(larder: Larder, page: Page) -> None:
     press(page, "Drain")
     sure = dialog(page, f"Drain {node}")
     press(sure, f"Drain {node}")
-    expect(sure).to_contain_text("is asked to drain")
+    expect(sure).to_contain_text("was requested to drain")
     expect(page.get_by_text("draining", exact=True)).to_be_visible()
     press(sure, "Undo")
     expect(page.get_by_text("draining", exact=True)).to_have_count(0)

@@ -89,8 +89,8 @@ def test_memory_that_dead_data_planes_left_is_a_warning(
     assert "memory left behind" not in examined()[1], "the next data plane may be starting"
     os.utime(dead.paths[0], (0, 0))
     found = examined()[1]["memory left behind"]
-    spare, path = sorted(each for each in shared.iterdir() if "dead" in each.name)
-    assert (found["state"], found["fix"]) == ("warning", f"rm '{spare}' '{path}'")
+    backup, path = sorted(each for each in shared.iterdir() if "dead" in each.name)
+    assert (found["state"], found["fix"]) == ("warning", f"rm '{backup}' '{path}'")
     assert path.exists(), "it changes nothing"
     living.remove()
     living.close()
