@@ -215,7 +215,10 @@ class Auth:
         digest = self.hasher.token(token)
         if row is None or not same(digest, row.hash):
             known = "" if row is None else token.id
-            raise _Wrong("unknown", UNKNOWN_SETUP if token.id == credentials.SETUP_ID else UNKNOWN, known)
+            message = UNKNOWN_SETUP if token.id == credentials.SETUP_ID else UNKNOWN
+            if message == UNKNOWN and not self._may_open and not await self._has_tokens():
+                message = FIRST
+            raise _Wrong("unknown", message, known)
         return self._of(row, attempt)
 
     def _of(self, row: TokenRow, attempt: Credentials, session_hash: str = "") -> Principal:

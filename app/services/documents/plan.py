@@ -86,7 +86,8 @@ def outcome(
             ]
     if conflicts:
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
-        raise Conflict(f"{conflicts[0].path}: {conflicts[0].message}{more}", conflicts)
+        hint = f"take_over (--take-over) makes {'them' if more else 'it'} the document's"
+        raise Conflict(f"{conflicts[0].path}: {conflicts[0].message}{more}; {hint}", conflicts)
     order = {kind: number for number, kind in enumerate(KINDS)}
     result.steps.sort(key=lambda step: (order[step.kind.name], step.kind.shown(step.key)))
     return result
@@ -133,11 +134,10 @@ def _check_owner(
     owner, requested = row["managed_by"], record.checked.values["managed_by"]
     if owner == requested or take_over:
         return
-    ownership = f"is managed by {owner!r}" if owner else "has no owner"
-    record_name = f"the {kind.noun} {kind.shown(row[kind.key])!r} {ownership}"
-    conflicts.append(
-        FieldError(record.path, f"{record_name}, not by {requested!r}" if requested else record_name)
-    )
+    found = f"is managed by {owner!r}" if owner else "is managed by hand (no owner)"
+    expected = f", not by {requested!r}" if requested else ""
+    record_name = f"the {kind.noun} {kind.shown(row[kind.key])!r}"
+    conflicts.append(FieldError(record.path, f"{record_name} {found}{expected}"))
 
 
 def _check_tenant(kind: PushedType[Any], path: str, row: Mapping[str, Any], by: Principal) -> None:

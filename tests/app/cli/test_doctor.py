@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -386,6 +387,13 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
     assert "node gpu-a1: pool 64 MiB, locked memory" in message
     assert "this shell has a pool of 4 MiB" in message
     assert "the pool takes 64 MiB" in found["memory"]["message"]
+    answers["/api/v1/overview"]["nodes"] = [
+        {**other, "state": "lost", "stats": None, "seen_at": time.time() - 600}
+    ]
+    code, found = examined()
+    assert (code, found["node"]["state"]) == (1, "failure")
+    assert found["node"]["message"] == "node gpu-b1 is lost: its last answer was 10 min ago"
+    assert found["node"]["fix"].startswith("larder why gpu-b1")
     answers["/api/v1/nodes"] = {"items": [other]}
     _, found = examined()
     assert "in this shell: " in found["settings"]["message"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -39,6 +40,11 @@ async def test_a_list_is_complete_and_shows_the_number_beyond_the_limit(
     await plane.put_quota("t4", "2GiB")
     await plane.put_quota("t4", "1GiB")
     assert "limit_bytes 2 GiB -> 1 GiB" in (await larder(plane, "audit", "list", "-o", "wide"))[1]
+    noted = {"limit_bytes": "1GiB", "note": "a reason of many words " * 9}
+    assert (await plane.http.put("/api/v1/quotas/t4", json=noted, headers={"If-Match": "*"})).is_success
+    _, out, _ = await larder(plane, "audit", "list", "--limit", "1")
+    assert max(map(len, out.splitlines())) <= 80
+    assert re.fullmatch(r" *\d+  [\d-]+ [\d:]+Z  local  .*update quota  t4 .*note .*…", out.splitlines()[2])
     name = (await plane.get("/api/v1/events/history"))["not_kept"]["names"][0]
     assert (
         f"never stored: larder events --follow --name {name}"

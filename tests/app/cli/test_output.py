@@ -20,6 +20,7 @@ from app.cli import SECTIONS
 from app.cli import larder as root
 from app.cli.support.printing import table as tables
 from app.cli.support.printing.table import Column, shortened, table
+from app.cli.support.printing.terminal import wrapped
 from app.cli.support.resources import watch
 from app.cli.support.resources.output import Output, output_option
 from tests.app.callers import create_token, guarding
@@ -333,3 +334,8 @@ async def test_a_shell_completes_names_that_the_server_knows(
     assert [each.value for each in found] == ["acme"]
     monkeypatch.setenv("LARDER_URL", "http://127.0.0.1:9")
     assert await asyncio.to_thread(complete, ["quotas", "get"], "ac") == []
+
+
+def test_a_number_and_its_unit_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    wrapped(f"{'x' * 74} 45.9 % of 12 GiB")
+    assert capsys.readouterr().out.splitlines() == ["x" * 74, "  45.9 % of 12 GiB"]

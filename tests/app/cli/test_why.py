@@ -39,12 +39,17 @@ def node(name: str = "a", **fields: Any) -> dict[str, Any]:
 REFUSED = event("refusals.started", T + 5, "a", tenant="acme", reason="over_limit")
 FULL = {"limit_bytes": 100, "bytes": 95, "on_exceed": "evict_self"}
 REJECTS = {"name": "on_exceed", "before": "evict_self", "after": "reject"}
+ENDED = event("refusals.ended", T + 70, "a", tenant="acme", blocks=9)
+DELETED = change(action="delete", at=T + 20, summary="delete quota acme", fields=[])
+LOOP = {"type": "crash_loop", "message": "its data plane ended 3 times", "since": T, "ended_at": None}
+KILLS = [event("dataplane.exited", T + 60, "a", code=-9), event("dataplane.exited", T + 50, "a", code=-9)]
 NOOP = change(kind="policy", tenant="", at=T + 4, summary="policy default: lru → noop", fields=[])
 RESIZED = change(kind="node", tenant="", node="b", at=T + 2, summary="resize node b")
 TIER = {"kind": "tier", "name": "disk", "tenant": "", "summary": "tier disk: budget_bytes 1 GiB → 2 GiB"}
 DISK = {"name": "disk", "serves": False, "reason": "I/O error"}
 POOL = {"pinned_bytes": 60 << 20, "capacity_bytes": 64 << 20, "pin_budget_bytes": 60 << 20}
 PINS = [change(kind="pin", action="create", audit_id=n, at=T + n) for n in range(12, 0, -1)]
+GONE = {"kind": "pin", "action": "delete", "fields": []}
 CASES = {
     "limit": (
         Evidence("tenant", "acme", changes=[change()], events=[REFUSED]),
@@ -62,6 +67,39 @@ CASES = {
     ),
     "limit, and refusals before it": (
         Evidence("tenant", "acme", changes=[change(at=T + 60)], events=[REFUSED]),
+        "",
+    ),
+    "limit, and refusals that ended": (
+        Evidence("tenant", "acme", changes=[change()], events=[ENDED, REFUSED]),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit entry "
+        "7), and its blocks were refused (over_limit) on node a from 22:13:25Z to 22:14:30Z, 5 s later.",
+    ),
+    "a deleted limit": (
+        Evidence("node", "a", nodes=[node()], changes=[DELETED, change()], events=[{**REFUSED, "at": T + 60}, REFUSED]),
+        "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit entry "
+        "7), and its blocks were refused (over_limit) on node a at 22:13:25Z, 5 s later.",
+    ),
+    "a deleted limit, and crashes": (
+        Evidence("node", "a", nodes=[node()], changes=[DELETED, change()], events=[*KILLS, REFUSED]),
+        "The data plane of node a exited 2 times from 22:14:10Z to 22:14:20Z (killed by signal 9); "
+        "no change to the node preceded it.",
+    ),
+    "a crash loop, and a limit": (
+        Evidence("node", "a", nodes=[node(conditions=[LOOP])], changes=[change()], events=[*KILLS, REFUSED]),
+        "Node a is in a crash loop: its data plane ended 3 times. The data plane of node a exited 2 times from "
+        "22:14:10Z to 22:14:20Z (killed by signal 9); no change to the node preceded it.",
+    ),
+    "a crash loop without events": (
+        Evidence("node", "a", nodes=[node(conditions=[LOOP])]),
+        "Node a is in a crash loop: its data plane ended 3 times.",
+    ),
+    "policy, and refusals that ended": (
+        Evidence("node", "a", nodes=[node()], changes=[NOOP], events=[ENDED, REFUSED]),
+        "Policy default: lru → noop by alice at 22:13:24Z (audit entry 7), and blocks of tenant acme were refused "
+        "(over_limit) on node a from 22:13:25Z to 22:14:30Z, 1 s later.",
+    ),
+    "deleted pins": (
+        Evidence("node", "a", nodes=[node(stats={"pool": POOL})], changes=[change(**{**GONE, "at": T + 30}), *PINS]),
         "",
     ),
     "limit, and a full pool": (

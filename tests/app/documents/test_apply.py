@@ -227,8 +227,11 @@ async def test_records_of_other_owners_are_conflicts_reported_together(plane: Pl
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:larder:problem:conflict")
     assert [(e["path"], e["message"]) for e in refused.json()["errors"]] == [
         ("quotas.a", "the quota 'a' is managed by 'team-a', not by 'team-b'"),
-        ("quotas.free", "the quota 'free' has no owner, not by 'team-b'"),
+        ("quotas.free", "the quota 'free' is managed by hand (no owner), not by 'team-b'"),
     ]
+    assert refused.json()["detail"].endswith(
+        "not by 'team-b' (and 1 more); take_over (--take-over) makes them the document's"
+    )
     assert (await plane.http.get("/api/v1/quotas/new")).status_code == 404
     taken = await plane.http.post("/api/v1/apply", json={"document": theirs, "take_over": True})
     assert {r["name"]: r["action"] for r in taken.json()["records"]} == {

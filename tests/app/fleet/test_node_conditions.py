@@ -190,6 +190,13 @@ async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
     text = " ".join(out.split())
     assert (code, "but node node-a is in a crash loop" in text) == (0, True)
     assert "its data plane ended unexpectedly 3 times in 10 min" in text
+    assert (await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})).is_success
+    for command in (("status",), ("nodes", "list"), ("nodes", "get", "node-a")):
+        assert "in_sync (crash loop, draining)" in (await larder(plane, *command))[1]
+    assert "crash_loop" in (await larder(plane, "nodes", "describe", "node-a"))[1].split("\n\n")[0]
+    code, out, _ = await larder(plane, "why", "node-a")
+    assert out.splitlines()[1].startswith("  node node-a is in a crash loop since ")
+    assert "Most likely: Node node-a is in a crash loop: " in out
     assert (
         'larder_node_condition{node="node-a",type="crash_loop"} 1.0'
         in (await plane.http.get("/metrics")).text

@@ -28,22 +28,22 @@ _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def _at(entry: Mapping[str, Any]) -> str:
-    """Return the time of an entry as text. A tampered database may contain any number."""
+    """Return the time of an entry as text, without this year. A tampered database may contain any number."""
     at = entry["at"]
     try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at else "-"
+        then = datetime.fromtimestamp(at, UTC)
+        year = "" if then.year == datetime.now(UTC).year else "%Y-"
+        return then.strftime(f"{year}%m-%d %H:%M:%SZ") if at else "-"
     except (OverflowError, ValueError, OSError):
         return str(at)
 
 
-def _decision(entry: Mapping[str, Any]) -> str:
+def _outcome(entry: Mapping[str, Any]) -> str:
+    """Return why a request was refused, or the fields that an update changed, such as `limit_bytes 8 GiB -> 1 GiB`. A
+    tampered database may contain anything."""
     decision = str(entry["decision"])
-    return decision if decision == "allowed" else f"{decision}: {entry['reason']}"
-
-
-def _changed(entry: Mapping[str, Any]) -> str:
-    """Return the fields that an update changed, such as `limit_bytes 8 GiB -> 1 GiB`. A tampered database may contain
-    anything."""
+    if decision != "allowed":
+        return f"{decision}: {entry['reason']}"
     before, after = entry["before"], entry["after"]
     if entry["action"] != "update" or not isinstance(before, dict) or not isinstance(after, dict):
         return ""
@@ -59,13 +59,12 @@ def _changed(entry: Mapping[str, Any]) -> str:
 
 _COLUMNS = (
     Column("id", lambda entry: str(entry["id"]), right=True),
-    Column("at", _at, drop=2),
+    Column("at", _at),
     Column("actor", lambda entry: entry["actor"] or "-"),
-    Column("from", lambda entry: entry["source"] or "-", drop=3),
+    Column("from", lambda entry: entry["source"] or "-", wide=True),
     Column("action", lambda entry: f"{entry['action']} {entry['kind']}".strip() or "-"),
-    Column("name", lambda entry: entry["name"], drop=1),
-    Column("decision", _decision, text=True),
-    Column("changed", _changed, text=True, wraps=True),
+    Column("name", lambda entry: entry["name"]),
+    Column("outcome", _outcome, text=True),
 )
 
 

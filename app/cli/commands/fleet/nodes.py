@@ -24,20 +24,6 @@ DRAINED_WITHIN = "10m"
 DRAIN_POLL_S = 0.5
 
 
-def _state(node: dict[str, Any]) -> str:
-    """Return the state of a node for a table cell, with everything unusual."""
-    notes = ["draining"] if node["draining"] else []
-    if offset_s := node["clock_offset_s"]:
-        notes.append(f"clock {abs(offset_s):.0f} s {'ahead' if offset_s > 0 else 'behind'}")
-    if caches.cold([node]):
-        notes.append("cache cold")
-    if any(pool["problem"] for pool in show.gpu_copy_pools(node)):
-        notes.append("GPU copies: a problem")
-    if any(not tier["serves"] and tier.get("state") != "opening" for tier in show.tiers(node)):
-        notes.append("tier out of service")
-    return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
-
-
 def _pool(node: dict[str, Any], field: str) -> int | None:
     """Return a number of the node's pool; its capacity also if the node has not reported."""
     if node["stats"] is None:
@@ -71,7 +57,7 @@ def _load_rate(tier: dict[str, Any]) -> str:
 
 _COLUMNS = (
     Column("name", lambda n: n["name"]),
-    Column("state", _state),
+    Column("state", caches.node_state),
     Column("pid", lambda n: str(n["pid"] or "-"), drop=3, right=True),
     Column("used", lambda n: show.size(_pool(n, "used_bytes")), right=True),
     Column("pool", lambda n: show.size(_pool(n, "capacity_bytes")), right=True),
@@ -80,6 +66,12 @@ _COLUMNS = (
     Column("labels", lambda n: _labels(n["labels"]), drop=4, text=True),
     Column("release", lambda n: n["release"], wide=True),
     Column("engine socket", lambda n: n["engine_socket"], wide=True),
+)
+_CONDITION_COLUMNS = (
+    Column("type", lambda each: each["type"]),
+    Column("since", lambda each: show.ago(each["since"])),
+    Column("ended", lambda each: "-" if each["ended_at"] is None else show.ago(each["ended_at"])),
+    Column("message", lambda each: each["message"], text=True, wraps=True),
 )
 _GPU_COLUMNS = (
     Column("node", lambda g: g["node"]),
@@ -160,7 +152,11 @@ def describe_node(url: str | None, node: str) -> None:
     """Show a node in full. Includes its statistics, and events that concern it."""
     from app.cli.support.resources.describe import describe
 
-    describe(url, "node", node, call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}"))
+    record = call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")
+    if conditions := record.pop("conditions", None):
+        table("Conditions", _CONDITION_COLUMNS, conditions)
+        say()
+    describe(url, "node", node, record)
 
 
 @nodes.command("gpus")

@@ -198,7 +198,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
     try:
         overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
         reporting = [node for node in overview["nodes"] if node["stats"] is not None]
-        found = _conditions(overview["nodes"])
+        found = _lost(overview["nodes"]) + _conditions(overview["nodes"])
         found += [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
         found += [each for node in reporting for each in _tiers(node)]
         return found or [
@@ -210,6 +210,19 @@ def _cache(settings: Settings) -> list[CheckResult]:
         return [CheckResult("cache", "ok", f"not checked: the server at {default_url()} is not a Larder")]
 
 
+def _lost(nodes: list[dict[str, Any]]) -> list[CheckResult]:
+    return [
+        CheckResult(
+            "node",
+            "failure",
+            f"node {node['name']} is lost: its last answer was {show.ago(node['seen_at'])}",
+            f"larder why {node['name']}, then A node is lost in docs/operate/runbook.md",
+        )
+        for node in nodes
+        if node["state"] == "lost"
+    ]
+
+
 def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
     found = []
     for node in nodes:
@@ -218,8 +231,10 @@ def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
             state: checkup.State = "failure" if crashes and each["ended_at"] is None else "warning"
             fix = {
                 "crash_loop": f"larder why {node['name']}",
-                "thrashing": "see A node thrashes in docs/operate/runbook.md",
-            }.get(each["type"], "see Stores are refused in docs/operate/runbook.md")
+                "thrashing": f"larder why {node['name']}, then A node thrashes in docs/operate/runbook.md",
+            }.get(
+                each["type"], f"larder why {node['name']}, then Stores are refused in docs/operate/runbook.md"
+            )
             found.append(CheckResult("node", state, caches.condition(node["name"], each), fix))
     return found
 

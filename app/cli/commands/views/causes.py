@@ -75,13 +75,39 @@ def _later(seconds: float) -> str:
     return f"{seconds:.0f} s later" if seconds >= 1 else "less than a second later"
 
 
+def _crash_loop(e: Evidence) -> str:
+    """The node is in a crash loop now."""
+    loop = next(
+        (
+            each
+            for node in (e.nodes if e.kind == "node" else ())
+            for each in node.get("conditions", ())
+            if each["type"] == "crash_loop" and each["ended_at"] is None
+        ),
+        None,
+    )
+    if loop is None:
+        return ""
+    return f"Node {e.name} is in a crash loop: {loop['message']}. {_crashed(e)}".rstrip()
+
+
 def _lowered(e: Evidence) -> str:
-    """A quota was tightened, and refusals or evictions followed."""
+    """A quota that exists was tightened, and refusals followed that last."""
+    return _tightening(e, lasting=True)
+
+
+def _was_lowered(e: Evidence) -> str:
+    """A quota was tightened, and refusals followed that have ended, or the quota was deleted."""
+    return _tightening(e, lasting=False)
+
+
+def _tightening(e: Evidence, *, lasting: bool) -> str:
     for change in e.changes:
         if change["kind"] != "quota" or (e.kind == "tenant" and change["tenant"] != e.name):
             continue
         tightened = _tightened(change)
-        if not tightened:
+        deleted_at = _deleted_at(e, change)
+        if not tightened or (lasting and deleted_at is not None):
             continue
         runs = [
             event
@@ -90,18 +116,58 @@ def _lowered(e: Evidence) -> str:
             and event["fields"].get("tenant") == change["tenant"]
             and event["fields"].get("reason") in BY_QUOTA
             and event["at"] >= change["at"] - SLACK_S
+            and (deleted_at is None or event["at"] <= deleted_at + SLACK_S)
             and (e.kind == "tenant" or event["node"] == e.name)
+            and not (lasting and _ended_at(e, event))
         ]
         if runs:
             first = min(runs, key=lambda event: event["at"])
             if _policy_between(e, change, first):
                 continue
-            reason = str(first["fields"].get("reason", "refused"))
             return (
-                f"{tightened} of tenant {change['tenant']} {author(change)}, and its blocks are refused ({reason}) on "
-                f"node {first['node']} since {at(first['at'])}, {_later(first['at'] - change['at'])}."
+                f"{tightened} of tenant {change['tenant']} {author(change)}, and its blocks "
+                f"{_refusal(e, first, change, lasting=lasting)}."
             )
     return ""
+
+
+def _refusal(e: Evidence, run: Json, change: Json, *, lasting: bool) -> str:
+    """Return how blocks are refused, or were, after a change: `are refused (over_limit) on node a since …`."""
+    reason = run["fields"].get("reason", "refused")
+    later = _later(run["at"] - change["at"])
+    if lasting:
+        return f"are refused ({reason}) on node {run['node']} since {at(run['at'])}, {later}"
+    ended_at = _ended_at(e, run)
+    until = f"from {at(run['at'])} to {at(ended_at)}" if ended_at else f"at {at(run['at'])}"
+    return f"were refused ({reason}) on node {run['node']} {until}, {later}"
+
+
+def _ended_at(e: Evidence, run: Json) -> float | None:
+    """Return when refusals ended; None if they last."""
+    return min(
+        (
+            each["at"]
+            for each in e.events
+            if each["name"] == "refusals.ended"
+            and (each["node"], each["fields"].get("tenant")) == (run["node"], run["fields"].get("tenant"))
+            and each["at"] >= run["at"]
+        ),
+        default=None,
+    )
+
+
+def _deleted_at(e: Evidence, change: Json) -> float | None:
+    """Return when the record of a change was deleted after it; None if it exists."""
+    return min(
+        (
+            each["at"]
+            for each in e.changes
+            if (each["action"], each["kind"], each["name"]) == ("delete", change["kind"], change["name"])
+            and each["at"] >= change["at"]
+            and each is not change
+        ),
+        default=None,
+    )
 
 
 def _policy_between(e: Evidence, quota: Json, refused: Json) -> bool:
@@ -124,7 +190,7 @@ def _at_limit(e: Evidence) -> str:
         return ""
     for change in e.changes:
         tightened = _tightened(change) if change["kind"] == "quota" and change["tenant"] == e.name else ""
-        if tightened:
+        if tightened and _deleted_at(e, change) is None:
             effect = (
                 "stores beyond it are refused"
                 if tenant["on_exceed"] == "reject"
@@ -318,8 +384,12 @@ def _tier_events(e: Evidence, node: str, tier: str = "") -> list[Json]:
 
 
 def _flooded(e: Evidence) -> str:
-    """One actor created or changed many pins."""
-    made = [each for each in e.changes if each["kind"] == "pin" and each["action"] in ("create", "update")]
+    """One actor created or changed many pins that exist."""
+    made = [
+        each
+        for each in e.changes
+        if each["kind"] == "pin" and each["action"] in ("create", "update") and _deleted_at(e, each) is None
+    ]
     if not made:
         return ""
     actor, count = Counter(each["actor"] for each in made).most_common(1)[0]
@@ -361,29 +431,39 @@ def _refused(e: Evidence) -> bool:
 
 
 def _mischosen(e: Evidence) -> str:
-    """A policy was changed, and refusals or a drop of the hit ratio followed."""
+    """A policy that exists was changed, and refusals that last, or a drop of the hit ratio, followed."""
     for change in e.changes:
-        if change["kind"] != "policy":
+        if change["kind"] != "policy" or _deleted_at(e, change) is not None:
             continue
-        runs = [
-            event
-            for event in e.events
-            if event["name"] == "refusals.started"
-            and change["at"] - SLACK_S <= event["at"] <= change["at"] + BEFORE_S
-            and (event["fields"].get("tenant") == e.name if e.kind == "tenant" else event["node"] == e.name)
-        ]
-        if runs:
-            first = min(runs, key=lambda event: event["at"])
-            return (
-                f"{_chosen(change)} {author(change)}, and blocks of {_tenants(runs)} are refused "
-                f"({first['fields'].get('reason')}) on node {first['node']} since {at(first['at'])}, "
-                f"{_later(first['at'] - change['at'])}."
-            )
+        if refusals := _after_policy(e, change, lasting=True):
+            return refusals
         before = _ratio(e.series, change["at"] - BEFORE_S, change["at"])
         after = _ratio(e.series, change["at"] + STEP_S + SLACK_S, float("inf"))
         if before is not None and after is not None and before - after >= FELL:
             return f"{_chosen(change)} {author(change)}, and the hit ratio fell from {before:.0%} to {after:.0%} since."
     return ""
+
+
+def _was_mischosen(e: Evidence) -> str:
+    """A policy was changed, and refusals followed that have ended, or the policy was deleted."""
+    policies = (change for change in e.changes if change["kind"] == "policy")
+    return next(filter(None, (_after_policy(e, change, lasting=False) for change in policies)), "")
+
+
+def _after_policy(e: Evidence, change: Json, *, lasting: bool) -> str:
+    runs = [
+        event
+        for event in e.events
+        if event["name"] == "refusals.started"
+        and change["at"] - SLACK_S <= event["at"] <= change["at"] + BEFORE_S
+        and (event["fields"].get("tenant") == e.name if e.kind == "tenant" else event["node"] == e.name)
+        and not (lasting and _ended_at(e, event))
+    ]
+    if not runs:
+        return ""
+    first = min(runs, key=lambda event: event["at"])
+    refusal = _refusal(e, first, change, lasting=lasting)
+    return f"{_chosen(change)} {author(change)}, and blocks of {_tenants(runs)} {refusal}."
 
 
 def _chosen(change: Json) -> str:
@@ -420,6 +500,7 @@ def _alerted(e: Evidence) -> str:
 
 RULES: Iterable[Callable[[Evidence], str]] = (
     _node_lost,
+    _crash_loop,
     _lowered,
     _crashed,
     _lost,
@@ -430,4 +511,6 @@ RULES: Iterable[Callable[[Evidence], str]] = (
     _tier_was_out,
     _exited,
     _alerted,
+    _was_lowered,
+    _was_mischosen,
 )

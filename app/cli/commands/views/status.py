@@ -116,7 +116,7 @@ def _applied(node: dict[str, Any]) -> str:
 
 _NODE_COLUMNS = (
     Column("name", lambda n: n["name"]),
-    Column("state", lambda n: n["state"]),
+    Column("state", caches.node_state),
     Column("pid", lambda n: str(n["pid"]), drop=1, right=True),
     Column("engines", _engines, right=True),
     Column("applied", _applied, text=True),
@@ -150,7 +150,7 @@ _PIN_COLUMNS = (
 def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool, wide: bool) -> None:
     say()
     if is_limited:
-        rows = [[node["name"], node["state"], show.size(node["capacity_bytes"])] for node in nodes]
+        rows = [[node["name"], caches.node_state(node), show.size(node["capacity_bytes"])] for node in nodes]
         show.table("Nodes", ["name", "state", "pool "], rows)
         return
     table("Nodes", _NODE_COLUMNS, nodes, wide=wide)

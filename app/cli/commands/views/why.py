@@ -14,7 +14,7 @@ from app.cli.support.api.client import ApiError, call, every, find, segment, url
 from app.cli.support.api.names import TENANTS_AND_NODES
 from app.cli.support.exit_codes import NothingFound
 from app.cli.support.keys import seconds
-from app.cli.support.printing import show
+from app.cli.support.printing import caches, show
 from app.cli.support.printing.table import table
 from app.cli.support.printing.terminal import say, wrapped
 from app.cli.support.resources.events import EVENT_COLUMNS, concerns
@@ -174,6 +174,8 @@ def _unknown(url: str | None, name: str, kind: str | None, nodes: Iterable[Mappi
 def _show(found: Mapping[str, Any], evidence: Evidence, more: int, output: Output) -> None:
     """`more`: number of changes that are not shown."""
     say(f"{found['kind']} {found['name']}")
+    for line in caches.conditions(evidence.nodes) if evidence.kind == "node" else ():
+        wrapped(f"  {line}")
     say()
     alerts = found["alerts"]
     say(f"Alerts ({len(alerts)})" if alerts else "Alerts: none firing")

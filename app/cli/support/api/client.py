@@ -290,10 +290,7 @@ def _sentence(response: http.Response, base: str) -> str:
     except (ValueError, KeyError, TypeError):
         return f"{base} answered {response.status}: it is not a Larder"
     if response.status == 401 and "larder login" not in sentence:
-        return (
-            f"{sentence}; 'larder login --url {base}' stores a token. To create the first token of a new Larder, run "
-            "'larder login --setup', which asks for the setup token of its log (auth.setup_token)"
-        )
+        return f"{sentence}; 'larder login --url {base}' stores a valid token"
     return sentence
 
 

@@ -1,4 +1,5 @@
-"""Lines for `larder status` and `larder doctor`: how caches started, and pins whose blocks are not all in memory."""
+"""Lines for `larder status` and `larder doctor`: states and conditions of nodes, how caches started, and pins whose
+blocks are not all in memory."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,30 @@ def trouble(overview: Mapping[str, Any]) -> str:
     return " and ".join(parts)
 
 
+def node_state(node: dict[str, Any]) -> str:
+    """Return the state of a node for a table cell, with everything unusual."""
+    notes = [
+        _CONDITION_NOTES.get(each["type"], each["type"])
+        for each in node.get("conditions", ())
+        if each["ended_at"] is None
+    ]
+    notes += ["draining"] if node["draining"] else []
+    if offset_s := node["clock_offset_s"]:
+        notes.append(f"clock {abs(offset_s):.0f} s {'ahead' if offset_s > 0 else 'behind'}")
+    if cold([node]):
+        notes.append("cache cold")
+    if any(pool["problem"] for pool in show.gpu_copy_pools(node)):
+        notes.append("GPU copies: a problem")
+    if show.tier_faults(node):
+        notes.append("tier out of service")
+    return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
+
+
+_CONDITION_NOTES = {
+    "crash_loop": "crash loop",
+    "thrashing": "thrashing",
+    "tenant_at_limit": "tenant at its limit",
+}
 _CONDITIONS = {
     "crash_loop": "in a crash loop",
     "thrashing": "thrashing",

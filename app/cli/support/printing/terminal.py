@@ -4,6 +4,7 @@ characters. Control characters, and characters that change the direction of a li
 import codecs
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -16,6 +17,10 @@ from dataplane.base.visible import is_plain, is_seen, plain
 
 WIDTH = 80
 """Width in characters where the output is not a terminal."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGTPE]?i?B|m?s|min|h|d)(?:\W|$))")
+"""The space between a number and its unit."""
+_NO_BREAK = "\x00"
+"""Stands for such a space; `plain` leaves none in a text."""
 
 
 def width() -> int:
@@ -46,10 +51,11 @@ def say(text: str = "", *, err: bool = False, **styles: Any) -> None:
 
 def wrapped(text: str) -> None:
     """Print a sentence, continued on indented lines where it is longer than the terminal is wide."""
+    kept = _UNIT.sub(_NO_BREAK, plain(text))
     for line in textwrap.wrap(
-        plain(text), width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        kept, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     ):
-        write(line)
+        write(line.replace(_NO_BREAK, " "))
 
 
 def agrees(question: str) -> bool:
