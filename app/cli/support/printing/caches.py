@@ -93,7 +93,7 @@ def node_state(node: dict[str, Any]) -> str:
         notes.append("cache cold")
     if any(pool["problem"] for pool in show.gpu_copy_pools(node)):
         notes.append("GPU copies: a problem")
-    if show.tier_faults(node):
+    if any(not tier["serves"] and tier.get("state") != "opening" for tier in show.tiers(node)):
         notes.append("tier out of service")
     return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
 
