@@ -22,6 +22,14 @@ it('a node says how its cache began, and marks a cold one', () => {
   expect(lostAtStart({ ...start, lost_blocks: 2, lost_bytes: 0 })).toBe('2 blocks were lost');
 });
 
+it('a node in a crash loop shows it until it has ended', () => {
+  const [node] = busy.nodes;
+  if (!node) throw new Error('no node');
+  const crashing = { type: 'crash_loop' as const, message: 'its data plane ended 3 times', since: busy.at - 60, ended_at: null };
+  expect(conditions({ ...node, conditions: [crashing] })).toContainEqual({ tone: 'bad', label: 'crash loop', title: crashing.message });
+  expect(conditions({ ...node, conditions: [{ ...crashing, ended_at: busy.at }] })).toEqual(conditions({ ...node, conditions: [] }));
+});
+
 it('a node shows each type that it should have or has', () => {
   const joining = state('nacked').overview.nodes.find((node) => node.state === 'joining');
   if (!joining) throw new Error('no joining node');

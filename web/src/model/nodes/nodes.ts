@@ -73,15 +73,26 @@ export function labels(node: Node): Label[] {
 }
 
 export interface Condition {
-  tone: 'warn' | 'note';
+  tone: 'bad' | 'warn' | 'note';
   label: string;
   title: string;
+}
+
+const LASTING: Record<Node['conditions'][number]['type'], Pick<Condition, 'tone' | 'label'>> = {
+  crash_loop: { tone: 'bad', label: 'crash loop' },
+  thrashing: { tone: 'warn', label: 'thrashing' },
+  tenant_at_limit: { tone: 'warn', label: 'tenant at its limit' },
+};
+
+/** Conditions of a node that last, with their reasons. */
+export function lasting(node: Node): Condition[] {
+  return node.conditions.filter((each) => each.ended_at === null).map((each) => ({ ...LASTING[each.type], title: each.message }));
 }
 
 /** Unusual conditions of a node besides its state. */
 export function conditions(node: Node): Condition[] {
   const { draining = false, clock_offset_s = 0, stats } = node;
-  const found: Condition[] = [];
+  const found = lasting(node);
   if (draining) {
     const drains = stats?.draining === true;
     found.push({
