@@ -35,6 +35,8 @@ LAST_WRITE_S = 1.0
 CANCEL_S = 0.2
 """Seconds for a cancelled task to end before it is cancelled again: the driver of Postgres ends a connection that hangs
 in good order first, and at once when it is cancelled again."""
+MAX_NAMED = 20
+"""Largest number of nodes that a log line names."""
 WAIT_FIRST_S = 0.25
 WAIT_MAX_S = 2.0
 """Shortest and longest pause of a task that waits for the database."""
@@ -197,6 +199,15 @@ class BackgroundTasks:
     def _open_joining(self, url: str) -> None:
         """Open the enrolment socket. Raises SettingsError."""
         parts = self.parts
+        refusing = sorted(node.name for node in parts.fleet.nodes.values() if node.public_key)
+        if parts.keys().is_new and refusing:
+            self._log.warning(
+                "join.key_replaced",
+                reason="there was no key of the management plane, so a new one was made; these nodes do not accept it",
+                nodes=refusing[:MAX_NAMED],
+                nodes_total=len(refusing),
+                fix="A lost management plane's key in docs/operate/fleet.md",
+            )
         try:
             joining = self._joining = EnrolmentServer(url, parts.keys(), parts.enrolment.decide)
         except zmq.ZMQError as error:

@@ -6,7 +6,7 @@ manager is restarted.
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class ManagerKeyPair:
 
     public: str
     secret: bytes = field(repr=False)
+    is_new: bool = field(default=False, compare=False)
+    """Whether the key file was missing, and has been created."""
 
     def secure(self, socket: zmq.Socket[Any], server_key: str) -> None:
         """Configure a socket that will connect only to the holder of `server_key`."""
@@ -47,12 +49,19 @@ def key_pair(state_dir: Path, given: str = "") -> ManagerKeyPair:
     path = key_path(state_dir, given)
     try:
         if not given and not path.exists():
-            return _make(path)
+            return replace(_make(path), is_new=True)
     except OSError as error:
         raise SettingsError(
             f"app.curve_key_file: {path} cannot be read or created: {error.strerror}"
         ) from None
     return _read(path)
+
+
+def check_key(state_dir: Path, given: str = "") -> None:
+    """Check the key file if there is one. Raise SettingsError."""
+    path = key_path(state_dir, given)
+    if given or os.path.exists(path):
+        _read(path)
 
 
 def next_path(path: Path) -> Path:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from app.errors import FieldError, FloorsExceedCapacity
 from app.ingest.fleet import Fleet
 from app.schemas.base.listing import PageRequest
@@ -124,11 +126,35 @@ class Quotas:
         """Return records with what the nodes report about their tenants."""
         standing = totals_by_tenant(self._fleet.stats(), {shown(row.tenant) for row in rows})
         whole = by.salts is None
+        reported = [{tier.name for tier in stats.tiers} for stats in self._fleet.stats()]
         return [
-            self._answer(row, standing.get(shown(row.tenant), TenantTotals()), whole=whole) for row in rows
+            self._answer(
+                row,
+                standing.get(shown(row.tenant), TenantTotals()),
+                sorted(row.tiers.keys() - set().union(*reported)) if reported else [],
+                whole=whole,
+            )
+            for row in rows
         ]
 
-    def _answer(self, row: QuotaRow, now: TenantTotals, *, whole: bool) -> QuotaAnswer:
+    def _answer(
+        self, row: QuotaRow, now: TenantTotals, unknown_tiers: Sequence[str], *, whole: bool
+    ) -> QuotaAnswer:
+        """`unknown_tiers`: tiers that the record names and no node reports."""
+        status = self._progress.status(
+            "quotas",
+            row.generation,
+            name=shown(row.tenant),
+            selector=row.selector,
+            since=row.updated_at,
+            whole=whole,
+        )
+        if unknown_tiers:
+            accepted = status.conditions[0]
+            message = (
+                f"{accepted.message}; no node reports a tier called {', '.join(map(repr, unknown_tiers))}"
+            )
+            status.conditions[0] = msgspec.structs.replace(accepted, message=message)
         return QuotaAnswer(
             **fields(row, QuotaRecord.__struct_fields__),
             etag=QUOTAS.etag(row),
@@ -142,14 +168,7 @@ class Quotas:
             would_refuse_blocks=now.would_refuse_blocks,
             refused_blocks=now.refused_blocks,
             refused=now.refused,
-            status=self._progress.status(
-                "quotas",
-                row.generation,
-                name=shown(row.tenant),
-                selector=row.selector,
-                since=row.updated_at,
-                whole=whole,
-            ),
+            status=status,
         )
 
 

@@ -394,6 +394,9 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
     assert (code, found["node"]["state"]) == (1, "failure")
     assert found["node"]["message"] == "node gpu-b1 is lost: its last answer was 10 min ago"
     assert found["node"]["fix"].startswith("larder why gpu-b1")
+    (folder / "manager.key").touch()
+    assert "A lost management plane's key" in examined()[1]["node"]["fix"]
+    (folder / "manager.key").unlink()
     answers["/api/v1/nodes"] = {"items": [other]}
     _, found = examined()
     assert "in this shell: " in found["settings"]["message"]

@@ -238,13 +238,15 @@ async def test_a_restarted_management_plane_knows_its_nodes_and_pushes_committed
 
 
 async def test_another_key_of_the_management_plane_reaches_no_node(
-    settings: Settings, make_node: Callable[..., DataPlane]
+    settings: Settings, make_node: Callable[..., DataPlane], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(settings) as plane:
         node = await start(make_node("a", await token_of(plane)))
         await until_states(plane, a="in_sync")
+    assert "join.key_replaced" not in capsys.readouterr().out
     (settings.state_dir / "manager.key").unlink()
     async with serving(settings) as plane:
+        assert "join.key_replaced" in capsys.readouterr().out
         await until_true(lambda: "peer.refused" in node.log(), "the node turns it away")
         await until_states(plane, a="lost")
 

@@ -97,19 +97,23 @@ async def test_documents_write_sizes_of_tiers_with_units(plane: Plane) -> None:
 
 
 async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNode) -> None:
+    node.stats = msgspec.structs.replace(node.stats, tiers=[TierStats("disk", "disk", 1000, serves=True)])
+    await plane.until(lambda: any(each.tiers for each in plane.app.parts.fleet.stats()))
     code, out, err = await larder(
         plane, "quotas", "set", "acme", "1GiB", "--tier-limit", "disk=100GiB", "--tier-floor", "disk=10GiB",
         "--tier-limit", "far=1TiB", "--wait", "30s",
     )  # fmt: skip
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "Warning: no tier is called 'far'; tiers: disk\n")
+    accepted = (await plane.get(Q))["status"]["conditions"][0]
+    assert accepted["message"] == "generation 1 of quotas; no node reports a tier called 'far'"
     assert "disk limit 100 GiB floor 10 GiB, far limit 1 TiB" in out
     assert node.quotas[0].tiers == {"disk": DISK, "far": TierQuota(limit_bytes=1 << 40)}
     code, out, _ = await larder(plane, "quotas", "set", "acme", "--weight", "2")
     assert (code, "kept: limit 1 GiB" in out, "far limit 1 TiB" in out) == (0, True, True)
-    code, out, _ = await larder(
+    code, out, err = await larder(
         plane, "quotas", "set", "acme", "--tier-limit", "far=none", "--tier-floor", "disk=0", "--wait", "30s"
     )
-    assert node.quotas[0].tiers == {"disk": TierQuota(limit_bytes=100 * GIB)}
+    assert (err, node.quotas[0].tiers) == ("", {"disk": TierQuota(limit_bytes=100 * GIB)})
     code, out, _ = await larder(plane, "quotas", "list", "-o", "wide")
     assert (code, "disk limit 100 GiB" in out) == (0, True)
     for wrong in (

@@ -198,7 +198,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
     try:
         overview = call(default_url(), "GET", "/api/v1/overview", timeout_s=ASK_S)
         reporting = [node for node in overview["nodes"] if node["stats"] is not None]
-        found = _lost(overview["nodes"]) + _conditions(overview["nodes"])
+        found = _lost(overview["nodes"], settings) + _conditions(overview["nodes"])
         found += [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
         found += [each for node in reporting for each in _tiers(node)]
         return found or [
@@ -210,17 +210,27 @@ def _cache(settings: Settings) -> list[CheckResult]:
         return [CheckResult("cache", "ok", f"not checked: the server at {default_url()} is not a Larder")]
 
 
-def _lost(nodes: list[dict[str, Any]]) -> list[CheckResult]:
-    return [
-        CheckResult(
-            "node",
-            "failure",
-            f"node {node['name']} is lost: its last answer was {show.ago(node['seen_at'])}",
-            f"larder why {node['name']}, then A node is lost in docs/operate/runbook.md",
-        )
-        for node in nodes
-        if node["state"] == "lost"
-    ]
+def _lost(nodes: list[dict[str, Any]], settings: Settings) -> list[CheckResult]:
+    """Report lost nodes, and those that may not accept a key that was made after their last answer."""
+    from app.push.keys import key_path
+
+    try:
+        key_made_at = key_path(settings.state_dir, settings.app.curve_key_file).stat().st_mtime
+    except OSError:
+        key_made_at = 0.0
+    found = []
+    for node in nodes:
+        if node["state"] != "lost":
+            continue
+        message = f"node {node['name']} is lost: its last answer was {show.ago(node['seen_at'])}"
+        fix = f"larder why {node['name']}, then A node is lost in docs/operate/runbook.md"
+        if node["public_key"] and key_made_at > node["seen_at"]:
+            message += (
+                f"; the manager's key is newer ({show.ago(key_made_at)}), so the node may not accept it"
+            )
+            fix = "see A lost management plane's key in docs/operate/fleet.md"
+        found.append(CheckResult("node", "failure", message, fix))
+    return found
 
 
 def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:

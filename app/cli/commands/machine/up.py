@@ -219,11 +219,11 @@ def _check_join(settings: Settings) -> None:
     if not settings.app.join_url:
         return
     from app.push.joining import check_url
-    from app.push.keys import key_pair
+    from app.push.keys import check_key
 
     try:
         check_url(settings.app.join_url)
-        key_pair(settings.state_dir, settings.app.curve_key_file)
+        check_key(settings.state_dir, settings.app.curve_key_file)
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
 

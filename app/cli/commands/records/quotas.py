@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from app.cli.support.api.client import call, state_headers, url_option, wait_option
+from app.cli.support.api.client import ApiError, call, state_headers, url_option, wait_option
 from app.cli.support.api.names import TENANTS
 from app.cli.support.printing import show
 from app.cli.support.printing.table import Column
@@ -19,6 +19,7 @@ from app.cli.support.resources.verbs import Resource, add_delete, add_describe, 
 from app.cli.support.resources.watch import watch_option
 from app.schemas.records.quotas import QuotaPut
 
+MAX_TIERS = 1000
 _OPTIONS = [name for name in QuotaPut.__struct_fields__ if name not in ("managed_by", "tiers")]
 _EDITABLE = [name for name in QuotaPut.__struct_fields__ if name != "managed_by"]
 
@@ -108,6 +109,7 @@ def set_quota(
         changed["tiers"] = _merged({} if current is None else current.get("tiers") or {}, shares)
     unchanged = {"limit_bytes": None} if current is None else put_fields(QuotaPut, current)
     answer = call(url, "PUT", path, {**unchanged, **changed}, {"wait": wait}, state_headers(current))
+    _warn_of_unknown_tiers(url, sorted(shares.keys() & changed.get("tiers", {}).keys()))
     if output.data(answer, tenant):
         return
     left = [_described(name, value) for name, value in unchanged.items() if name not in changed and value]
@@ -158,6 +160,23 @@ def _merged(
         for name, share in merged.items()
     }
     return {name: share for name, share in stated.items() if share}
+
+
+def _warn_of_unknown_tiers(url: str | None, named: Sequence[str]) -> None:
+    """Print a warning for each name that no tier has, if the caller may list tiers."""
+    if not named:
+        return
+    try:
+        answer = call(url, "GET", "/api/v1/tiers", None, {"limit": str(MAX_TIERS)})
+    except ApiError:
+        return
+    known = {tier["name"] for tier in (*answer["items"], *answer.get("from_settings", ()))}
+    if len(known) >= MAX_TIERS:
+        return
+    for name in named:
+        if name not in known:
+            tiers = ", ".join(sorted(known)) or "none"
+            say(f"Warning: no tier is called {name!r}; tiers: {tiers}", err=True)
 
 
 def _described(name: str, value: Any) -> str:
