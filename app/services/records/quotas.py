@@ -120,7 +120,7 @@ class Quotas:
         before = await quotas.floors(change.session)
         after = {**before, values["tenant"]: (values["selector"], _binding_floor(values))}
         if message := excess(before, after, nodes, whole=change.by.salts is None):
-            raise FloorsExceedCapacity(message, [FieldError("floor_bytes", message)])
+            raise FloorsExceedCapacity(f"floor_bytes: {message}", [FieldError("floor_bytes", message)])
 
     def answers(self, rows: Sequence[QuotaRow], by: Principal) -> list[QuotaAnswer]:
         """Return records with what the nodes report about their tenants."""

@@ -10,6 +10,7 @@ from app.schemas.base.listing import PageRequest
 from app.services.base.principals import Principal
 from dataplane.protocol.stats.tenants import TenantStats
 from dataplane.protocol.stats.tiers import TierStats, TierTenantStats
+from tests.app.command import larder
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -173,6 +174,11 @@ async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(
         ("_default", ""): 5,
         ("held", ""): 30,
     }
+    tried = await larder(
+        reporting_plane, "quotas", "set", "acme", "1000B", "--tier-limit", "disk=50B", "--dry-run"
+    )
+    assert tried == (0, f"{item['node']}: accepted, would evict 150 B of acme from disk\n", "")
+    assert (await reporting_plane.http.get("/api/v1/quotas/acme")).json()["tiers"] == {}
     watched = {name: {**quota, "mode": "observe"} for name, quota in quotas.items()}
     answer = await reporting_plane.http.post("/api/v1/actions/dry-run", json={"quotas": watched})
     assert [each["evictions"] for each in answer.json()["items"]] == [[]]

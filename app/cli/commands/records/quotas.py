@@ -15,7 +15,15 @@ from app.cli.support.resources.lists import listed, owner_option, paged
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.selectors import NONE, reach
-from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set
+from app.cli.support.resources.verbs import (
+    Resource,
+    add_delete,
+    add_describe,
+    add_edit,
+    add_get,
+    add_set,
+    show_dry_run,
+)
 from app.cli.support.resources.watch import watch_option
 from app.schemas.records.quotas import QuotaPut
 
@@ -83,6 +91,9 @@ add_get(quotas, _QUOTAS, "Show one tenant's quota.")
     multiple=True,
     help="Bytes of this tier that no other tenant's blocks may take; `0` for none. May be repeated.",
 )
+@click.option(
+    "--dry-run", is_flag=True, help="Only show how every node would respond, and what it would evict at once."
+)
 @url_option
 @wait_option
 @output_option
@@ -94,6 +105,7 @@ def set_quota(
     output: Output,
     tier_limits: Sequence[str],
     tier_floors: Sequence[str],
+    dry_run: bool,
     **options: Any,
 ) -> None:
     if limit_ is not None:
@@ -108,7 +120,12 @@ def set_quota(
     if shares:
         changed["tiers"] = _merged({} if current is None else current.get("tiers") or {}, shares)
     unchanged = {"limit_bytes": None} if current is None else put_fields(QuotaPut, current)
-    answer = call(url, "PUT", path, {**unchanged, **changed}, {"wait": wait}, state_headers(current))
+    body = {**unchanged, **changed}
+    if dry_run:
+        tried = call(url, "POST", "/api/v1/actions/dry-run", {"quotas": {tenant: body}})
+        show_dry_run(tried, "quota", body.get("selector"), output)
+        return
+    answer = call(url, "PUT", path, body, {"wait": wait}, state_headers(current))
     _warn_of_unknown_tiers(url, sorted(shares.keys() & changed.get("tiers", {}).keys()))
     if output.data(answer, tenant):
         return

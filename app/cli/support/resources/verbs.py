@@ -13,6 +13,7 @@ from app.cli.support.printing.terminal import say
 from app.cli.support.resources.lists import unasked_option
 from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.selectors import reach
+from dataplane.base.units import format_size
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,11 @@ def _response(node: Mapping[str, Any]) -> str:
     faults = "; ".join(f"{fault['path']}: {fault['message']}" for fault in node["faults"])
     refusal = "" if node["accepted"] else faults or node["error"]
     if _is_selected(node):
-        return refusal or "accepted"
+        evicted = [
+            f"{format_size(each['bytes'])} of {each['tenant']} from {each['tier'] or 'memory'}"
+            for each in node.get("evictions", ())
+        ]
+        return refusal or f"accepted{', would evict ' if evicted else ''}{' and '.join(evicted)}"
     return f"not selected; {refusal}" if refusal else "not selected"
 
 
