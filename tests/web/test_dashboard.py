@@ -4,11 +4,13 @@
 """
 
 import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import TimeoutError as TimedOut
 
 from app.schemas.base.status import NodeProgress, RecordStatus
 from app.schemas.records.tiers import TierAnswer, TierRefusal
@@ -860,6 +862,8 @@ def test_every_page_fits_each_screen_and_can_be_read(open_state: OpenState, name
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             page.wait_for_function("width => innerWidth === width", arg=width)
+            with suppress(TimedOut):  # charts take the new width a moment later
+                page.wait_for_function(f"({SPILLED})().length === 0", timeout=10_000)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (at, width)
             assert page.evaluate(SPILLED) == [], (at, width)
             assert page.evaluate(POOR) == [], (at, width)
