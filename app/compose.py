@@ -146,17 +146,10 @@ class Parts:
         )
 
         key_file = key_path(settings.state_dir, app.curve_key_file)
-        self.keys: Callable[[], ManagerKeyPair] = cache(
-            lambda: key_pair(settings.state_dir, app.curve_key_file)
-        )
+        self.keys: Callable[[], ManagerKeyPair] = cache(lambda: key_pair(settings.state_dir, app.curve_key_file))
         """Key pair of this management plane; the first call reads or creates it and may raise SettingsError."""
         self.enrolment = Enrolment(
-            database,
-            changes,
-            fleet,
-            self.keys,
-            join_addresses(app),
-            lambda: next_key(key_file, self.keys().public),
+            database, changes, fleet, self.keys, join_addresses(app), lambda: next_key(key_file, self.keys().public)
         )
         self.node_conditions = NodeConditions(bus, app.condition_kept_s)
         self.nodes = Nodes(self.progress, fleet, self.node_conditions)
@@ -176,9 +169,7 @@ class Parts:
         self.dry_runs = DryRuns(targets, self.desired, self.prefixes, self.tokenizers)
         self.traces = Traces(self.node_requests, fleet)
         self.cache_watch = CacheWatch(database, bus, lambda: leader_election.latest)
-        self.lmcache = LmcacheObjects(
-            targets, changes, self.blocks, self.actions, self.lookups, self.large_work
-        )
+        self.lmcache = LmcacheObjects(targets, changes, self.blocks, self.actions, self.lookups, self.large_work)
         self.lmcache_quotas = LmcacheQuotas(self.quotas, fleet)
         self.lmcache_status = LmcacheStatus(fleet, settings)
 
@@ -212,9 +203,7 @@ class Parts:
         self.token_expiries = TokenExpiries(database, bus, lambda: leader_election.pushing)
         self.rollup = Rollup(bus)
         self.refusal_runs = RefusalRuns(bus)
-        self.events = Events(
-            database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost
-        )
+        self.events = Events(database, retention_days=app.events_retention_days, lost=lambda: self.ingest.lost)
         self.applied_changes = AppliedChanges(database, fleet, app.alert_changes_s)
         self.series_writer = SeriesWriter(database, self.sampler, lambda: leader_election.pushing)
         self.series = SeriesService(
@@ -231,9 +220,7 @@ class Parts:
             if not event.node or event.name.startswith("dataplane.") or leader_election.latest
             else None
         )
-        bus.watch = lambda event: self.node_conditions.on_event(
-            event.name, event.node, event.at, event.fields
-        )
+        bus.watch = lambda event: self.node_conditions.on_event(event.name, event.node, event.at, event.fields)
         self.scrapes = Scrapes(self._metric_sources())
 
     def _metric_sources(self) -> MetricSources:

@@ -93,12 +93,7 @@ class DemoError(Exception):
     help="Seconds of load before the incident.",
 )
 def main(
-    seconds: float | None,
-    rate: float,
-    state_dir: Path | None,
-    s3: bool,
-    incident: str | None,
-    incident_at: float,
+    seconds: float | None, rate: float, state_dir: Path | None, s3: bool, incident: str | None, incident_at: float
 ) -> None:
     """Start Larder with a synthetic load of three tenants, with quotas and a pin, until Ctrl-C or SIGTERM.
 
@@ -111,13 +106,9 @@ def main(
         signal.signal(stop_signal, _stop)
     try:
         with ExitStack() as children:
-            folder = state_dir or Path(
-                children.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-"))
-            )
+            folder = state_dir or Path(children.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-")))
             given = settings.load()
-            given = msgspec.structs.replace(
-                given, common=_surroundings(console, given.common, folder, small=s3)
-            )
+            given = msgspec.structs.replace(given, common=_surroundings(console, given.common, folder, small=s3))
             planned = None if incident is None else PlannedIncident(incident, incident_at)
             _demo(console, children, given, folder, seconds, rate, planned, s3=s3)
     except KeyboardInterrupt:
@@ -210,9 +201,7 @@ class PlannedIncident:
         try:
             wait_s = next(self.steps, float("inf"))
         except httpx.HTTPStatusError as error:
-            raise DemoError(
-                f"{error.request.method} {error.request.url}: {error.response.text[:500]}"
-            ) from None
+            raise DemoError(f"{error.request.method} {error.request.url}: {error.response.text[:500]}") from None
         except (httpx.TransportError, ProcessLookupError):
             wait_s = 1.0
         self.started, self.at_s = time.monotonic(), wait_s
@@ -250,18 +239,8 @@ def _demo(
     api = children.enter_context(httpx.Client(base_url=url, timeout=10.0, trust_env=False, headers=headers))
     _wait_until_ready(api, up, log_path)
 
-    arguments = [
-        "--attach",
-        common.engine_socket,
-        "--block-bytes",
-        str(BLOCK_BYTES),
-        "--rate",
-        str(rate),
-        "--json",
-    ]
-    load = children.enter_context(
-        _child([*LOAD, *arguments], environ, STOP_S, stdout=subprocess.PIPE, stderr=log)
-    )
+    arguments = ["--attach", common.engine_socket, "--block-bytes", str(BLOCK_BYTES), "--rate", str(rate), "--json"]
+    load = children.enter_context(_child([*LOAD, *arguments], environ, STOP_S, stdout=subprocess.PIPE, stderr=log))
     reports = _lines(load, up, log_path)
     shared = next(line for line in reports if line is not None)
     for tenant, (limit, note) in QUOTAS.items():
@@ -272,9 +251,7 @@ def _demo(
     if made_token:
         console.print(f"token: {made_token}", highlight=False, soft_wrap=True)
         console.print(
-            f"for commands: export LARDER_URL={url} LARDER_TOKEN={made_token}",
-            highlight=False,
-            soft_wrap=True,
+            f"for commands: export LARDER_URL={url} LARDER_TOKEN={made_token}", highlight=False, soft_wrap=True
         )
     copies = folder / demo_s3.OBJECTS
     s3_place = "" if server is None else f" and in S3 on port {server.port}, with copies in {copies}"
@@ -311,12 +288,7 @@ def _set_s3_tier(api: httpx.Client, server: demo_s3.LocalS3Server | None, folder
         raise DemoError(
             f"the state directory has another tier {demo_s3.TIER!r}; delete the tier, or use another directory"
         )
-    _put(
-        api,
-        path,
-        demo_s3.record(server.port, folder),
-        {"If-Match": current.headers["ETag"]} if exists else {},
-    )
+    _put(api, path, demo_s3.record(server.port, folder), {"If-Match": current.headers["ETag"]} if exists else {})
     _wait_until_tier_serves(api, path)
 
 
@@ -380,9 +352,7 @@ def _scene(console: Console, children: ExitStack, api: httpx.Client, url: str, d
     if not answer.is_success:
         raise DemoError(f"POST /api/v1/tokens: {answer.status_code} {answer.text[:500]}")
     headers = {"Authorization": f"Bearer {answer.json()['token']}"}
-    operator = children.enter_context(
-        httpx.Client(base_url=url, timeout=10.0, trust_env=False, headers=headers)
-    )
+    operator = children.enter_context(httpx.Client(base_url=url, timeout=10.0, trust_env=False, headers=headers))
 
     def say(text: str) -> None:
         now = datetime.now(UTC).strftime("%H:%M:%SZ")
@@ -405,12 +375,7 @@ def _child(
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # a child that was started must also be stopped
     try:
         process = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=_unblock,
-            **streams,
+            command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_unblock, **streams
         )
     except BaseException:
         _unblock()
@@ -457,9 +422,7 @@ def _put(api: httpx.Client, path: str, record: dict[str, Any], headers: dict[str
         raise DemoError(f"PUT {path}: {reply.status_code} {reply.text[:500]}")
 
 
-def _lines(
-    load: subprocess.Popen[bytes], up: subprocess.Popen[bytes], log: Path
-) -> Iterator[dict[str, Any] | None]:
+def _lines(load: subprocess.Popen[bytes], up: subprocess.Popen[bytes], log: Path) -> Iterator[dict[str, Any] | None]:
     """Yield each object that the load prints, and None at least four times a second while it prints nothing.
 
     Raises DemoError when a child exits by itself.

@@ -55,9 +55,7 @@ Steps = Iterator[float]
 
 
 def noisy_tenant(scene: Scene) -> Steps:
-    scene.put(
-        "/api/v1/quotas/scanner", {"limit_bytes": "4MiB", "on_exceed": "reject", "note": "scans are noise"}
-    )
+    scene.put("/api/v1/quotas/scanner", {"limit_bytes": "4MiB", "on_exceed": "reject", "note": "scans are noise"})
     scene.say(f"{ACTOR} lowered the limit of scanner to 4 MiB; look: larder why scanner")
     yield 0
 

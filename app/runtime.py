@@ -173,14 +173,7 @@ class BackgroundTasks:
 
         def make_subscriber(node: str, resync: Resync, secure: Secure | None) -> Subscriber:
             return Subscriber(
-                node,
-                parts.fleet,
-                parts.bus,
-                parts.rollup,
-                parts.ingest,
-                resync,
-                parts.cache_watch.on_stats,
-                secure,
+                node, parts.fleet, parts.bus, parts.rollup, parts.ingest, resync, parts.cache_watch.on_stats, secure
             )
 
         return NodeSessions(

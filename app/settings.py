@@ -185,9 +185,7 @@ def _check(common: Common, app: AppSettings) -> None:
     proxies(app)
     join_addresses(app)
     if app.join_url and not app.join_url.startswith(("tcp://", "ipc://")):
-        raise SettingsError(
-            f"app.join_url: expected an endpoint such as tcp://0.0.0.0:8471, got {app.join_url[:80]!r}"
-        )
+        raise SettingsError(f"app.join_url: expected an endpoint such as tcp://0.0.0.0:8471, got {app.join_url[:80]!r}")
 
 
 def _check_prometheus_url(url: str) -> None:

@@ -24,19 +24,12 @@ _COPIES = 11
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1, type=click.Choice([*BENCHMARKS, *BY_NAME]), metavar="[NAME]...")
+@click.option("--quick", is_flag=True, help="A few samples only: to see that everything runs, not for figures.")
 @click.option(
-    "--quick", is_flag=True, help="A few samples only: to see that everything runs, not for figures."
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=RESULTS, help="Folder of the result file."
 )
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=RESULTS,
-    help="Folder of the result file.",
-)
-@click.option(
-    "--emulated",
-    is_flag=True,
-    help="For gpu: measure the emulated device on host memory, where there is no GPU.",
+    "--emulated", is_flag=True, help="For gpu: measure the emulated device on host memory, where there is no GPU."
 )
 def main(names: tuple[str, ...], quick: bool, output: Path, emulated: bool) -> None:
     """Measure Larder's data plane beside what this machine can do, and compare with the targets."""

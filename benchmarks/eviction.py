@@ -93,9 +93,7 @@ def _variants(context: click.Context, parameter: click.Parameter, text: str) -> 
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument(
-    "traces", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("traces", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--policies", callback=_variants, default=",".join(VARIANTS), show_default=True)
 @click.option(
     "--capacities",
@@ -108,9 +106,7 @@ def _variants(context: click.Context, parameter: click.Parameter, text: str) -> 
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first N requests: no figures to compare.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Replays at once.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Result file.")
-@click.option(
-    "--svg", "svg_path", type=click.Path(dir_okay=False, path_type=Path), help="Plot, of the first trace."
-)
+@click.option("--svg", "svg_path", type=click.Path(dir_okay=False, path_type=Path), help="Plot, of the first trace.")
 def main(
     traces: tuple[Path, ...],
     policies: list[str],

@@ -80,17 +80,13 @@ class Scheme(NamedTuple):
 def _limits(conversation: int, synthetic: int, scanner: int) -> Callable[[int], list[QuotaSpec]]:
     """Hard caps, in percent of the pool."""
     parts = {CONVERSATION: conversation, SYNTHETIC: synthetic, SCANNER: scanner}
-    return lambda capacity: [
-        QuotaSpec(name, limit_bytes=part * capacity // 100) for name, part in parts.items()
-    ]
+    return lambda capacity: [QuotaSpec(name, limit_bytes=part * capacity // 100) for name, part in parts.items()]
 
 
 def _floors(conversation: int, synthetic: int, scanner: int) -> Callable[[int], list[QuotaSpec]]:
     """Guaranteed parts, in percent of the pool; the rest is borrowed by whoever has least."""
     parts = {CONVERSATION: conversation, SYNTHETIC: synthetic, SCANNER: scanner}
-    return lambda capacity: [
-        QuotaSpec(name, floor_bytes=part * capacity // 100) for name, part in parts.items()
-    ]
+    return lambda capacity: [QuotaSpec(name, floor_bytes=part * capacity // 100) for name, part in parts.items()]
 
 
 def _weights(conversation: int, synthetic: int, scanner: int) -> Callable[[int], list[QuotaSpec]]:
@@ -168,11 +164,7 @@ def run(scheme: Scheme, requests: list[Request], blocks: int) -> dict[str, Score
 
 def _engine(plane: Plane, name: str, clients: ExitStack) -> ReplayEngine:
     client = attach(
-        plane.engine_socket,
-        [space_of(BLOCK_BYTES)],
-        group=name,
-        engine=f"tenants {name}",
-        timeout_s=TIMEOUT_S,
+        plane.engine_socket, [space_of(BLOCK_BYTES)], group=name, engine=f"tenants {name}", timeout_s=TIMEOUT_S
     )
     clients.callback(client.close)
     if not client.connected:
@@ -207,14 +199,10 @@ def figures(scores: dict[str, Score]) -> tuple[float, float, float, float]:
 @click.option("--blocks", type=click.IntRange(min=1), default=POOL_BLOCKS, show_default=True)
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first requests of each trace.")
 @click.option("--scheme", "names", multiple=True, type=click.Choice([each.name for each in SCHEMES]))
-def main(
-    conversation: Path, synthetic: Path | None, blocks: int, limit: int | None, names: tuple[str, ...]
-) -> None:
+def main(conversation: Path, synthetic: Path | None, blocks: int, limit: int | None, names: tuple[str, ...]) -> None:
     """Hit ratios of three tenants under different quotas, beside those of a simulation."""
     second = documents() if synthetic is None else from_trace(synthetic, SYNTHETIC, limit)
-    requests = list(
-        merge(from_trace(conversation, CONVERSATION, limit), second, scans(), key=lambda each: each.at)
-    )
+    requests = list(merge(from_trace(conversation, CONVERSATION, limit), second, scans(), key=lambda each: each.at))
     table = Table("scheme", "conversation", "in the burst", "synthetic", "useful")
     for scheme in SCHEMES:
         if names and scheme.name not in names:

@@ -90,9 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--join-token-file", help="file with the token to join a fleet; needed only until the node has joined"
     )
-    parser.add_argument(
-        "--print-config", action="store_true", help="print the settings in force as JSON and exit"
-    )
+    parser.add_argument("--print-config", action="store_true", help="print the settings in force as JSON and exit")
     parser.add_argument("--supervisor-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--check-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

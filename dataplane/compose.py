@@ -53,13 +53,7 @@ from dataplane.protocol.barrier import UnsupportedMachine
 from dataplane.protocol.control.nodes import Expel, Expelled
 from dataplane.protocol.control.snapshots import Snapshot
 from dataplane.protocol.engine import SOCKETS
-from dataplane.protocol.events import (
-    CacheStartedCold,
-    GatewayNameLost,
-    GatewayNameRestored,
-    NodeStarted,
-    NodeStopped,
-)
+from dataplane.protocol.events import CacheStartedCold, GatewayNameLost, GatewayNameRestored, NodeStarted, NodeStopped
 from dataplane.protocol.join import Joined
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 from dataplane.protocol.spaces import LMCACHE
@@ -190,9 +184,7 @@ class DataPlane:
         self._tiers.wait_opened()
         self.node.drain(on=self._state.draining())
         self._devices = Devices(
-            find_devices,
-            self._memory.segments,
-            None if self._memory.named is None else self._memory.named.device_view,
+            find_devices, self._memory.segments, None if self._memory.named is None else self._memory.named.device_view
         )
         self._gpu_copies = GpuCopyService(
             self.node.gpu_copies,
@@ -246,9 +238,7 @@ class DataPlane:
             self._context,
             settings.common.control_url,
             self.node,
-            Introduction(
-                os.getpid(), settings.common.engine_socket, self._publisher.url, settings.table.labels
-            ),
+            Introduction(os.getpid(), settings.common.engine_socket, self._publisher.url, settings.table.labels),
             lambda: self._publisher.seq,
             self.clock,
             self._acknowledged,
@@ -301,10 +291,7 @@ class DataPlane:
         table = settings.table
         writer = TableWriter(secrets.randbits(63) | 1, os.getpid(), started_at(os.getpid()))
 
-        left = {
-            (status.st_dev, status.st_ino)
-            for status in (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)
-        }
+        left = {(status.st_dev, status.st_ino) for status in (os.fstat(fd) for kind, _, fd in handed if kind == NAMED)}
 
         def make_memory(private: dict[str, int], inherited: InheritedMemory | None) -> NodeMemory:
             requested = bool(settings.lmcache_port)
@@ -325,9 +312,7 @@ class DataPlane:
                 named=named,
             )
 
-        def make_node(
-            memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, needed_bytes: int
-        ) -> Node:
+        def make_node(memory: NodeMemory, recovery_table: RecoveryTable, names: IdJournal, needed_bytes: int) -> Node:
             options = NodeOptions(
                 name=table.node or self._state.node_name(),
                 epoch=f"{writer.epoch:016x}",
@@ -345,13 +330,7 @@ class DataPlane:
                 named_bytes=0 if memory.named is None else memory.named.nbytes,
             )
             return Node(
-                options,
-                memory.index,
-                memory,
-                leases(fence),
-                self.clock(),
-                recovery_table=recovery_table,
-                names=names,
+                options, memory.index, memory, leases(fence), self.clock(), recovery_table=recovery_table, names=names
             )
 
         return begin(handed, writer, settings.max_blocks, make_memory, make_node, self.clock)
@@ -371,9 +350,7 @@ class DataPlane:
     def run(self) -> None:
         """Serve until `stop`, then clean up. Raises JoinFailed if the node's first join was refused."""
         options = self.node.options
-        self.node.emit(
-            NodeStarted(self.clock(), options.name, options.epoch, os.getpid(), options.capacity_bytes)
-        )
+        self.node.emit(NodeStarted(self.clock(), options.name, options.epoch, os.getpid(), options.capacity_bytes))
         start = self.node.cache_start
         if start.kind == "cold":
             self.node.emit(
@@ -517,9 +494,7 @@ class DataPlane:
 
     def _name_changed(self, problem: str) -> None:
         now = self.clock()
-        self.node.emit(
-            GatewayNameLost(now, LMCACHE, problem) if problem else GatewayNameRestored(now, LMCACHE)
-        )
+        self.node.emit(GatewayNameLost(now, LMCACHE, problem) if problem else GatewayNameRestored(now, LMCACHE))
         self._publish_stats()
         self._deliver()
 
@@ -569,15 +544,10 @@ def serve(settings: DataPlaneSettings, supervisor: SupervisorConnection | None =
     # Also a supervised process removes the variables of the service manager: they are its supervisor's.
     manager = ServiceManager.of(os.environ)
     table = settings.table
-    holder = HolderConnection(
-        Path(settings.common.state_dir), table.keep_memory_s, external=table.external_holder
-    )
+    holder = HolderConnection(Path(settings.common.state_dir), table.keep_memory_s, external=table.external_holder)
     try:
         plane = DataPlane(
-            settings,
-            supervisor=supervisor,
-            service_manager=manager if supervisor is None else None,
-            holder=holder,
+            settings, supervisor=supervisor, service_manager=manager if supervisor is None else None, holder=holder
         )
     except BaseException as error:
         holder.start_failed(because_of_memory=not isinstance(error, EXPECTED_FAILURES))

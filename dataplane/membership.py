@@ -234,9 +234,7 @@ class Membership:
         if fleet != self._saved:
             self._keep(fleet)
         if self._by_token or self._reported:
-            log.info(
-                "node.in_fleet", node=self._node, control_url=answer.control_url, events_url=answer.events_url
-            )
+            log.info("node.in_fleet", node=self._node, control_url=answer.control_url, events_url=answer.events_url)
         self._fleet, self._by_token, self._reported, self._tries = fleet, False, "", 0
         self._answered = True
         self._next_at = now + ANNOUNCE_S
@@ -261,12 +259,7 @@ class Membership:
         reason = f"{answer.code}: {answer.message}"[:500]
         if answer.code in PASSING:
             self._later(now, "join.put_off", reason)
-        elif (
-            answer.code == "unknown_node"
-            and self._token is not None
-            and not self._by_token
-            and not self._answered
-        ):
+        elif answer.code == "unknown_node" and self._token is not None and not self._by_token and not self._answered:
             self._answered = self._by_token = True  # forgotten, and restarted with a token
             self._admit()
             self._next_at = now

@@ -185,9 +185,7 @@ class DataPlaneSettings(msgspec.Struct, frozen=True):
     def lmcache_requested(self) -> bool:
         """Whether a setting requests the gateway. If so, a start without it fails; otherwise it is optional."""
         table = self.table
-        configured = (
-            self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
-        )
+        configured = self.common.lmcache_port is not None or table.lmcache_pool_bytes or table.lmcache_shm_name
         return bool(self.lmcache_port and configured)
 
     @property
@@ -302,10 +300,7 @@ def _check(settings: DataPlaneSettings) -> None:
             f"dataplane.gpu_pool_bytes: expected 0, or {MIN_GPU_POOL_BYTES} or more, got {table.gpu_pool_bytes}"
         )
     if table.huge_pages:
-        for name, value in (
-            ("pool_bytes", settings.pool_bytes),
-            ("dataplane.segment_bytes", table.segment_bytes),
-        ):
+        for name, value in (("pool_bytes", settings.pool_bytes), ("dataplane.segment_bytes", table.segment_bytes)):
             if value % HUGE_BYTES or not value:
                 raise SettingsError(
                     f"{name}: expected a multiple of 2 MiB, because of dataplane.huge_pages; got {value}"
@@ -336,9 +331,7 @@ def _check_lmcache(table: DataPlaneTable) -> None:
     try:
         ip_address(table.lmcache_host)
     except ValueError:
-        raise SettingsError(
-            f"dataplane.lmcache_host: expected an IP address, got {table.lmcache_host!r}"
-        ) from None
+        raise SettingsError(f"dataplane.lmcache_host: expected an IP address, got {table.lmcache_host!r}") from None
     if not _SHM_NAME.fullmatch(table.lmcache_shm_name):
         raise SettingsError(
             "dataplane.lmcache_shm_name: expected at most 64 letters, digits, dots, dashes and underscores, "
@@ -386,15 +379,10 @@ def rank_url(url: str, rank: int) -> str:
 
 def _check_kv_events(settings: DataPlaneSettings) -> None:
     common, table = settings.common, settings.table
-    named = {
-        "kv_events_url": common.kv_events_url,
-        "dataplane.kv_events_replay_url": table.kv_events_replay_url,
-    }
+    named = {"kv_events_url": common.kv_events_url, "dataplane.kv_events_replay_url": table.kv_events_replay_url}
     if not common.kv_events_url:
         if table.kv_events_replay_url or table.kv_events_token_ids:
-            raise SettingsError(
-                "kv_events_url: expected an endpoint, because other settings of KV events are set"
-            )
+            raise SettingsError("kv_events_url: expected an endpoint, because other settings of KV events are set")
         return
     taken = {common.control_url: "control_url", common.events_url: "events_url"}
     for name, url in named.items():
@@ -409,13 +397,9 @@ def _check_kv_events(settings: DataPlaneSettings) -> None:
             each = rank_url(url, rank)
             path = each.removeprefix("ipc://")
             if path != each and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-                raise SettingsError(
-                    f"{name}: expected a path of at most {MAX_SOCKET_PATH_BYTES} bytes: {path}"
-                )
+                raise SettingsError(f"{name}: expected a path of at most {MAX_SOCKET_PATH_BYTES} bytes: {path}")
             if each in taken or path == common.engine_socket:
-                raise SettingsError(
-                    f"{name}: {each} is the endpoint of {taken.get(each, 'engine_socket')} already"
-                )
+                raise SettingsError(f"{name}: {each} is the endpoint of {taken.get(each, 'engine_socket')} already")
             if not each.endswith(":0"):
                 taken[each] = name
     if len(table.kv_events_topics) > MAX_TOPICS or not all(

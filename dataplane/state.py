@@ -148,11 +148,7 @@ class StateDirectory:
         except OSError as error:
             log.warning("snapshot.unreadable", file=str(path), reason=error.strerror)
             return None
-        magic, digest, body = (
-            data[: len(_MAGIC)],
-            data[len(_MAGIC) : len(_MAGIC) + 32],
-            data[len(_MAGIC) + 32 :],
-        )
+        magic, digest, body = (data[: len(_MAGIC)], data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :])
         try:
             if magic != _MAGIC or sha256(body).digest() != digest:
                 raise ValueError("its contents do not match their digest")

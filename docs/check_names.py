@@ -52,9 +52,7 @@ def wrong_names(names: Iterable[tuple[int, str]], terms: Terms) -> Iterator[tupl
         for at, part in enumerate(parts):
             for term in starts.get(part, ()):
                 run = parts[at : at + len(term)]
-                if len(run) == len(term) and all(
-                    each in forms(word) for each, word in zip(run, term, strict=True)
-                ):
+                if len(run) == len(term) and all(each in forms(word) for each, word in zip(run, term, strict=True)):
                     yield line, name, terms[term]
 
 
@@ -103,9 +101,7 @@ def main() -> int:
         *findings([*(path for folder in folders for path in (ROOT / folder).rglob("*.py")), *web], terms),
         *same_classes(),
     ]
-    sys.stdout.write(
-        "\n".join(found or ["names: no term that the glossary replaces, no class name twice"]) + "\n"
-    )
+    sys.stdout.write("\n".join(found or ["names: no term that the glossary replaces, no class name twice"]) + "\n")
     return int(bool(found))
 
 

@@ -78,8 +78,7 @@ def block_states() -> str:
         f"    [*] --> {State.FREE.name}",
     ]
     lines += [
-        f"    {before.name} --> {after.name}: {step.name.lower()}"
-        for (before, step), after in TRANSITIONS.items()
+        f"    {before.name} --> {after.name}: {step.name.lower()}" for (before, step), after in TRANSITIONS.items()
     ]
     lines += ["```", "", "| state | " + " | ".join(step.name.lower() for step in BlockStep) + " |"]
     lines += ["|---|" + "---|" * len(BlockStep)]

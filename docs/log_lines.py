@@ -112,9 +112,7 @@ def _names(call: ast.Call, around: ast.AST, tree: ast.AST, path: Path) -> list[s
         texts = [each.value for each in ast.walk(first) if isinstance(each, ast.Constant)] if first else []
     if names := [text for text in texts if isinstance(text, str) and _LINE.fullmatch(text)]:
         return names
-    raise ValueError(
-        f"{path.relative_to(ROOT)}:{call.lineno}: expected the name of a log line, such as 'node.lost'"
-    )
+    raise ValueError(f"{path.relative_to(ROOT)}:{call.lineno}: expected the name of a log line, such as 'node.lost'")
 
 
 def _constants_of(name: str, around: ast.AST, tree: ast.AST) -> list[object]:

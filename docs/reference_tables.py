@@ -43,15 +43,7 @@ from docs import settings_table
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
 BUNDLES = {
     "prefix": (
-        *(
-            "--tokens",
-            "--tokens-file",
-            "--keys-file",
-            "--chunk-tokens",
-            "--text",
-            "--text-file",
-            "--messages",
-        ),
+        *("--tokens", "--tokens-file", "--keys-file", "--chunk-tokens", "--text", "--text-file", "--messages"),
         "--generation-prompt",
     ),
     "page": ("--sort", "--cursor", "--limit"),
@@ -108,8 +100,7 @@ def commands(note: str) -> str:
         by_subject[path[-1] if len(path) == 1 else path[1]].update(records)
     everywhere = _often(SHARED_BY, by_subject.values()) | {LIMIT_OF_PAGES, NODE_OF_LISTS}
     of_noun = {
-        noun: _often(2, (records for path, _, records in found if path[1:2] == [noun])) - everywhere
-        for noun in nouns
+        noun: _often(2, (records for path, _, records in found if path[1:2] == [noun])) - everywhere for noun in nouns
     }
     lines = [
         "# Command line",
@@ -163,18 +154,13 @@ def commands(note: str) -> str:
             lines += ["", f"[Verbs](../operate/command-line.md#verbs): {', '.join(plain[path[1]])}."]
         if len(path) == 2 and of_record.get(path[1]):
             below = {option.split("`")[1].split()[0] for option in described}
-            lines += [
-                "",
-                f"*record*: {', '.join(['these options', *_bundled(sorted(of_record[path[1]] - below))])}.",
-            ]
+            lines += ["", f"*record*: {', '.join(['these options', *_bundled(sorted(of_record[path[1]] - below))])}."]
         lines += ["", *described] if described else []
         lines += ["", f"Also {', '.join(names)}."] if names else []
     return "\n".join(lines) + "\n"
 
 
-def _split(
-    command: click.Command, records: list[Record], elsewhere: set[Record]
-) -> tuple[list[Record], list[str]]:
+def _split(command: click.Command, records: list[Record], elsewhere: set[Record]) -> tuple[list[Record], list[str]]:
     """Return the options that only this command describes, and the names of the others."""
     names = _bundled([_name(record) for record in records if record in elsewhere])
     if isinstance(command, click.Group):
@@ -235,9 +221,7 @@ def _option(record: Record) -> str:
     return f"- `{declared}`: {' '.join(about.split())}"
 
 
-def _walk(
-    command: click.Command, context: click.Context
-) -> Iterator[tuple[list[str], click.Command, click.Context]]:
+def _walk(command: click.Command, context: click.Context) -> Iterator[tuple[list[str], click.Command, click.Context]]:
     yield context.command_path.split(), command, context
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -361,19 +345,11 @@ def event_page(note: str) -> str:
         "Data planes": (NodeStats, *OF_DATA_PLANES),
     }
     for title, kinds in sections.items():
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            "| event | severity | stored | fields | what |",
-            "|---|---|---|---|---|",
-        ]
+        lines += ["", f"## {title}", "", "| event | severity | stored | fields | what |", "|---|---|---|---|---|"]
         for kind in sorted(kinds, key=name_of):
             about = cell(_documented(kind)) + (" Block traffic." if kind.per_block else "")
             stored = "yes" if kind.stored else "no"
-            lines.append(
-                f"| `{name_of(kind)}` | {kind.severity} | {stored} | {_event_fields(kind)} | {about} |"
-            )
+            lines.append(f"| `{name_of(kind)}` | {kind.severity} | {stored} | {_event_fields(kind)} | {about} |")
     lines += [
         "",
         "## Fields",
@@ -394,8 +370,7 @@ def _event_fields(kind: type[EventStruct]) -> str:
     described = settings_table.texts(kind)
     fields = [field.name for field in msgspec.structs.fields(kind) if field.name not in ("at", "node")]
     return "; ".join(
-        f"`{name}`: {cell(described[name]).removesuffix('.')}" if name in described else f"`{name}`"
-        for name in fields
+        f"`{name}`: {cell(described[name]).removesuffix('.')}" if name in described else f"`{name}`" for name in fields
     )
 
 

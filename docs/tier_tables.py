@@ -12,8 +12,7 @@ from dataplane.tiers.registry import tier_type
 from docs.settings_table import texts
 
 TYPES = {
-    "disk": "Preallocated files on local disks, for one node. [Tier format](tier-format.md) "
-    "describes the files.",
+    "disk": "Preallocated files on local disks, for one node. [Tier format](tier-format.md) describes the files.",
     "mooncake": "Mooncake Store: the memory of many nodes behind one `mooncake_master`, over TCP or "
     "RDMA. On the nodes, it needs `pip install mooncake-transfer-engine-non-cuda` (with CUDA: "
     "`mooncake-transfer-engine`) and Debian's `libibverbs1`. Without the wheel, the tier is `not "
@@ -61,11 +60,7 @@ ELSEWHERE = (
         "`credentials`, "
         "`disable_tls` is an `http://` endpoint",
     ),
-    (
-        "mooncake_store",
-        "mooncake",
-        "`master_server_address` is `master`, `global_segment_size` is `segment_bytes`",
-    ),
+    ("mooncake_store", "mooncake", "`master_server_address` is `master`, `global_segment_size` is `segment_bytes`"),
     ("nixl_store, nixl_native", "", ""),
     ("hf3fs, dax, bigtable, aerospike", "", ""),
     ("p2p", "", ""),

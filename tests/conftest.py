@@ -83,9 +83,7 @@ def _examples_take_their_time() -> None:
     most of a second to import."""
     from hypothesis import HealthCheck, settings
 
-    settings.register_profile(
-        "busy", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    settings.register_profile("busy", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("busy")
 
 
@@ -104,9 +102,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden", action="store_true", help="rewrite tests/golden/ (runs only tests that use it)"
-    )
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ (runs only tests that use it)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -160,9 +156,7 @@ def browser() -> "Iterator[Browser]":
     from playwright.sync_api import expect, sync_playwright
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    requirement.require(
-        chromium, "chromium is not installed (Debian: apt install chromium, or name one with CHROMIUM)"
-    )
+    requirement.require(chromium, "chromium is not installed (Debian: apt install chromium, or name one with CHROMIUM)")
     expect.set_options(timeout=BROWSER_LIMIT_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(

@@ -76,9 +76,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """A process, to its end."""
     pipe = subprocess.PIPE
-    with Forked(
-        module, *arguments, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8"
-    ) as process:
+    with Forked(module, *arguments, env=env, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8") as process:
         try:
             out, err = process.communicate(typed, timeout)
         except subprocess.TimeoutExpired:

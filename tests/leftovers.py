@@ -69,9 +69,7 @@ def processes_of(run: str) -> dict[int, str]:
                 command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
                 test = re.search(rb"\0PYTEST_CURRENT_TEST=([^\0]*)", b"\0" + environ)
                 if not OF_PYTHON.search(command):
-                    found[pid] = (
-                        f"{command[:300].strip()} ({test[1].decode() if test else 'of an unknown test'})"
-                    )
+                    found[pid] = f"{command[:300].strip()} ({test[1].decode() if test else 'of an unknown test'})"
     return found
 
 

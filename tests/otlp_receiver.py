@@ -99,9 +99,7 @@ class OtlpReceiver:
         with self._lock:
             return list(self._spans)
 
-    def wait(
-        self, holds: Callable[[list[ReceivedSpan]], bool], timeout_s: float = 60.0
-    ) -> list[ReceivedSpan]:
+    def wait(self, holds: Callable[[list[ReceivedSpan]], bool], timeout_s: float = 60.0) -> list[ReceivedSpan]:
         """Wait until the spans are those that are expected, and return them."""
         deadline = time.monotonic() + timeout_s
         while not holds(spans := self.spans):

@@ -20,9 +20,7 @@ START_TIMEOUT_S = 90.0
 
 def find_binaries() -> Path | None:
     """The folder of `initdb` and `postgres`: the newest of Debian's, else what is on the PATH."""
-    installed = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3])
-    )
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if installed:
         return installed[-1].parent
     found = shutil.which("initdb")

@@ -36,9 +36,7 @@ def test_a_forked_process_has_the_descriptors_that_it_was_passed_under_their_num
             os.pwrite(file.fileno(), b"%d" % at, 0)
         passed = [file.fileno() for file in files]
         module = "tests.dataplane.engine_code"
-        with Forked(
-            module, code, *map(str, passed), env={}, pass_fds=passed, stdout=PIPE, text=True
-        ) as process:
+        with Forked(module, code, *map(str, passed), env={}, pass_fds=passed, stdout=PIPE, text=True) as process:
             out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.split("\n") == [*(f"{number} {at}" for at, number in enumerate(passed)), ""]

@@ -24,12 +24,7 @@ def run(module: str, folder: Path, text: str, **environ: str) -> subprocess.Comp
         [sys.executable, "-m", module, "-q"],
         cwd=folder,
         env=os.environ
-        | {
-            "PYTHONPATH": str(ROOT),
-            "PYTEST_ADDOPTS": plugins,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            **environ,
-        },
+        | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": plugins, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -96,10 +91,7 @@ def test_processes_and_files_are_listed_and_removed_and_fail_a_full_run(tmp_path
 
 def test_a_process_that_only_names_the_folder_of_a_run_belongs_to_it() -> None:
     """Its environment has no mark: `larder up` hands only Larder's own variables on."""
-    children = [
-        subprocess.Popen(SLEEPS, env={"LARDER_SOCKET": f"{run_folder()}{rest}/one.sock"})
-        for rest in ("", "0")
-    ]
+    children = [subprocess.Popen(SLEEPS, env={"LARDER_SOCKET": f"{run_folder()}{rest}/one.sock"}) for rest in ("", "0")]
     try:
         found = processes_of(run_id())
         assert [child.pid in found for child in children] == [True, False]

@@ -16,16 +16,10 @@ _COMMANDS = {
     "down": ("app.cli.commands.machine.down:down", "Stop Larder and release its cache."),
     "restart": ("app.cli.commands.machine.restart:restart", "Replace the processes and keep the cache."),
     "status": ("app.cli.commands.views.status:status", "Show nodes, pool, tenants and pins."),
-    "why": (
-        "app.cli.commands.views.why:why",
-        "Show what is wrong with a tenant or node, and the most likely cause.",
-    ),
+    "why": ("app.cli.commands.views.why:why", "Show what is wrong with a tenant or node, and the most likely cause."),
     "alerts": ("app.cli.commands.views.alerts:alerts", "List the alerts that Alertmanager or Grafana sent."),
     "top": ("app.cli.commands.views.top:top", "Show nodes, tenants, pins and rates, live."),
-    "series": (
-        "app.cli.commands.views.series:series",
-        "Show figures over time, and what happened meanwhile.",
-    ),
+    "series": ("app.cli.commands.views.series:series", "Show figures over time, and what happened meanwhile."),
     "quotas": ("app.cli.commands.records.quotas:quotas", "Manage quotas of tenants."),
     "tenants": ("app.cli.commands.records.tenants:tenants", "Manage tenants with cached blocks or a quota."),
     "pins": ("app.cli.commands.records.pins:pins", "Manage pinned prefixes."),
@@ -34,10 +28,7 @@ _COMMANDS = {
         "Manage tokenizers, for pins and look-ups by text.",
     ),
     "policies": ("app.cli.commands.records.policies:policies", "Manage eviction policies."),
-    "prefixes": (
-        "app.cli.commands.records.prefixes:prefixes",
-        "List the most served prefixes of the last hour.",
-    ),
+    "prefixes": ("app.cli.commands.records.prefixes:prefixes", "List the most served prefixes of the last hour."),
     "login": ("app.cli.commands.access.login:login", "Log in to a Larder and store the token."),
     "logout": ("app.cli.commands.access.login:logout", "Delete the stored token."),
     "whoami": ("app.cli.commands.access.login:whoami", "Show the current identity."),
@@ -70,10 +61,7 @@ _COMMANDS = {
         "app.cli.commands.machine.passthrough:dataplane",
         "Run only a data plane, which joins a fleet with a token.",
     ),
-    "holder": (
-        "app.cli.commands.machine.holder:holder",
-        "Hold the memory of a data plane, as a service of its own.",
-    ),
+    "holder": ("app.cli.commands.machine.holder:holder", "Hold the memory of a data plane, as a service of its own."),
     "usage": ("app.cli.commands.usage.usage:usage", "Report usage by tenant."),
     "rates": ("app.cli.commands.usage.usage:rates", "Manage prefill rates without the cache."),
     "doctor": ("app.cli.commands.machine.doctor:doctor", "Check this machine and suggest fixes."),
@@ -84,10 +72,7 @@ _COMMANDS = {
     "trace": ("app.cli.commands.cache.trace:trace", "Record what engines request."),
     "install": ("app.cli.commands.machine.install:install", "Install Larder as services of this machine."),
     "version": ("app.cli.commands.views.version:version", "Show the versions of client, server and nodes."),
-    "completion": (
-        "app.cli.commands.machine.completion:completion",
-        "Print a completion script for a shell.",
-    ),
+    "completion": ("app.cli.commands.machine.completion:completion", "Print a completion script for a shell."),
     "openapi": ("app.cli.commands.machine.openapi:openapi", "Print the API's description as JSON."),
     "replay": ("app.cli.commands.machine.passthrough:replay", "Replay a request trace against a data plane."),
     "demo": ("app.cli.commands.machine.passthrough:demo", "Start Larder with a synthetic load."),
@@ -153,11 +138,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if (
-            self.get_command(ctx, args[0]) is None
-            and not args[0].startswith("-")
-            and not ctx.resilient_parsing
-        ):
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise click.NoSuchCommand(args[0], possibilities=_COMMANDS, ctx=ctx)
         return super().resolve_command(ctx, args)
 

@@ -123,6 +123,4 @@ def _once(pairs: list[tuple[str, Any]]) -> None:
         return
     keys = [key for key, _ in pairs]
     twice = next(key for key in keys if keys.count(key) > 1)
-    raise Malformed(
-        f"expected each key once in an object, got {twice[:MAX_SHOWN]!r} {keys.count(twice)} times"
-    )
+    raise Malformed(f"expected each key once in an object, got {twice[:MAX_SHOWN]!r} {keys.count(twice)} times")

@@ -64,11 +64,7 @@ TAGS = {
     "health": "Health checks.",
 }
 _SCHEMES: Json = {
-    "bearer": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "A token: `Authorization: Bearer larder_…`.",
-    },
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A token: `Authorization: Bearer larder_…`."},
     "session": {
         "type": "apiKey",
         "in": "cookie",
@@ -95,17 +91,13 @@ def _header(description: str, kind: str = "string", *, always: bool = True, **mo
 
 _HEADERS: Json = {
     "X-Request-Id": _header("Id of this request in the log and in the audit log."),
-    "ETag": _header(
-        "Identifies this state, for `If-None-Match`; the ETag of a record is also for `If-Match`."
-    ),
+    "ETag": _header("Identifies this state, for `If-None-Match`; the ETag of a record is also for `If-Match`."),
     "Location": _header("URL of the new record.", format="uri-reference"),
     "Retry-After": _header("Seconds to wait before the next attempt.", "integer"),
     "WWW-Authenticate": _header('`Bearer realm="larder"`.'),
     "Set-Cookie": _header("The session's cookie, which scripts cannot read."),
     "Content-Disposition": _header("File name, for `text/csv`.", always=False),
-    CSRF_HEADER: _header(
-        "CSRF token to send with changes that use the session cookie; empty without a session."
-    ),
+    CSRF_HEADER: _header("CSRF token to send with changes that use the session cookie; empty without a session."),
     INDEX_HEADER: _header("`index` of the snapshot.", "integer"),
 }
 _OWN_HEADERS = {
@@ -231,9 +223,7 @@ def _patch_body(method: str, operation: Json, item: Json, schemas: Json, opt: Js
 
 
 def _nullable(schema: Json) -> Json:
-    choices = schema.get("oneOf") or [
-        {name: value for name, value in schema.items() if name not in _ANNOTATIONS}
-    ]
+    choices = schema.get("oneOf") or [{name: value for name, value in schema.items() if name not in _ANNOTATIONS}]
     if {"type": "null"} in choices:
         return {name: value for name, value in schema.items() if name != "default"}
     described = {name: schema[name] for name in ("description",) if name in schema}
@@ -263,9 +253,7 @@ def _responses(path: str, method: str, operation: Json, handler: HTTPRouteHandle
     for code in codes:
         _add_problem(operation["responses"], code)
     if _has_etag(path, method, handler):
-        operation["responses"]["304"] = {
-            "description": "The caller already has this state (`If-None-Match`)."
-        }
+        operation["responses"]["304"] = {"description": "The caller already has this state (`If-None-Match`)."}
     operation["responses"] = dict(sorted(operation["responses"].items()))
 
 

@@ -76,9 +76,7 @@ def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, bool]:
     """Return the sorted names of a route's query parameters, and whether each may be repeated."""
     if _QUERIES not in app.state:
         app.state[_QUERIES] = {
-            known.fn: dict(
-                sorted((each.field_alias, each.is_sequence) for each in model.expected_query_params)
-            )
+            known.fn: dict(sorted((each.field_alias, each.is_sequence) for each in model.expected_query_params))
             for route in app.routes
             if isinstance(route, HTTPRoute)
             for known, model in route.route_handler_map.values()
@@ -89,15 +87,11 @@ def _names(app: Litestar, handler: BaseRouteHandler) -> dict[str, bool]:
 
 def _check_query(query: bytes, names: Mapping[str, bool]) -> None:
     try:
-        given = [
-            name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
-        ]
+        given = [name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")]
     except ValueError:  # includes UnicodeDecodeError
         raise Malformed("the query is not UTF-8") from None
     expected = f"expected one of {', '.join(names)}" if names else "expected none here"
-    faults = [
-        FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(given) if name not in names
-    ]
+    faults = [FieldError(name[:64], f"unknown; {expected}") for name in dict.fromkeys(given) if name not in names]
     faults += [
         FieldError(name, "expected once")
         for name, repeatable in names.items()
@@ -110,9 +104,7 @@ def _check_query(query: bytes, names: Mapping[str, bool]) -> None:
 def _check_accepted(accepted: str, kinds: tuple[str, ...]) -> None:
     """Raise NotAcceptable if the Accept header admits none of the media types of the route's answer."""
     if accepted.strip() and not any(_is_taken(accepted, produces) for produces in kinds):
-        raise NotAcceptable(
-            f"expected an Accept header that accepts {' or '.join(kinds)}, got {accepted[:80]!r}"
-        )
+        raise NotAcceptable(f"expected an Accept header that accepts {' or '.join(kinds)}, got {accepted[:80]!r}")
 
 
 def preferred(accepted: str, offered: tuple[str, ...]) -> str:
@@ -129,9 +121,7 @@ def preferred(accepted: str, offered: tuple[str, ...]) -> str:
 
 def _quality(parameters: list[str]) -> float:
     """Return the value of `q`: 1 without one, 0 if it is not a number."""
-    given = next(
-        (value for name, _, value in (each.partition("=") for each in parameters) if name == "q"), "1"
-    )
+    given = next((value for name, _, value in (each.partition("=") for each in parameters) if name == "q"), "1")
     return float(given) if _QVALUE.fullmatch(given) else 0.0
 
 

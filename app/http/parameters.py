@@ -10,21 +10,16 @@ from app.services.records.progress import MAX_WAIT_S
 
 Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="Maximum number of items.")]
 Cursor = Annotated[
-    str,
-    QueryParameter(
-        max_length=2048, description="`next_cursor` of the previous page; empty for the first page."
-    ),
+    str, QueryParameter(max_length=2048, description="`next_cursor` of the previous page; empty for the first page.")
 ]
 Sort = Annotated[
-    str,
-    QueryParameter(max_length=64, description="Field to sort by; prefix it with `-` for descending order."),
+    str, QueryParameter(max_length=64, description="Field to sort by; prefix it with `-` for descending order.")
 ]
 Wait = Annotated[
     str,
     QueryParameter(
         description=(
-            "Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; "
-            "at most 30 s)."
+            "Wait until the nodes have acknowledged the change, for at most this long (`2s`, `500ms`; at most 30 s)."
         )
     ),
 ]

@@ -17,8 +17,7 @@ IfMatch = Annotated[
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None,
-    HeaderParameter(name="If-None-Match", description="`*`: only if the record does not exist yet."),
+    str | None, HeaderParameter(name="If-None-Match", description="`*`: only if the record does not exist yet.")
 ]
 _TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*', re.ASCII)
 

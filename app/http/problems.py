@@ -85,9 +85,7 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 AnyRequest = Request[Any, Any, State]
 
 
-def problem(
-    code: str, detail: str, path: str, request_id: str, errors: list[FieldError] | None = None
-) -> Problem:
+def problem(code: str, detail: str, path: str, request_id: str, errors: list[FieldError] | None = None) -> Problem:
     """Return the problem for a code of `app.errors`."""
     kind = KINDS[code]
     listed = (errors or [])[:MAX_FAULTS]
@@ -142,8 +140,7 @@ def on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
         headers = {"allow": with_head(allowed(request.app, request.scope["path"]))}
     details = {
         "not-found": f"there is nothing at {request.url.path}",
-        "method-not-allowed": f"expected one of {headers.get('allow')} at {request.url.path}, "
-        f"got {request.method}",
+        "method-not-allowed": f"expected one of {headers.get('allow')} at {request.url.path}, got {request.method}",
     }
     if code == "too-large":
         details[code] = f"expected a body of at most {_body_limit(request)}"

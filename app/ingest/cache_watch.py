@@ -105,9 +105,7 @@ class CacheWatch:
                 known = bool((await events.page(session, PageRequest(1), filters)).rows)
         self._starts[node] = start.at
         if not known:
-            event = CacheStartedCold(
-                start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes
-            )
+            event = CacheStartedCold(start.at, start.reason, start.released, start.lost_blocks, start.lost_bytes)
             self._bus.publish(event, node=node, at=start.at)
 
     def _compare(self, node: str, stats: NodeStats, strong: dict[str, StrongPin], generation: int) -> None:

@@ -166,9 +166,7 @@ class Fleet:
         control_url, public_key = address
         for other in [n for n in self.nodes.values() if n.address == address and n.name != message.node]:
             del self.nodes[other.name]
-        node = self.nodes.setdefault(
-            message.node, FleetNode(message.node, control_url, public_key=public_key)
-        )
+        node = self.nodes.setdefault(message.node, FleetNode(message.node, control_url, public_key=public_key))
         if node.epoch != message.epoch:
             node.stats = None
             node.pins = {}
@@ -212,9 +210,7 @@ class Fleet:
         else:
             changed |= self._compare(node, stats, now)
             node.pin_ends = {
-                pin.name: pin.expires_at
-                for pin in stats.pins
-                if pin.expires_at is not None and not pin.expired
+                pin.name: pin.expires_at for pin in stats.pins if pin.expires_at is not None and not pin.expired
             }
         if changed:
             self.change_signal.notify()
@@ -253,9 +249,7 @@ class Fleet:
         node.note_applied(kind, observed.generation, time.time())
         self.change_signal.notify()
 
-    def nacked(
-        self, node: FleetNode, kind: SnapshotType, refusal: SnapshotRefusal, observed: Observed | None
-    ) -> None:
+    def nacked(self, node: FleetNode, kind: SnapshotType, refusal: SnapshotRefusal, observed: Observed | None) -> None:
         node.refused[kind] = refusal
         if observed is not None:
             node.observed[kind] = observed

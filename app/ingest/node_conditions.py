@@ -94,17 +94,13 @@ class NodeConditions:
         rows: list[EventRow] = []
         async with database.read() as session:
             for names in ("node.*", "dataplane.*"):
-                page = await events.page(
-                    session, PageRequest(MAX_EVENTS, sort="-id"), EventFilters(names, since=since)
-                )
+                page = await events.page(session, PageRequest(MAX_EVENTS, sort="-id"), EventFilters(names, since=since))
                 rows += page.rows
         for row in sorted(rows, key=lambda row: row.id):
             self.on_event(row.name, row.node, row.at, row.fields)
         for watched in self._nodes.values():  # the earlier manager published it
             if len(watched.ends) >= CRASHES:
-                watched.conditions["crash_loop"] = _Condition(
-                    watched.ends[0], self._clock(), _crashes(watched)
-                )
+                watched.conditions["crash_loop"] = _Condition(watched.ends[0], self._clock(), _crashes(watched))
 
     def on_event(self, name: str, node: str, at: float, fields: Mapping[str, Any]) -> None:
         """Read an event of a node's process; events must come in order."""
@@ -163,9 +159,7 @@ class NodeConditions:
                 self._found(name, watched, "crash_loop", watched.ends[0], _crashes(watched), now)
             self._end(name, watched, now)
 
-    def _found(
-        self, node: str, watched: _Watched, kind: ConditionType, since: float, message: str, now: float
-    ) -> None:
+    def _found(self, node: str, watched: _Watched, kind: ConditionType, since: float, message: str, now: float) -> None:
         known = watched.conditions.get(kind)
         if known is None or known.ended_at is not None:
             known = watched.conditions[kind] = _Condition(since, now, message)
@@ -218,9 +212,7 @@ def _refuses(samples: deque[_Sample]) -> str:
     before, now = samples[0].refused, samples[-1].refused
     # Nodes list their largest tenants only: of a tenant that was not listed before, the count is of its whole life.
     refused = {tenant: count - before[tenant] for tenant, count in now.items() if tenant in before}
-    tenants = sorted(
-        (each for each in refused if refused[each] >= MIN_REFUSED), key=lambda each: -refused[each]
-    )
+    tenants = sorted((each for each in refused if refused[each] >= MIN_REFUSED), key=lambda each: -refused[each])
     if not tenants:
         return ""
     others = len(tenants) - 1
@@ -240,12 +232,7 @@ def _thrashes(samples: deque[_Sample], stats: NodeStats) -> str:
     requested, hit = last.requested - first.requested, last.hit - first.hit
     target = stats.policy.low_watermark  # to which evictions bring the pool
     is_full = stats.pool.used_bytes >= FULL * target * stats.pool.capacity_bytes
-    if (
-        not is_full
-        or evicted < max(MIN_EVICTED, EVICTED * stored)
-        or not requested
-        or hit >= HITS * requested
-    ):
+    if not is_full or evicted < max(MIN_EVICTED, EVICTED * stored) or not requested or hit >= HITS * requested:
         return ""
     return (
         f"its pool is full, and in {WINDOW_S / 60:.0f} min {stored:,} blocks were stored, {evicted:,} evicted, and "

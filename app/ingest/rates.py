@@ -70,9 +70,7 @@ class RateMeter:
         minute = self._before(newest.at - HIT_RATIO_S)
         span = newest.at - recent.at
         return RecentRates(
-            hit_ratio=_ratio(
-                newest.hit_blocks - minute.hit_blocks, newest.requested_blocks - minute.requested_blocks
-            ),
+            hit_ratio=_ratio(newest.hit_blocks - minute.hit_blocks, newest.requested_blocks - minute.requested_blocks),
             hit_ratio_total=_ratio(hit, requested),
             stored_bytes_per_s=_per_s(newest.stored_bytes - recent.stored_bytes, span),
             read_bytes_per_s=_per_s(newest.read_bytes - recent.read_bytes, span),

@@ -125,9 +125,7 @@ class Subscriber:
             return
         node.clock_is_off = not node.clock_is_off
         event = (NodeClockSkewed if node.clock_is_off else NodeClockCorrected)(node.clock_offset_s)
-        self._log.warning(
-            name_of(event), ahead_s=node.clock_offset_s, note="pins end by the node's own clock"
-        )
+        self._log.warning(name_of(event), ahead_s=node.clock_offset_s, note="pins end by the node's own clock")
         self._bus.publish(event, node=self._node)
 
     def _missed(self, seq: int) -> bool:
@@ -151,9 +149,7 @@ class Subscriber:
                 self._bus.touch()
             return
         self._fleet.on_message(self._node, now, at)
-        if isinstance(
-            event, CacheStartedCold
-        ):  # `CacheWatch` takes it from the node's stats, which repeat it
+        if isinstance(event, CacheStartedCold):  # `CacheWatch` takes it from the node's stats, which repeat it
             return
         if not self._rollup.add(self._node, event):
             self._bus.publish(event, node=self._node, at=event.at)

@@ -85,9 +85,7 @@ class PendingUsage:
     def put_back(self, reports: Sequence[tuple[int, ReportedUsage]]) -> None:
         """Put back reports that could not be written. Reports that arrived meanwhile are newer and take precedence."""
         for hour, each in reports:
-            self._pending.setdefault(hour, {}).setdefault(
-                (each.node, each.epoch, each.number, each.tier), each
-            )
+            self._pending.setdefault(hour, {}).setdefault((each.node, each.epoch, each.number, each.tier), each)
 
     def forget(self) -> None:
         """Discard everything: another manager writes the ledger from now on."""

@@ -56,9 +56,7 @@ class EventQueue:
     def push(self, event: LarderEvent) -> None:
         self._events.append(event)
         if len(self._events) > self._limit:
-            traffic = (
-                at for names in DROPPED_FIRST for at, each in enumerate(self._events) if each.name in names
-            )
+            traffic = (at for names in DROPPED_FIRST for at, each in enumerate(self._events) if each.name in names)
             victim = next(traffic, self._victim)
             name = self._events[victim].name
             self._dropped[name if name in CATALOGUE else "other"] += 1
@@ -123,9 +121,7 @@ class EventBus:
         self.watch: Callable[[LarderEvent], None] = lambda event: None
         """Callback that reads each event; it must not block or raise."""
 
-    def publish(
-        self, event: PlaneEvent | Event, *, node: str = "", actor: str = "", at: float | None = None
-    ) -> None:
+    def publish(self, event: PlaneEvent | Event, *, node: str = "", actor: str = "", at: float | None = None) -> None:
         """Publish an event of this management plane, or one that a node sent to it, and store it."""
         self.keep(self._deliver(name_of(event), node, actor, at, fields_of(event)))
 
@@ -133,9 +129,7 @@ class EventBus:
         """Publish an event of another management plane, which stores it."""
         self._deliver(name, node, actor, at, fields)
 
-    def _deliver(
-        self, name: str, node: str, actor: str, at: float | None, fields: dict[str, Any]
-    ) -> LarderEvent:
+    def _deliver(self, name: str, node: str, actor: str, at: float | None, fields: dict[str, Any]) -> LarderEvent:
         self._seq += 1
         event = LarderEvent(name, time.time() if at is None else at, self._seq, node, fields, actor)
         self.recent.append(event)

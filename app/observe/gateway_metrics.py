@@ -9,20 +9,12 @@ NUMBERS = {
         "larder_gateway_connections", G, "Connections of the gateway's clients.", _GATEWAY
     ),
     "lookups": MetricDeclaration(
-        "larder_gateway_lookups",
-        G,
-        "Look-ups that hold blocks, or whose result has not been fetched yet.",
-        _GATEWAY,
+        "larder_gateway_lookups", G, "Look-ups that hold blocks, or whose result has not been fetched yet.", _GATEWAY
     ),
     "memory_bytes": MetricDeclaration(
-        "larder_gateway_memory_bytes",
-        G,
-        "Size of the named segment that the gateway's clients map.",
-        _GATEWAY,
+        "larder_gateway_memory_bytes", G, "Size of the named segment that the gateway's clients map.", _GATEWAY
     ),
-    "stored_bytes": MetricDeclaration(
-        "larder_gateway_stored_bytes", C, "Bytes that clients stored.", _GATEWAY
-    ),
+    "stored_bytes": MetricDeclaration("larder_gateway_stored_bytes", C, "Bytes that clients stored.", _GATEWAY),
     "read_bytes": MetricDeclaration("larder_gateway_read_bytes", C, "Bytes that clients read.", _GATEWAY),
     "chunks_in": MetricDeclaration("larder_gateway_chunks_in", C, "Chunks that clients stored.", _GATEWAY),
     "chunks_out": MetricDeclaration("larder_gateway_chunks_out", C, "Chunks that clients read.", _GATEWAY),
@@ -37,10 +29,7 @@ NUMBERS = {
         _GATEWAY,
     ),
     "unanswered": MetricDeclaration(
-        "larder_gateway_unanswered",
-        C,
-        "Responses that could not be delivered because the client was gone.",
-        _GATEWAY,
+        "larder_gateway_unanswered", C, "Responses that could not be delivered because the client was gone.", _GATEWAY
     ),
 }
 PROBLEM = MetricDeclaration(
@@ -69,9 +58,7 @@ REQUESTS = MetricDeclaration("larder_gateway_requests", C, "Requests of clients.
 FAILURES = MetricDeclaration(
     "larder_gateway_failures", C, "Requests that failed, by reason.", (*_GATEWAY, "operation", "reason")
 )
-SECONDS = MetricDeclaration(
-    "larder_gateway_request_seconds", H, "Duration of requests.", (*_GATEWAY, "operation")
-)
+SECONDS = MetricDeclaration("larder_gateway_request_seconds", H, "Duration of requests.", (*_GATEWAY, "operation"))
 
 
 def add(page: MetricsPage, node: str, stats: GatewayStats) -> None:

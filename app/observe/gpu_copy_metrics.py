@@ -30,24 +30,13 @@ POOLS = {
         "Blocks in the node's pool that pins require on the GPU and that engines there could read.",
         _POOL,
     ),
-    "copying": MetricDeclaration(
-        "larder_gpu_copy_pool_copying_blocks", G, "Blocks that are being copied.", _POOL
-    ),
+    "copying": MetricDeclaration("larder_gpu_copy_pool_copying_blocks", G, "Blocks that are being copied.", _POOL),
     "leaving_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_leaving_bytes",
-        G,
-        "Bytes of withdrawn GPU copies that an engine still uses.",
-        _POOL,
+        "larder_gpu_copy_pool_leaving_bytes", G, "Bytes of withdrawn GPU copies that an engine still uses.", _POOL
     ),
-    "readers": MetricDeclaration(
-        "larder_gpu_copy_pool_readers", G, "Engines that have mapped the pool.", _POOL
-    ),
-    "copied_blocks": MetricDeclaration(
-        "larder_gpu_copy_pool_copied_blocks", C, "Blocks copied to the GPU.", _POOL
-    ),
-    "copied_bytes": MetricDeclaration(
-        "larder_gpu_copy_pool_copied_bytes", C, "Bytes copied to the GPU.", _POOL
-    ),
+    "readers": MetricDeclaration("larder_gpu_copy_pool_readers", G, "Engines that have mapped the pool.", _POOL),
+    "copied_blocks": MetricDeclaration("larder_gpu_copy_pool_copied_blocks", C, "Blocks copied to the GPU.", _POOL),
+    "copied_bytes": MetricDeclaration("larder_gpu_copy_pool_copied_bytes", C, "Bytes copied to the GPU.", _POOL),
     "evicted_blocks": MetricDeclaration(
         "larder_gpu_copy_pool_evicted_blocks",
         C,
@@ -55,20 +44,14 @@ POOLS = {
         _POOL,
     ),
     "read_blocks": MetricDeclaration(
-        "larder_gpu_copy_pool_read_blocks",
-        C,
-        "GPU copies that the data plane itself copied to engines.",
-        _POOL,
+        "larder_gpu_copy_pool_read_blocks", C, "GPU copies that the data plane itself copied to engines.", _POOL
     ),
     "failed_copies": MetricDeclaration(
         "larder_gpu_copy_pool_failed_copies", C, "Copies to the GPU that failed.", _POOL
     ),
 }
 PROBLEM = MetricDeclaration(
-    "larder_gpu_copy_pool_problem",
-    G,
-    "1 while the pool is smaller than its capacity or unusable, else 0.",
-    _POOL,
+    "larder_gpu_copy_pool_problem", G, "1 while the pool is smaller than its capacity or unusable, else 0.", _POOL
 )
 _PIN = ("node", "pin")
 PINS = {
@@ -102,9 +85,7 @@ def _bounded(pins: list[PinStats]) -> list[PinStats]:
     """Return the pins of the tier `gpu` with the most GPU copies, and one `other` with the sum of the rest, which
     includes a pin named `other`."""
     on_gpus = [pin for pin in pins if pin.tier == "gpu"]
-    largest = sorted(
-        (pin for pin in on_gpus if pin.name != OTHER), key=lambda pin: (-pin.gpu_copies, pin.name)
-    )
+    largest = sorted((pin for pin in on_gpus if pin.name != OTHER), key=lambda pin: (-pin.gpu_copies, pin.name))
     named, folded = largest[:PIN_LABELS], largest[PIN_LABELS:]
     folded += [pin for pin in on_gpus if pin.name == OTHER]
     if not folded:

@@ -14,10 +14,7 @@ NUMBERS = {
         "larder_ipc_messages", C, "Messages of these queues while the data plane ran.", ("node",)
     ),
     "message_bytes": MetricDeclaration(
-        "larder_ipc_message_bytes",
-        C,
-        "Bytes of messages of these queues while the data plane ran.",
-        ("node",),
+        "larder_ipc_message_bytes", C, "Bytes of messages of these queues while the data plane ran.", ("node",)
     ),
     "put_bytes": MetricDeclaration(
         "larder_ipc_put_bytes", C, "Bytes put into these stores while the data plane ran.", ("node",)

@@ -4,9 +4,7 @@ from app.observe.page import C, MetricDeclaration, MetricsPage
 from dataplane.protocol.stats.kv_events import KvEventStats
 
 NUMBERS = {
-    "published": MetricDeclaration(
-        "larder_kv_events_published", C, "KV events sent to subscribers.", ("node",)
-    ),
+    "published": MetricDeclaration("larder_kv_events_published", C, "KV events sent to subscribers.", ("node",)),
     "dropped": MetricDeclaration(
         "larder_kv_events_dropped",
         C,

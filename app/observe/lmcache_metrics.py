@@ -32,9 +32,7 @@ LOOKUPS = _counter("lookups_requests", "Look-ups (LMCache's name).")
 REQUESTED = _counter("lookup_requested_tokens", "Tokens that look-ups requested (LMCache's name).")
 HIT = _counter("lookup_hit_tokens", "Tokens that look-ups found (LMCache's name).")
 HIT_L1 = _counter("lookup_hit_l1_tokens", "Tokens that look-ups found in memory (LMCache's name).")
-HIT_L2 = _counter(
-    "lookup_hit_l2_tokens", "Tokens that look-ups found in tiers behind memory (LMCache's name)."
-)
+HIT_L2 = _counter("lookup_hit_l2_tokens", "Tokens that look-ups found in tiers behind memory (LMCache's name).")
 LOADED = _counter("num_chunks_loaded", "Chunks that clients read (LMCache's name).")
 STORES = _counter("num_submitted_stores", "Attempted stores (LMCache's name).", _DEVICE)
 STORED = _counter("num_finished_stores", "Successful stores (LMCache's name).", _DEVICE)

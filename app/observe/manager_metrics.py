@@ -23,9 +23,7 @@ EMPTY_PINS = MetricDeclaration(
     ("pin",),
 )
 NODES = MetricDeclaration("larder_nodes", G, "Known nodes by their state.", ("state",))
-UP = MetricDeclaration(
-    "larder_node_up", G, "1 when the node was heard from in the last seconds, else 0.", ("node",)
-)
+UP = MetricDeclaration("larder_node_up", G, "1 when the node was heard from in the last seconds, else 0.", ("node",))
 DESIRED = MetricDeclaration("larder_desired_generation", G, "Newest generation in the database.", ("type",))
 REQUESTS = MetricDeclaration(
     "larder_http_requests",
@@ -49,10 +47,7 @@ DATABASE_SECONDS = MetricDeclaration(
     ("operation",),
 )
 GENERATION_LAG = MetricDeclaration(
-    "larder_generation_lag",
-    G,
-    "Number of generations by which the node is behind the newest.",
-    ("node", "type"),
+    "larder_generation_lag", G, "Number of generations by which the node is behind the newest.", ("node", "type")
 )
 DRIFTED = MetricDeclaration(
     "larder_node_drifted",
@@ -83,9 +78,7 @@ EVENTS = MetricDeclaration("larder_events_received", C, "Events received from no
 EVENTS_MALFORMED = MetricDeclaration("larder_events_malformed", C, "Malformed messages from nodes.")
 EVENTS_LOST = MetricDeclaration("larder_events_lost", C, "Events that nodes sent but that did not arrive.")
 STREAMS = MetricDeclaration("larder_event_streams", G, "Open event streams.")
-EVENTS_UNKEPT = MetricDeclaration(
-    "larder_events_unkept", C, "Events that were not stored because the queue was full."
-)
+EVENTS_UNKEPT = MetricDeclaration("larder_events_unkept", C, "Events that were not stored because the queue was full.")
 SERIES_LOST = MetricDeclaration(
     "larder_series_points_lost",
     C,
@@ -104,9 +97,7 @@ CONNECTIONS_ENDED = MetricDeclaration(
     ("reason",),
 )
 AUDIT_SUPPRESSED = MetricDeclaration(
-    "larder_audit_suppressed",
-    C,
-    "Refusals that are missing from the audit log because they were too frequent.",
+    "larder_audit_suppressed", C, "Refusals that are missing from the audit log because they were too frequent."
 )
 APPLY_FILE = MetricDeclaration(
     "larder_apply_file_in_force", G, "0 while the file of apply_file cannot be applied, else 1."
@@ -120,9 +111,7 @@ ALERTS_FIRING = MetricDeclaration(
     "Firing alerts that were posted to /api/v1/alerts: the 50 most frequent names, and `other`.",
     ("alertname", "severity"),
 )
-RESTARTS = MetricDeclaration(
-    "larder_data_plane_restarts", C, "Unplanned restarts of the embedded data plane."
-)
+RESTARTS = MetricDeclaration("larder_data_plane_restarts", C, "Unplanned restarts of the embedded data plane.")
 MANAGER_PUSHING = MetricDeclaration(
     "larder_manager_pushing", G, "1 while this manager is the leader, which pushes to nodes, else 0."
 )
@@ -132,9 +121,7 @@ CONDITION = MetricDeclaration(
     "1 for each condition of a node that lasts: crash_loop, thrashing or tenant_at_limit.",
     ("node", "type"),
 )
-DATABASE_UP = MetricDeclaration(
-    "larder_database_up", G, "1 while the database responds and accepts changes, else 0."
-)
+DATABASE_UP = MetricDeclaration("larder_database_up", G, "1 while the database responds and accepts changes, else 0.")
 
 
 def add_fleet(page: MetricsPage, sources: MetricSources, up: Mapping[str, bool]) -> None:
@@ -173,10 +160,7 @@ def add(page: MetricsPage, sources: MetricSources) -> None:
             page.add_observed(PUSH_SECONDS, seconds, node, kind)
     for operation, seconds in sources.database_seconds.items():
         page.add_observed(DATABASE_SECONDS, seconds, operation)
-    for declared, by_reason in (
-        (AUTH_FAILURES, sources.auth_failures),
-        (CONNECTIONS_ENDED, sources.connections_ended),
-    ):
+    for declared, by_reason in ((AUTH_FAILURES, sources.auth_failures), (CONNECTIONS_ENDED, sources.connections_ended)):
         for name, count in by_reason.items():
             page.add(declared, count, name)
     for event, count in sources.events_dropped.items():

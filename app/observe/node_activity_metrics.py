@@ -53,10 +53,7 @@ HIT_BYTES = MetricDeclaration(
 )
 AGES = {
     "evicted_idle": MetricDeclaration(
-        "larder_evicted_idle_seconds",
-        H,
-        "Time since the last use of blocks that were evicted to make room.",
-        ("node",),
+        "larder_evicted_idle_seconds", H, "Time since the last use of blocks that were evicted to make room.", ("node",)
     ),
     "block_lifetime": MetricDeclaration(
         "larder_block_lifetime_seconds",

@@ -15,9 +15,7 @@ POOL = {
     "used_bytes": MetricDeclaration(
         "larder_pool_used_bytes", G, "Bytes that are ready, reserved or quarantined.", ("node",)
     ),
-    "ready_bytes": MetricDeclaration(
-        "larder_pool_ready_bytes", G, "Bytes of blocks that can be read.", ("node",)
-    ),
+    "ready_bytes": MetricDeclaration("larder_pool_ready_bytes", G, "Bytes of blocks that can be read.", ("node",)),
     "reserved_bytes": MetricDeclaration("larder_pool_reserved_bytes", G, "Bytes being written.", ("node",)),
     "quarantined_bytes": MetricDeclaration(
         "larder_pool_quarantined_bytes",
@@ -25,76 +23,49 @@ POOL = {
         "Bytes that are not reused because a process could still write them.",
         ("node",),
     ),
-    "pinned_bytes": MetricDeclaration(
-        "larder_pool_pinned_bytes", G, "Bytes that guaranteed pins hold.", ("node",)
-    ),
+    "pinned_bytes": MetricDeclaration("larder_pool_pinned_bytes", G, "Bytes that guaranteed pins hold.", ("node",)),
     "committed_bytes": MetricDeclaration("larder_pool_committed_bytes", G, "Memory of segments.", ("node",)),
     "blocks": MetricDeclaration("larder_pool_blocks", G, "Blocks in the pool.", ("node",)),
     "pin_budget_bytes": MetricDeclaration(
         "larder_pool_pin_budget_bytes", G, "Bytes that guaranteed pins may hold.", ("node",)
     ),
     "padding_bytes": MetricDeclaration(
-        "larder_pool_padding_bytes",
-        G,
-        "Internal fragmentation: bytes of slots beyond their blocks.",
-        ("node",),
+        "larder_pool_padding_bytes", G, "Internal fragmentation: bytes of slots beyond their blocks.", ("node",)
     ),
     "free_slot_bytes": MetricDeclaration(
-        "larder_pool_free_slot_bytes",
-        G,
-        "External fragmentation: free slots in committed segments.",
-        ("node",),
+        "larder_pool_free_slot_bytes", G, "External fragmentation: free slots in committed segments.", ("node",)
     ),
     "prefaulted_bytes": MetricDeclaration(
         "larder_pool_prefaulted_bytes", G, "Committed memory that was allocated ahead of use.", ("node",)
     ),
     "hinted_bytes": MetricDeclaration(
-        "larder_pool_hinted_bytes",
-        G,
-        "Bytes of blocks that requests asked to keep (`larder.pin`).",
-        ("node",),
+        "larder_pool_hinted_bytes", G, "Bytes of blocks that requests asked to keep (`larder.pin`).", ("node",)
     ),
-    "huge_pages": MetricDeclaration(
-        "larder_pool_huge_pages", G, "1 when memory is in huge pages, else 0.", ("node",)
-    ),
-    "locked": MetricDeclaration(
-        "larder_pool_locked", G, "1 when memory is locked into RAM, else 0.", ("node",)
-    ),
+    "huge_pages": MetricDeclaration("larder_pool_huge_pages", G, "1 when memory is in huge pages, else 0.", ("node",)),
+    "locked": MetricDeclaration("larder_pool_locked", G, "1 when memory is locked into RAM, else 0.", ("node",)),
 }
 TOTALS = {
-    "requested_blocks": MetricDeclaration(
-        "larder_requested_blocks", C, "Blocks that engines requested.", ("node",)
-    ),
+    "requested_blocks": MetricDeclaration("larder_requested_blocks", C, "Blocks that engines requested.", ("node",)),
     "hit_blocks": MetricDeclaration("larder_hit_blocks", C, "Requested blocks that were cached.", ("node",)),
     "stored_bytes": MetricDeclaration("larder_stored_bytes", C, "Bytes of committed blocks.", ("node",)),
-    "read_bytes": MetricDeclaration(
-        "larder_read_bytes", C, "Bytes of blocks that engines acquired.", ("node",)
-    ),
+    "read_bytes": MetricDeclaration("larder_read_bytes", C, "Bytes of blocks that engines acquired.", ("node",)),
     "stored_blocks": MetricDeclaration("larder_stored_blocks", C, "Blocks committed.", ("node",)),
     "evictions_cancelled": MetricDeclaration(
         "larder_evictions_cancelled", C, "Evictions cancelled because of a lease.", ("node",)
     ),
-    "aborted_blocks": MetricDeclaration(
-        "larder_aborted_blocks", C, "Reserved blocks that engines gave up.", ("node",)
-    ),
+    "aborted_blocks": MetricDeclaration("larder_aborted_blocks", C, "Reserved blocks that engines gave up.", ("node",)),
     "quarantined_blocks": MetricDeclaration(
         "larder_quarantined_blocks", C, "Blocks that were quarantined until a process ended.", ("node",)
     ),
     "invalidated_blocks": MetricDeclaration("larder_invalidated_blocks", C, "Blocks invalidated.", ("node",)),
     "corrupt_blocks": MetricDeclaration(
-        "larder_corrupt_blocks",
-        C,
-        "Blocks dropped because their bytes do not match their checksum.",
-        ("node",),
+        "larder_corrupt_blocks", C, "Blocks dropped because their bytes do not match their checksum.", ("node",)
     ),
     "false_reports": MetricDeclaration(
         "larder_false_corruption_reports", C, "Corruption reports about intact blocks.", ("node",)
     ),
     "ring_dropped": MetricDeclaration(
-        "larder_ring_dropped",
-        C,
-        "Accesses that engines could not record because their ring was full.",
-        ("node",),
+        "larder_ring_dropped", C, "Accesses that engines could not record because their ring was full.", ("node",)
     ),
     "ring_entries_rejected": MetricDeclaration(
         "larder_ring_entries_rejected", C, "Ring entries that reference no live block.", ("node",)
@@ -137,18 +108,11 @@ WAITS_FOR = MetricDeclaration(
     "Processes that must be gone before the bytes of detached engines of this name are freed.",
     _ENGINE,
 )
-POLICY = MetricDeclaration(
-    "larder_policy_in_force", G, "1 for the eviction policy in force.", ("node", "algorithm")
-)
+POLICY = MetricDeclaration("larder_policy_in_force", G, "1 for the eviction policy in force.", ("node", "algorithm"))
 GATE = MetricDeclaration(
-    "larder_admission_gate_closed",
-    G,
-    "1 while a block is admitted only if its key was seen before, else 0.",
-    ("node",),
+    "larder_admission_gate_closed", G, "1 while a block is admitted only if its key was seen before, else 0.", ("node",)
 )
-VICTIM_IDLE = MetricDeclaration(
-    "larder_victim_idle_seconds", G, "Average time that victims had been idle.", ("node",)
-)
+VICTIM_IDLE = MetricDeclaration("larder_victim_idle_seconds", G, "Average time that victims had been idle.", ("node",))
 ADMITTED = MetricDeclaration(
     "larder_admission_admitted_blocks",
     C,
@@ -173,9 +137,7 @@ SWEEPS = MetricDeclaration("larder_sweeps", G, "Invalidations and demotions in p
 SWEEP_LEASED = MetricDeclaration(
     "larder_sweep_leased_blocks", G, "Invalidated blocks that are still leased.", ("node",)
 )
-ADOPTED = MetricDeclaration(
-    "larder_adopted_blocks", G, "Blocks taken over from the previous process.", ("node",)
-)
+ADOPTED = MetricDeclaration("larder_adopted_blocks", G, "Blocks taken over from the previous process.", ("node",))
 START_KINDS = ("unknown", "first", "warm", "cold", "released")
 START = MetricDeclaration(
     "larder_cache_start",

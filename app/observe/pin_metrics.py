@@ -11,14 +11,9 @@ from dataplane.protocol.stats.node import NodeStats
 PIN_LABELS = 50
 OTHER = "other"
 BLOCKS = MetricDeclaration(
-    "larder_pin_blocks",
-    G,
-    "Blocks that a pin covers, on the node that knows the most spaces of its model.",
-    ("pin",),
+    "larder_pin_blocks", G, "Blocks that a pin covers, on the node that knows the most spaces of its model.", ("pin",)
 )
-RESIDENT = MetricDeclaration(
-    "larder_pin_resident_blocks", G, "Blocks of a pin in the node's pool.", ("node", "pin")
-)
+RESIDENT = MetricDeclaration("larder_pin_resident_blocks", G, "Blocks of a pin in the node's pool.", ("node", "pin"))
 
 
 def add(page: MetricsPage, nodes: Sequence[NodeStats]) -> None:

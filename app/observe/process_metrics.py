@@ -53,9 +53,7 @@ def add(page: MetricsPage, stats: ProcessStats, plane: str, node: str = "") -> N
     page.add(BUILD, 1, stats.version, stats.commit, stats.python, plane, node)
 
 
-def add_reported(
-    page: MetricsPage, declared: MetricDeclaration, reported: Histogram | None, *labels: str
-) -> None:
+def add_reported(page: MetricsPage, declared: MetricDeclaration, reported: Histogram | None, *labels: str) -> None:
     """Add a histogram that a node reported. Does nothing if it is missing or malformed."""
     if reported is None or len(reported.counts) != len(reported.bounds) + 1:
         return

@@ -105,9 +105,7 @@ _COLUMNS = (
     _pool("ready_bytes"),
     _pool("reserved_bytes"),
     _pool("quarantined_bytes"),
-    SeriesColumn(
-        "pinned_bytes", False, lambda stats: stats.pool.pinned_bytes, lambda tenant: tenant.pinned_bytes
-    ),
+    SeriesColumn("pinned_bytes", False, lambda stats: stats.pool.pinned_bytes, lambda tenant: tenant.pinned_bytes),
     _pool("pin_budget_bytes"),
     _pool("committed_bytes"),
     _pool("padding_bytes"),
@@ -170,11 +168,7 @@ def _rate(column: str, unit: str, meaning: str) -> SeriesDeclaration:
 
 _ALL = (
     SeriesDeclaration(
-        "hit_ratio",
-        "ratio",
-        "Requested blocks that were cached.",
-        "ratio",
-        ("hit_blocks", "requested_blocks"),
+        "hit_ratio", "ratio", "Requested blocks that were cached.", "ratio", ("hit_blocks", "requested_blocks")
     ),
     SeriesDeclaration(
         "tier_hit_ratio",
@@ -224,12 +218,7 @@ _ALL = (
     _rate("tier_evicted_blocks", "blocks", "Blocks that tiers evicted."),
     _rate("acquires", "acquires", "Acquired prefixes."),
     SeriesDeclaration(
-        "acquire_seconds",
-        "seconds",
-        "Mean time to acquire a prefix.",
-        "ratio",
-        ("acquire_us", "acquires"),
-        1e-6,
+        "acquire_seconds", "seconds", "Mean time to acquire a prefix.", "ratio", ("acquire_us", "acquires"), 1e-6
     ),
     SeriesDeclaration("cpu_cores", "cores", "CPU cores that data planes use.", "rate", ("cpu_ms",), 1e-3),
 )

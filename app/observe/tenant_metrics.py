@@ -10,12 +10,8 @@ from dataplane.protocol.stats.tenants import TenantStats
 
 TENANTS = {
     "bytes": MetricDeclaration("larder_tenant_bytes", G, "Bytes that the tenant holds.", ("node", "tenant")),
-    "limit_bytes": MetricDeclaration(
-        "larder_tenant_limit_bytes", G, "The tenant's limit.", ("node", "tenant")
-    ),
-    "floor_bytes": MetricDeclaration(
-        "larder_tenant_floor_bytes", G, "The tenant's floor.", ("node", "tenant")
-    ),
+    "limit_bytes": MetricDeclaration("larder_tenant_limit_bytes", G, "The tenant's limit.", ("node", "tenant")),
+    "floor_bytes": MetricDeclaration("larder_tenant_floor_bytes", G, "The tenant's floor.", ("node", "tenant")),
     "effective_floor_bytes": MetricDeclaration(
         "larder_tenant_effective_floor_bytes",
         G,

@@ -22,14 +22,9 @@ TIERS = {
     "out_of_service": MetricDeclaration(
         "larder_tier_out_of_service", C, "Number of times that the tier was taken out of service.", _TIER
     ),
-    "budget_bytes": MetricDeclaration(
-        "larder_tier_budget_bytes", G, "Most bytes that the tier may hold.", _TIER
-    ),
+    "budget_bytes": MetricDeclaration("larder_tier_budget_bytes", G, "Most bytes that the tier may hold.", _TIER),
     "stored_bytes": MetricDeclaration(
-        "larder_tier_stored_bytes",
-        G,
-        "Bytes of the tier's budget in use, headers and rounding included.",
-        _TIER,
+        "larder_tier_stored_bytes", G, "Bytes of the tier's budget in use, headers and rounding included.", _TIER
     ),
     "logical_bytes": MetricDeclaration(
         "larder_tier_logical_bytes",
@@ -56,9 +51,7 @@ TIERS = {
         "Measured bandwidth of loads from the tier; an assumed value before the first load.",
         _TIER,
     ),
-    "spilled_blocks": MetricDeclaration(
-        "larder_tier_spilled_blocks", C, "Blocks that were copied to the tier.", _TIER
-    ),
+    "spilled_blocks": MetricDeclaration("larder_tier_spilled_blocks", C, "Blocks that were copied to the tier.", _TIER),
     "spilled_bytes": MetricDeclaration(
         "larder_tier_spilled_bytes", C, "Bytes of blocks that were copied to the tier.", _TIER
     ),
@@ -129,18 +122,13 @@ REASONS = frozenset(
     )
 )
 DRAINING = MetricDeclaration(
-    "larder_tier_draining_blocks",
-    G,
-    "Most blocks that no other tier holds yet; only while the tier drains.",
-    _TIER,
+    "larder_tier_draining_blocks", G, "Most blocks that no other tier holds yet; only while the tier drains.", _TIER
 )
 TENANTS = {
     "bytes": MetricDeclaration(
         "larder_tier_tenant_bytes", G, "Bytes of the tier's budget that a tenant uses.", _TENANT
     ),
-    "blocks": MetricDeclaration(
-        "larder_tier_tenant_blocks", G, "Blocks of a tenant that the tier holds.", _TENANT
-    ),
+    "blocks": MetricDeclaration("larder_tier_tenant_blocks", G, "Blocks of a tenant that the tier holds.", _TENANT),
 }
 
 
@@ -185,11 +173,7 @@ def add(page: MetricsPage, stats: NodeStats) -> None:
         add_reported(page, LOAD_SECONDS, stats.tier_load_seconds.get(tier.name), stats.node, tier.name)
         if tier.draining_blocks is not None:
             page.add(DRAINING, tier.draining_blocks, stats.node, tier.name)
-        for declared, counts in (
-            (REFUSED, tier.refused),
-            (LOST, tier.lost),
-            (NOT_COMPRESSED, tier.not_compressed),
-        ):
+        for declared, counts in ((REFUSED, tier.refused), (LOST, tier.lost), (NOT_COMPRESSED, tier.not_compressed)):
             for reason, count in _by_reason(counts).items():
                 page.add(declared, count, stats.node, tier.name, reason)
         for tenant in _bounded(tier):

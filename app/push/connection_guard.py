@@ -43,9 +43,7 @@ class ConnectionGuard:
         """Time at which each descriptor was accepted (monotonic seconds), oldest first."""
         self._ended = 0
         self._logged_at = -LOG_INTERVAL_S
-        self._events: zmq.asyncio.Socket = bound.get_monitor_socket(
-            zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
-        )
+        self._events: zmq.asyncio.Socket = bound.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
 
     async def run(self) -> None:
         """Watch connections forever."""

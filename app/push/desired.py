@@ -113,9 +113,7 @@ class DesiredState:
     def policy_for(self, labels: Labels) -> str | None:
         """Return the name of the policy that applies to a node with these labels; None for the node's defaults."""
         records = self._newest["policies"].records
-        return in_force(
-            [(each.spec.name, each.priority) for each in records if matches(labels, each.selector)]
-        )
+        return in_force([(each.spec.name, each.priority) for each in records if matches(labels, each.selector)])
 
     async def refresh(self) -> None:
         """Load everything that is newer in the database. Raise StoreUnavailable."""
@@ -199,11 +197,7 @@ def _encode_policies(records: Sequence[_Record]) -> bytes:
     """Encode the one policy that a node has, under the name that means `in force`."""
     chosen = in_force([(record.spec.name, record.priority) for record in records])
     return encode_policies(
-        [
-            msgspec.structs.replace(record.spec, name=POLICY_IN_FORCE)
-            for record in records
-            if record.spec.name == chosen
-        ]
+        [msgspec.structs.replace(record.spec, name=POLICY_IN_FORCE) for record in records if record.spec.name == chosen]
     )
 
 

@@ -89,15 +89,7 @@ class EnrolmentServer:
     async def greet(self) -> None:
         """Answer libzmq's authentication requests (ZAP). Accept every CURVE key: keys identify nodes."""
         while True:
-            (
-                version,
-                request,
-                _domain,
-                _address,
-                _identity,
-                mechanism,
-                *credentials,
-            ) = await self._zap.recv_multipart()
+            (version, request, _domain, _address, _identity, mechanism, *credentials) = await self._zap.recv_multipart()
             if mechanism == b"CURVE" and len(credentials) == 1:
                 verdict = [b"200", b"OK", z85.encode(credentials[0]), b""]
             else:
@@ -126,9 +118,7 @@ class EnrolmentServer:
             message: Join = decode(_decoder, frames[1].bytes)
         except ProtocolError as error:
             return JoinRefused("malformed", f"{error.field}: {error.message}".removeprefix(": "))
-        return await self._decide(
-            message, _metadata(frames[1], "User-Id"), _metadata(frames[1], "Peer-Address")
-        )
+        return await self._decide(message, _metadata(frames[1], "User-Id"), _metadata(frames[1], "Peer-Address"))
 
     def close(self) -> None:
         if self._visitors is not None:

@@ -51,9 +51,7 @@ def key_pair(state_dir: Path, given: str = "") -> ManagerKeyPair:
         if not given and not path.exists():
             return replace(_make(path), is_new=True)
     except OSError as error:
-        raise SettingsError(
-            f"app.curve_key_file: {path} cannot be read or created: {error.strerror}"
-        ) from None
+        raise SettingsError(f"app.curve_key_file: {path} cannot be read or created: {error.strerror}") from None
     return _read(path)
 
 
@@ -109,9 +107,7 @@ def _read(path: Path) -> ManagerKeyPair:
     try:
         return ManagerKeyPair(zmq.curve_public(secret).decode(), secret)
     except (ValueError, zmq.ZMQError):
-        raise SettingsError(
-            f"app.curve_key_file: {path}: expected a CURVE secret key, 40 characters in Z85"
-        ) from None
+        raise SettingsError(f"app.curve_key_file: {path}: expected a CURVE secret key, 40 characters in Z85") from None
 
 
 def _make(path: Path) -> ManagerKeyPair:

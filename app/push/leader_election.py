@@ -56,9 +56,7 @@ class LeaderElection:
         while True:
             await self.step()
             now = self._clock()
-            await asyncio.sleep(
-                self._from - now if self._holds_lock and now < self._from < now + CHECK_S else CHECK_S
-            )
+            await asyncio.sleep(self._from - now if self._holds_lock and now < self._from < now + CHECK_S else CHECK_S)
 
     async def step(self) -> None:
         """Confirm the lock if it is held, otherwise try to take it. Raises nothing."""

@@ -23,15 +23,7 @@ from dataplane.protocol.control.moves import CancelMove, Move, ReadMove
 from dataplane.protocol.control.nodes import DescribeNode, Description, Drain, Expel, Hello, Resize, Welcome
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixKeys, Trace
 from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Demote, Invalidate
-from dataplane.protocol.control.snapshots import (
-    MAX_SNAPSHOT_BYTES,
-    Ack,
-    Bodies,
-    Fault,
-    Nack,
-    NeedBodies,
-    Snapshot,
-)
+from dataplane.protocol.control.snapshots import MAX_SNAPSHOT_BYTES, Ack, Bodies, Fault, Nack, NeedBodies, Snapshot
 from dataplane.protocol.control.verification import DigestEngine, Verification, Verify
 from dataplane.protocol.usage import ReadUsage
 
@@ -133,9 +125,7 @@ class NodeLink:
             if not isinstance(reply, Welcome):
                 raise NotUnderstood(f"a hello was answered with {type(reply).__name__}")
             if reply.version != VERSION:
-                raise NotUnderstood(
-                    f"the node speaks version {reply.version}, this management plane {VERSION}"
-                )
+                raise NotUnderstood(f"the node speaks version {reply.version}, this management plane {VERSION}")
             return reply
 
     async def push(
@@ -221,9 +211,7 @@ class _Talk:
         except TimeoutError:
             raise NoAnswer(f"{self._link.url} did not answer within {self._timeout_s:g} s") from None
         if isinstance(reply, ControlRefused):
-            raise NotUnderstood(
-                f"{reply.code}: {reply.message}" + (f" ({reply.field})" if reply.field else "")
-            )
+            raise NotUnderstood(f"{reply.code}: {reply.message}" + (f" ({reply.field})" if reply.field else ""))
         return reply
 
 

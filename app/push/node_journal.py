@@ -104,9 +104,7 @@ class NodeJournal:
         async with self._database.read() as session:
             return await nodes.desired_capacity(session, name)
 
-    def record_push(
-        self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification
-    ) -> None:
+    def record_push(self, node: FleetNode, kind: SnapshotType, push: pushes.PushRow, event: Notification) -> None:
         """Queue the end of a push and the resulting state. The other managers are notified with the event `event`."""
         self._add(_Entry(node, (kind,), {name: getattr(push, name) for name in pushes.COLUMNS}, event))
 
@@ -201,12 +199,7 @@ def _moved(
     """Return rows with their later ends. A hit cannot have moved an end beyond `reported_at` plus the refresh time."""
     found = []
     for row in rows:
-        if (
-            row.name not in ends
-            or row.expires_at is None
-            or row.refresh_s is None
-            or row.updated_at > reported_at
-        ):
+        if row.name not in ends or row.expires_at is None or row.refresh_s is None or row.updated_at > reported_at:
             continue
         end = min(ends[row.name], reported_at + row.refresh_s)
         if end - row.expires_at > (max(least_s, row.refresh_s / 2) if least_s else 0):

@@ -90,10 +90,7 @@ class NodeSessions:
         self._node_requests.opened(link)
         self._node_sessions[address] = (
             link,
-            [
-                self._keep(f"push {url}", sync.run),
-                self._keep(f"events {url}", partial(self._listen, address, sync)),
-            ],
+            [self._keep(f"push {url}", sync.run), self._keep(f"events {url}", partial(self._listen, address, sync))],
         )
 
     async def _dismiss(self, address: Address) -> None:

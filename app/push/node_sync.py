@@ -203,9 +203,7 @@ class NodeSync:
         try:
             answer = await self._link.ask(Resize(new_nonce(), desired_bytes), self._timeout_s)
         except (NoAnswer, NotUnderstood) as error:
-            self._log.warning(
-                "node.resize_refused", node=node.name, pool_bytes=desired_bytes, reason=str(error)
-            )
+            self._log.warning("node.resize_refused", node=node.name, pool_bytes=desired_bytes, reason=str(error))
             self._bus.publish(NodeResizeRefused(desired_bytes, str(error)), node=node.name)
             return
         if isinstance(answer, Resized):
@@ -276,9 +274,7 @@ class NodeSync:
             "larder.generation": desired.generation,
             "larder.reason": reason,
         }
-        with span(
-            "snapshot.push", parent=continued, links=links, kind="client", attributes=attributes
-        ) as current:
+        with span("snapshot.push", parent=continued, links=links, kind="client", attributes=attributes) as current:
             started = time.monotonic()
             state = await self._deliver(node, kind, built, memory, row, current.traceparent)
             current.set({"larder.push.state": state.name.lower()})
@@ -370,9 +366,7 @@ class NodeSync:
                 task.cancel()
             await asyncio.wait({talking, abandoned})
 
-    def _failed(
-        self, event: PushEvent, state: PushState, message: str, memory: PushMemory, row: PushRow
-    ) -> PushState:
+    def _failed(self, event: PushEvent, state: PushState, message: str, memory: PushMemory, row: PushRow) -> PushState:
         memory.failed(time.monotonic())
         row.faults = [{"path": "", "code": event.name.lower(), "message": message}]
         return advance(state, event)

@@ -90,11 +90,7 @@ def holds(desired: DesiredSnapshot, observed: Observed | None) -> bool:
         return desired.is_optional
     if desired.generation == 0 and observed.store != desired.store:
         return True
-    return (observed.store, observed.generation, observed.digest) == (
-        desired.store,
-        desired.generation,
-        desired.digest,
-    )
+    return (observed.store, observed.generation, observed.digest) == (desired.store, desired.generation, desired.digest)
 
 
 def plan(

@@ -79,9 +79,7 @@ def node_state(
     if not node.welcomed:
         return NodeState.JOINING
     states = [_type_state(node, kind, desired.get(kind)) for kind in kinds]
-    return next(
-        (state for state in (NodeState.NACKED, NodeState.BEHIND) if state in states), NodeState.IN_SYNC
-    )
+    return next((state for state in (NodeState.NACKED, NodeState.BEHIND) if state in states), NodeState.IN_SYNC)
 
 
 def _type_state(node: FleetNode, kind: SnapshotType, desired: DesiredSnapshot | None) -> NodeState:

@@ -64,9 +64,7 @@ def _sentence(error: Exception) -> str:
             "and is LARDER_DATABASE_URL right?"
         )
     if isinstance(cause, socket.gaierror):
-        return (
-            f"the database does not answer: its host is not known ({cause.strerror}); see LARDER_DATABASE_URL"
-        )
+        return f"the database does not answer: its host is not known ({cause.strerror}); see LARDER_DATABASE_URL"
     if isinstance(cause, TimeoutError):
         return "the database does not answer: nothing came from its address in time"
     known = meaning(error)
@@ -76,11 +74,7 @@ def _sentence(error: Exception) -> str:
 def _look(connection: sa.Connection, whole: bool) -> DatabaseCondition:
     context = MigrationContext.configure(connection, opts={"compare_server_default": True})
     revision = context.get_current_revision() or ""
-    clock = (
-        "strftime('%s','now')"
-        if connection.dialect.name == "sqlite"
-        else "EXTRACT(EPOCH FROM clock_timestamp())"
-    )
+    clock = "strftime('%s','now')" if connection.dialect.name == "sqlite" else "EXTRACT(EPOCH FROM clock_timestamp())"
     before = time.time()
     database_time = float(connection.scalar(sa.text(f"SELECT {clock}")) or 0)
     ahead_s = database_time - (before + time.time()) / 2 if connection.dialect.name != "sqlite" else 0.0

@@ -26,14 +26,7 @@ from app.store import condition
 from app.store.access import audit
 from app.store.access.audit import AuditRow
 from app.store.base import migrate
-from app.store.base.backup import (
-    BESIDE,
-    KEY_MEMBER,
-    NEXT_KEY_MEMBER,
-    POSTGRES_MEMBER,
-    SQLITE_MEMBER,
-    new_file,
-)
+from app.store.base.backup import BESIDE, KEY_MEMBER, NEXT_KEY_MEMBER, POSTGRES_MEMBER, SQLITE_MEMBER, new_file
 from app.store.base.database import Database
 from app.store.views import events
 from app.store.views.events import EventRow
@@ -93,9 +86,7 @@ def restore(source: Path, target: Path, key: Path, *, force: bool) -> DatabaseRe
             asyncio.run(_record(part, str(source.absolute()), from_revision))
         except (sqlite3.Error, SQLAlchemyError) as error:
             reason = getattr(error, "orig", error)
-            raise StoreUnavailable(
-                f"the database of the backup is damaged or cannot be migrated: {reason}"
-            ) from None
+            raise StoreUnavailable(f"the database of the backup is damaged or cannot be migrated: {reason}") from None
         suffix = f".replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
             moved = [moved for path in replaced if (moved := _set_aside(path, suffix))]
@@ -134,11 +125,7 @@ def _unpack(source: Path, part: Path) -> dict[str, bytes]:
             assert content is not None, "it is a file"
             with content, part.open("wb") as out:
                 shutil.copyfileobj(content, out)
-            found = {
-                name: tar.extractfile(members[name])
-                for name in (KEY_MEMBER, NEXT_KEY_MEMBER)
-                if name in members
-            }
+            found = {name: tar.extractfile(members[name]) for name in (KEY_MEMBER, NEXT_KEY_MEMBER) if name in members}
             keys = {name: file.read() for name, file in found.items() if file is not None}
     except tarfile.TarError as error:
         raise StoreUnavailable(f"{source} is not a backup of Larder: {error}") from None
@@ -148,9 +135,7 @@ def _unpack(source: Path, part: Path) -> dict[str, bytes]:
         try:
             zmq.curve_public(secret.strip())
         except (ValueError, zmq.ZMQError):
-            raise StoreUnavailable(
-                f"{source}: {name}: expected a CURVE secret key, 40 characters in Z85"
-            ) from None
+            raise StoreUnavailable(f"{source}: {name}: expected a CURVE secret key, 40 characters in Z85") from None
     return keys
 
 
@@ -168,9 +153,7 @@ async def _prepared(part: Path) -> str:
             else []
         )
         if not revisions or "store" not in tables:
-            raise StoreUnavailable(
-                "the backup is not a backup of Larder: its database does not have Larder's schema"
-            )
+            raise StoreUnavailable("the backup is not a backup of Larder: its database does not have Larder's schema")
         if len(revisions) > 1 or not isinstance(revisions[0], str) or not revisions[0]:
             raise StoreUnavailable(
                 "the database of the backup is damaged: alembic_version.version_num: expected one row with a revision, "
@@ -181,9 +164,7 @@ async def _prepared(part: Path) -> str:
                 _check_numbers(connection, table, column)
     (revision,) = revisions
     if migrate.is_newer(revision):
-        raise StoreUnavailable(
-            f"the backup cannot be restored: {migrate.newer(revision)}; start that release"
-        )
+        raise StoreUnavailable(f"the backup cannot be restored: {migrate.newer(revision)}; start that release")
     database = Database(f"sqlite:///{part}")
     try:
         await migrate.upgrade(database)
@@ -197,9 +178,7 @@ async def _prepared(part: Path) -> str:
 
 def _check_numbers(connection: sqlite3.Connection, table: str, column: str) -> None:
     """Raise StoreUnavailable if a column has another value than a number: SQLite stores values of any type."""
-    wrong = connection.execute(
-        f"SELECT {column} FROM {table} WHERE NOT ({_IS_NUMBER.format(column)})"
-    ).fetchone()
+    wrong = connection.execute(f"SELECT {column} FROM {table} WHERE NOT ({_IS_NUMBER.format(column)})").fetchone()
     if wrong is not None:
         raise StoreUnavailable(
             f"the database of the backup is damaged: {table}.{column}: expected a whole number from 0 to {MAX_NUMBER}, "
@@ -215,9 +194,7 @@ def _advance(part: Path, target: Path) -> None:
             uri = f"file:{target.absolute().as_posix()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True)) as connection:
                 condition = _IS_NUMBER.format("generation")
-                replaced = dict(
-                    connection.execute(f"SELECT type, generation FROM generations WHERE {condition}")
-                )
+                replaced = dict(connection.execute(f"SELECT type, generation FROM generations WHERE {condition}"))
         except sqlite3.Error:  # damaged, as other values are: perhaps the reason for the restore
             replaced = {}
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -239,8 +216,7 @@ async def _record(part: Path, source: str, from_revision: str) -> None:
     try:
         async with database.write() as session:
             await events.append(
-                session,
-                [EventRow(at=now, name=name_of(event), node="", actor=ACTOR, fields=fields_of(event))],
+                session, [EventRow(at=now, name=name_of(event), node="", actor=ACTOR, fields=fields_of(event))]
             )
             entry = AuditRow(
                 at=now, actor=ACTOR, action="restore", kind="backup", name=source[-256:], type="", generation=0,

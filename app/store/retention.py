@@ -42,9 +42,7 @@ async def tier_usage_before(session: AsyncSession, hour: int, most: int) -> int:
     return await _hours_before(session, TierUsageRow, hour, most)
 
 
-async def _hours_before(
-    session: AsyncSession, row: type[UsageRow | TierUsageRow], hour: int, most: int
-) -> int:
+async def _hours_before(session: AsyncSession, row: type[UsageRow | TierUsageRow], hour: int, most: int) -> int:
     key = row.__table__.primary_key
     oldest = sa.select(*key).where(row.hour < hour).order_by(row.hour).limit(most)
     return await _delete(session, sa.delete(row).where(sa.tuple_(*key).in_(oldest)))

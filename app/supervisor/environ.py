@@ -41,9 +41,7 @@ def environ_of(environ: Mapping[str, str], common: Common | None = None) -> dict
     """Return the environment of a data plane: inherited variables, those that records of tiers may name, and the shared
     settings that concern it."""
     allowed = _tier_secrets(environ)
-    inherited = {
-        name: value for name, value in environ.items() if _is_its(name, value) or _is_of_tiers(name, allowed)
-    }
+    inherited = {name: value for name, value in environ.items() if _is_its(name, value) or _is_of_tiers(name, allowed)}
     shared = {} if common is None else to_environ(common)
     return {**inherited, **{name: value for name, value in shared.items() if name not in _NOT_ITS}}
 
@@ -67,7 +65,5 @@ def _is_its(name: str, value: str) -> bool:
         shared = not section[1] and name.removeprefix(PREFIX).lower() in Common.__struct_fields__
         its = shared or name.startswith((_OWN, *TEST_VARIABLES)) or name == CONFIG_VARIABLE
         return its and name not in _NOT_ITS
-    known = _INHERITED.fullmatch(name) is not None and (
-        _SECRET.search(name) is None or name in _COLLECTOR_HEADERS
-    )
+    known = _INHERITED.fullmatch(name) is not None and (_SECRET.search(name) is None or name in _COLLECTOR_HEADERS)
     return known and _LOGIN.search(value) is None

@@ -20,12 +20,7 @@ from app.supervisor.descriptors import allow_descriptors
 from app.supervisor.locks import is_locked
 from app.supervisor.node_process import KILLED_S, NodeProcess, find_running, has_begun, start
 from dataplane.base.child_command import module_command
-from dataplane.protocol.signals import (
-    CANNOT_ADOPT_EXIT_CODE,
-    HAND_OVER_SIGNAL,
-    HANDED_OVER_EXIT_CODE,
-    RELEASE_SIGNAL,
-)
+from dataplane.protocol.signals import CANNOT_ADOPT_EXIT_CODE, HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
@@ -373,9 +368,7 @@ class Supervisor:
         if not standby.ready:
             code = await self._end(standby, STANDBY_ANSWERS_S, "dataplane.standby_killed")
             standby.close()
-            raise CannotReplace(
-                f"a new data plane process ended before it could serve, with code {code}; see the log"
-            )
+            raise CannotReplace(f"a new data plane process ended before it could serve, with code {code}; see the log")
         await self._end_standby()  # a standby that was prepared meanwhile
         self._standby = standby
         asyncio.get_running_loop().add_reader(standby.connection.fileno(), self._on_standby_message, standby)

@@ -7,14 +7,7 @@ from array import array
 
 from tokenizers import Tokenizer
 
-from app.texts.jobs import (
-    MAX_CHARACTERS,
-    MAX_TEMPLATE_CHARACTERS,
-    Answer,
-    EncodeError,
-    EncodeJob,
-    EncodeResult,
-)
+from app.texts.jobs import MAX_CHARACTERS, MAX_TEMPLATE_CHARACTERS, Answer, EncodeError, EncodeJob, EncodeResult
 from app.texts.templates import UnusableTemplate, compiled, rendered
 
 
@@ -38,9 +31,7 @@ def work(job: EncodeJob) -> Answer:
         if template is None:
             return EncodeError("messages", "the tokenizer has no chat template")
         try:
-            text = rendered(
-                template, job.messages, job.special_tokens, add_generation_prompt=job.add_generation_prompt
-            )
+            text = rendered(template, job.messages, job.special_tokens, add_generation_prompt=job.add_generation_prompt)
         except UnusableTemplate as error:
             return EncodeError("messages", str(error))
         field, special = "messages", False

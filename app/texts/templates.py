@@ -68,9 +68,7 @@ def rendered(
         for piece in template.generate(variables):
             length += len(piece)
             if length > MAX_CHARACTERS:
-                raise UnusableTemplate(
-                    f"the template rendered the messages to more than {MAX_CHARACTERS} characters"
-                )
+                raise UnusableTemplate(f"the template rendered the messages to more than {MAX_CHARACTERS} characters")
             pieces.append(piece)
     except _FAILURES as error:
         raise UnusableTemplate(f"the template failed on these messages: {_message(error)}") from None

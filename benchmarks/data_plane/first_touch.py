@@ -44,9 +44,7 @@ def _passes(setting: Setting, source: Mapping, *, ahead: bool) -> list[list[int]
         if ahead:
             _wait_for_memory(plane, pool_bytes)
         space = Space(model="bench", block_bytes=BLOCK_BYTES)
-        client = attach(
-            plane.engine_socket, [space], group="bench", engine="larder bench", timeout_s=TIMEOUT_S
-        )
+        client = attach(plane.engine_socket, [space], group="bench", engine="larder bench", timeout_s=TIMEOUT_S)
         try:
             batches = range(pool_bytes // BATCH_BYTES)
             return [[once_ns(partial(_store, setting, client, source)) for _ in batches] for _ in range(2)]

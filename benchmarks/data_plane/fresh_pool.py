@@ -51,9 +51,7 @@ def run(setting: Setting) -> list[Result]:
     return [
         at_least("store_fresh_pool", middle(turns, 0), "GB/s", None, used),
         at_least("store_fresh_pool_at_once", middle(at_once, 0), "GB/s", None, middle(at_once, 1)),
-        at_least(
-            "store_fresh_pool_ratio", median(turn[0][0] / turn[1][0] for turn in turns), "of used", OF_USED
-        ),
+        at_least("store_fresh_pool_ratio", median(turn[0][0] / turn[1][0] for turn in turns), "of used", OF_USED),
         *(
             at_most(
                 f"prepare_of_another_p{percentile}{name}",

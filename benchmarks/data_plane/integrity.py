@@ -68,7 +68,5 @@ def _percent(taken_ns: int, without_ns: int) -> float:
 
 def _hashing_gbps(memcpy: Memcpy, block_bytes: int) -> float:
     view = memcpy.engine.view
-    taken = once_ns(
-        lambda: [checksum(view[at : at + block_bytes]) for at in range(0, BATCH_BYTES, block_bytes)]
-    )
+    taken = once_ns(lambda: [checksum(view[at : at + block_bytes]) for at in range(0, BATCH_BYTES, block_bytes)])
     return BATCH_BYTES / taken

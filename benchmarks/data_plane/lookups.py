@@ -28,10 +28,7 @@ def run(setting: Setting) -> list[Result]:
             raise RuntimeError("expected a hit on every key")
         known = Latency(lambda: client.lookup(keys), message.go, runs=effort.runs, samples=effort.samples)
         hashed = Latency(
-            lambda: client.lookup(chain(tokens)),
-            lambda: chain(tokens),
-            runs=effort.runs,
-            samples=effort.samples,
+            lambda: client.lookup(chain(tokens)), lambda: chain(tokens), runs=effort.runs, samples=effort.samples
         )
     return [
         at_most("lookup_64_known_p50", known.us(50), "us", KNOWN_TARGET_US, known.baseline_us(50)),

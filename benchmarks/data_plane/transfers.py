@@ -29,20 +29,14 @@ def _measure(setting: Setting, client: Client, memcpy: Memcpy, block_bytes: int)
     batches = [setting.new_keys(count) for _ in range(effort.rounds)]
     coming = iter(batches)
     stored = Throughput(
-        lambda: store(client, memcpy, next(coming), block_bytes),
-        memcpy.into_arena,
-        BATCH_BYTES,
-        rounds=effort.rounds,
+        lambda: store(client, memcpy, next(coming), block_bytes), memcpy.into_arena, BATCH_BYTES, rounds=effort.rounds
     )
     resident = [keys for keys in batches if client.lookup(keys) == count]
     if not resident:
         raise RuntimeError("expected the last batches to be present")
     turns = (resident[number % len(resident)] for number in range(effort.rounds))
     read = Throughput(
-        lambda: retrieve(client, memcpy, next(turns)),
-        memcpy.out_of_arena,
-        BATCH_BYTES,
-        rounds=effort.rounds,
+        lambda: retrieve(client, memcpy, next(turns)), memcpy.out_of_arena, BATCH_BYTES, rounds=effort.rounds
     )
     setting.memcpy_gbps += [stored.baseline_gbps, read.baseline_gbps]
     size = format_size(block_bytes).replace(" ", "")

@@ -53,19 +53,12 @@ _COPY_BYTES = 32 * MiB
 )
 @click.option("--docs", is_flag=True, help=f"Write the table into {PAGE.relative_to(PAGE.parents[1])}.")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=RESULTS,
-    help="Folder of the result files.",
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=RESULTS, help="Folder of the result files."
 )
-def main(
-    quick: bool, trace: Path | None, sets: int | None, engines: tuple[str, ...], docs: bool, output: Path
-) -> None:
+def main(quick: bool, trace: Path | None, sets: int | None, engines: tuple[str, ...], docs: bool, output: Path) -> None:
     """Compare connectors of vLLM: engines on CPU with a tiny model, which take turns."""
     if docs and (quick or engines):
-        raise click.UsageError(
-            "figures of a quick run, or without an engine, do not go into the documentation"
-        )
+        raise click.UsageError("figures of a quick run, or without an engine, do not go into the documentation")
     names = (BARE, *engines) if engines else tuple(TITLES)
     effort = QUICK if quick else FULL
     if sets is not None:
@@ -89,9 +82,7 @@ def main(
         figure: {name: values for name, values in each.items() if name not in failed}
         for figure, each in comparison.samples.items()
     }
-    results = results_of(samples, effort.sets) + look_ups.run(
-        setting.Setting(setting.QUICK if quick else setting.FULL)
-    )
+    results = results_of(samples, effort.sets) + look_ups.run(setting.Setting(setting.QUICK if quick else setting.FULL))
     described = machine.describe() | {f"{name}_failed": why for name, why in failed.items()}
     described["dtype"] = dtype()
     described["load"] = f"{load:.1f} before, {os.getloadavg()[0]:.1f} after (the engines themselves: about 1)"

@@ -58,9 +58,7 @@ class Comparison:
             self._no_reuse(lineup)
         for _ in range(self._effort.rounds):
             self._cached_prefix(lineup)
-        chosen = [
-            each for each in self._trace if _conversation(each) % self._effort.conversations == self._sets
-        ]
+        chosen = [each for each in self._trace if _conversation(each) % self._effort.conversations == self._sets]
         self._sets += 1
         if chosen:
             self._goodput(lineup, chosen)

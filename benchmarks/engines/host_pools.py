@@ -134,9 +134,7 @@ def _measure(setting: Setting, layout: str) -> list[Result]:
                 raise RuntimeError(f"expected that the {by} loads all pages")
 
         try:
-            for _ in range(
-                2 * max(1, setting.effort.pool_bytes // nbytes)
-            ):  # every page of the pool is in use
+            for _ in range(2 * max(1, setting.effort.pool_bytes // nbytes)):  # every page of the pool is in use
                 store("engine", names())
             for by in stores:
                 known = names()
@@ -157,7 +155,5 @@ def _measure(setting: Setting, layout: str) -> list[Result]:
         name = f"SGLang, {layout}: {what} by the {by}"
         results.append(at_least(name, nbytes / cost.median(0) / GB, "GB/s", None))
         for column, process in ((1, "engine"), (2, "data plane")):
-            results.append(
-                at_most(f"{name}: CPU of the {process}", cost.median(column) / nbytes * GB, "s/GB", None)
-            )
+            results.append(at_most(f"{name}: CPU of the {process}", cost.median(column) / nbytes * GB, "s/GB", None))
     return results

@@ -69,11 +69,7 @@ class Engine(LineProcess):
         environ |= (
             environment.QUIET
             | KEEP_MEMORY
-            | {
-                "PYTHONPATH": str(REPOSITORY),
-                "TMPDIR": folder,
-                "TORCHINDUCTOR_CACHE_DIR": folder,
-            }
+            | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": folder, "TORCHINDUCTOR_CACHE_DIR": folder}
         )
         command = [str(python), "-m", "benchmarks.engines.serve", json.dumps(options)]
         super().__init__(command, environ, log, ANSWER_S)
@@ -141,9 +137,7 @@ def lineup(folder: Path, pool_bytes: int, names: Collection[str] = tuple(TITLES)
                 "kv_connector": "NullConnector",
                 "kv_connector_module_path": "benchmarks.engines.null_connector",
             },
-            LMCACHE: lambda: lmcache(
-                stack.enter_context(servers.lmcache(pool_bytes, "engine_driven")).rpc_port
-            ),
+            LMCACHE: lambda: lmcache(stack.enter_context(servers.lmcache(pool_bytes, "engine_driven")).rpc_port),
             GATEWAY: lambda: lmcache(stack.enter_context(servers.larder(pool_bytes)).rpc_port),
             LARDER: larder,
         }

@@ -52,10 +52,7 @@ def run(setting: Setting) -> list[Result]:
             if scheduler.matched_tokens(next(tracked), 0) != TOKENS - PAGE_TOKENS:
                 raise RuntimeError("expected a hit on every chunk")
         again = Latency(
-            lambda: scheduler.matched_tokens(next(tracked), 0),
-            message.go,
-            runs=effort.runs,
-            samples=effort.samples,
+            lambda: scheduler.matched_tokens(next(tracked), 0), message.go, runs=effort.runs, samples=effort.samples
         )
         first = Latency(new, message.go, runs=effort.runs, samples=effort.samples)
         scheduler.close()

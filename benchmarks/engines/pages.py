@@ -43,10 +43,7 @@ def _measure(
     chunk_bytes = 2 * prod(sizes.values()) // CHUNKS
     engine, pool = Mapping(CHUNKS * chunk_bytes), Mapping(CHUNKS * chunk_bytes)
     pages = Pages(
-        _layouts(engine.address, sizes, order),
-        tokens_per_block=tokens,
-        chunk_tokens=CHUNK_TOKENS,
-        owner=engine,
+        _layouts(engine.address, sizes, order), tokens_per_block=tokens, chunk_tokens=CHUNK_TOKENS, owner=engine
     )
     memory = (ctypes.c_uint8 * (CHUNKS * chunk_bytes)).from_address(pool.address)
     chunks = np.ctypeslib.as_array(memory).reshape(CHUNKS, chunk_bytes)
@@ -60,9 +57,7 @@ def _measure(
             at = next(turns) % CHUNKS * chunk_bytes
             ctypes.memmove(target_address + at, source_address + at, chunk_bytes)
 
-        return Throughput(
-            lambda: copy(next(turns) % CHUNKS), memcpy, chunk_bytes, rounds=2 * setting.effort.rounds
-        )
+        return Throughput(lambda: copy(next(turns) % CHUNKS), memcpy, chunk_bytes, rounds=2 * setting.effort.rounds)
 
     gathered = pair(lambda at: pages.gather(numbers[at], chunks[at]), pool.address, engine.address)
     scattering = pair(lambda at: pages.scatter(chunks[at], numbers[at]), engine.address, pool.address)

@@ -47,8 +47,7 @@ def _registering(setting: Setting, runtime: DeviceRuntime) -> list[Result]:
                 taken["register"].append(between - began)
                 taken["unregister"].append(perf_counter_ns() - between)
             results += [
-                at_most(f"gpu_{step}{name}_256MiB", median(times) / 1e6, "ms", None)
-                for step, times in taken.items()
+                at_most(f"gpu_{step}{name}_256MiB", median(times) / 1e6, "ms", None) for step, times in taken.items()
             ]
     return results
 

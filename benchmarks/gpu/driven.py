@@ -54,8 +54,6 @@ def _copies(
                     raise RuntimeError(f"{name}: {copy.ended}")
                 taken[name].append(perf_counter_ns() - began)
     return [
-        at_least(
-            f"gpu_{name}_{form.name}", median(chunks * block_bytes / each for each in times[3:]), "GB/s", None
-        )
+        at_least(f"gpu_{name}_{form.name}", median(chunks * block_bytes / each for each in times[3:]), "GB/s", None)
         for name, times in taken.items()
     ]

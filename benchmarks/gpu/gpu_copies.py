@@ -41,9 +41,7 @@ def _loads(
         sides: list[tuple[PagedCache, Client]] = []
         for gpu_copies in (True, False):
             # Mappings of their own: the same one is registered with a device once.
-            client = stack.enter_context(
-                attached(plane.engine_socket, form.chunk_bytes, checksums=False, verify="off")
-            )
+            client = stack.enter_context(attached(plane.engine_socket, form.chunk_bytes, checksums=False, verify="off"))
             cache = paged_cache(form, client, runtime, device, memory, blocks, gpu_copies=gpu_copies)
             stack.callback(cache.close)
             sides.append((cache, client))
@@ -65,13 +63,7 @@ def _loads(
     cpu_us = [median(times[1] for times in each[1:]) / 1e3 / pages for each in taken]
     label = f"gpu_copy_{form.name}"
     return [
-        at_least(
-            f"{label}_times",
-            rates[0] / rates[1],
-            "of pool",
-            None if setting.emulated else MIN_TIMES,
-            rates[1],
-        ),
+        at_least(f"{label}_times", rates[0] / rates[1], "of pool", None if setting.emulated else MIN_TIMES, rates[1]),
         at_least(label, rates[0], "GB/s", None, rates[1]),
         at_least(f"{label}_pool", rates[1], "GB/s", None),
         at_most(f"{label}_cpu_per_page", cpu_us[0], "us", None, cpu_us[1]),

@@ -27,9 +27,7 @@ def run(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result
     return [result for form in SPLIT for result in _hidden(setting, runtime, device, form, products)]
 
 
-def _hidden(
-    setting: Setting, runtime: DeviceRuntime, device: Device, form: Form, products: Products
-) -> list[Result]:
+def _hidden(setting: Setting, runtime: DeviceRuntime, device: Device, form: Form, products: Products) -> list[Result]:
     batch = EMULATED_BATCH_BYTES if setting.emulated else BATCH_BYTES
     blocks = form.blocks_in(batch)
     chunks = blocks // form.blocks_per_chunk
@@ -44,9 +42,7 @@ def _hidden(
         def timed(count: int) -> tuple[float, float]:
             """Seconds of a store and of the load of the same chunks, beside so many products for each layer."""
             keys = setting.new_keys(chunks)
-            return passes.time_s(lambda: passes.store(keys, count)), passes.time_s(
-                lambda: passes.load(keys, count)
-            )
+            return passes.time_s(lambda: passes.store(keys, count)), passes.time_s(lambda: passes.load(keys, count))
 
         for _ in range(3):  # the first ones register memory, and measure methods
             alone = timed(0)

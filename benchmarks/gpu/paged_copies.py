@@ -10,14 +10,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from benchmarks.gpu.device import (
-    BATCH_BYTES,
-    EMULATED_BATCH_BYTES,
-    Products,
-    foreign_memory,
-    meanwhile,
-    pool_memory,
-)
+from benchmarks.gpu.device import BATCH_BYTES, EMULATED_BATCH_BYTES, Products, foreign_memory, meanwhile, pool_memory
 from benchmarks.gpu.pages import FORMS, SPLIT, Form, shuffled
 from benchmarks.harness.result import Result, at_least, at_most
 from benchmarks.harness.setting import Setting
@@ -51,9 +44,7 @@ def run(setting: Setting, runtime: DeviceRuntime, device: Device) -> list[Result
             for form in FORMS:
                 results += bench.paged(name, form, memory, plain, to_device=to_device)
             with foreign_memory(runtime, batch) as opened:
-                results += bench.paged(
-                    f"other_process_{name}", SPLIT[0], opened.address, plain, to_device=to_device
-                )
+                results += bench.paged(f"other_process_{name}", SPLIT[0], opened.address, plain, to_device=to_device)
         methods.piece_for_kernel(_runs(SPLIT[0], batch, memory), Direction.WITHIN)  # measures it
         results += [
             at_least(f"gpu_{direction.value}_{size >> 10}KiB_{method.value}", rate, "GB/s", None)
@@ -122,9 +113,7 @@ def _runs(form: Form, batch: int, memory: int) -> Runs:
     return form.group(blocks).runs(shuffled(blocks), base=memory, in_chunks=positions)
 
 
-def _slowed(
-    setting: Setting, runtime: DeviceRuntime, device: Device, bench: _Bench, memory: int
-) -> list[Result]:
+def _slowed(setting: Setting, runtime: DeviceRuntime, device: Device, bench: _Bench, memory: int) -> list[Result]:
     """How much longer matrix products take while pages are copied."""
     products = Products(runtime, device)
     count = EMULATED_PRODUCTS if setting.emulated else PRODUCTS

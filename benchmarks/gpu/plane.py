@@ -66,9 +66,7 @@ class Plane:
         """Waits for one that is still starting."""
         answer = self._ask(DescribeNode("bench"))
         if not isinstance(answer, Description):
-            raise RuntimeError(
-                f"the data plane answered {type(answer).__name__} where it was to describe itself"
-            )
+            raise RuntimeError(f"the data plane answered {type(answer).__name__} where it was to describe itself")
         return answer.stats
 
     def _ask(self, message: object) -> Any:

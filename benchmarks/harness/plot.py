@@ -74,8 +74,7 @@ def _grid(scale: Scale, xs: Sequence[float], step: float) -> list[str]:
             f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" style="{_STYLE}">{number * step:.2g}</text>'
         )
     parts += [
-        f'<text x="{scale.x(x):.1f}" y="{bottom + 18}" text-anchor="middle" style="{_STYLE}">{x:g}</text>'
-        for x in xs
+        f'<text x="{scale.x(x):.1f}" y="{bottom + 18}" text-anchor="middle" style="{_STYLE}">{x:g}</text>' for x in xs
     ]
     return parts
 

@@ -32,15 +32,11 @@ class Report(msgspec.Struct, frozen=True):
     results: list[Result]
 
 
-def at_most(
-    name: str, value: float, unit: str, target: float | None, baseline: float | None = None
-) -> Result:
+def at_most(name: str, value: float, unit: str, target: float | None, baseline: float | None = None) -> Result:
     """A figure that must not exceed its target."""
     return Result(name, value, unit, target, "max", None if target is None else value <= target, baseline)
 
 
-def at_least(
-    name: str, value: float, unit: str, target: float | None, baseline: float | None = None
-) -> Result:
+def at_least(name: str, value: float, unit: str, target: float | None, baseline: float | None = None) -> Result:
     """A figure that must reach its target."""
     return Result(name, value, unit, target, "min", None if target is None else value >= target, baseline)

@@ -14,8 +14,7 @@ class RoundTrip:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.harness.echo", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "benchmarks.harness.echo", str(theirs.fileno())], pass_fds=[theirs.fileno()]
             )
         self.go(1)  # the process is up
 

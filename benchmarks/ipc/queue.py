@@ -49,10 +49,7 @@ QUICK = QueueEffort(rounds=1, paced=50, burst=500, remote=500, kills=2)
 @click.argument("names", nargs=-1, type=click.Choice(PARTS), metavar="[NAME]...")
 @click.option("--quick", is_flag=True, help="A few samples: to see that everything runs, not for figures.")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=RESULTS,
-    help="Folder of the result file.",
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=RESULTS, help="Folder of the result file."
 )
 def main(names: tuple[str, ...], quick: bool, output: Path) -> None:
     """Measure Larder's message queue beside vLLM's."""
@@ -100,13 +97,7 @@ def _messages(interpreter: Path, effort: QueueEffort) -> list[Result]:
         label = f"1 KiB, {readers} reader{'s' if readers > 1 else ''}"
         results += [
             at_most(f"{label}: latency p50", ours["p50_us"], "µs", LATENCY_US[readers], theirs["p50_us"]),
-            at_most(
-                f"{label}, msgspec: latency p50",
-                encoded["p50_us"],
-                "µs",
-                LATENCY_US[readers],
-                theirs["p50_us"],
-            ),
+            at_most(f"{label}, msgspec: latency p50", encoded["p50_us"], "µs", LATENCY_US[readers], theirs["p50_us"]),
             at_most(f"bare futex, {readers} readers: latency p50", least["p50_us"], "µs", None),
             at_most(f"{label}: latency p99", ours["p99_us"], "µs", None, theirs["p99_us"]),
             at_most(
@@ -117,11 +108,7 @@ def _messages(interpreter: Path, effort: QueueEffort) -> list[Result]:
                 theirs["reader_cpu_percent"],
             ),
             at_most(
-                f"{label}: CPU of a reader while idle",
-                ours["idle_cpu_percent"],
-                "%",
-                10.0,
-                theirs["idle_cpu_percent"],
+                f"{label}: CPU of a reader while idle", ours["idle_cpu_percent"], "%", 10.0, theirs["idle_cpu_percent"]
             ),
             at_least(
                 f"{label}: burst",
@@ -143,9 +130,7 @@ def _remote(interpreter: Path, effort: QueueEffort) -> list[Result]:
                 one = _run(interpreter, kind=kind, messages=effort.remote, bytes=nbytes)
                 found[kind].append(one["messages_per_s"])
         ours, theirs = median(found["remote"]), median(found["pyzmq"])
-        results.append(
-            at_least(f"remote, {nbytes // 1024} KiB", ours, "messages/s", 0.9 * theirs, theirs),
-        )
+        results.append(at_least(f"remote, {nbytes // 1024} KiB", ours, "messages/s", 0.9 * theirs, theirs))
     return results
 
 

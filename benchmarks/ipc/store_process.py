@@ -36,9 +36,7 @@ class LarderStore:
         from dataplane.ipc.store import ShmObjectStore
 
         self._store = (
-            ShmObjectStore.create(STORE_BYTES, readers=READERS)
-            if handle is None
-            else ShmObjectStore.attach(handle)
+            ShmObjectStore.create(STORE_BYTES, readers=READERS) if handle is None else ShmObjectStore.attach(handle)
         )
 
     def handle(self) -> Any:

@@ -102,17 +102,7 @@ def replay(trace: Path, server: Running) -> tuple[float, float, float]:
     """Processor time of both planes and the engine in seconds, the median of a lookup in microseconds, and the
     instructions of all three."""
     attached = str(server.folder / "state" / "engine.sock")
-    command = [
-        sys.executable,
-        "-m",
-        "app",
-        "replay",
-        str(trace),
-        "--attach",
-        attached,
-        "--no-verify",
-        "--json",
-    ]
+    command = [sys.executable, "-m", "app", "replay", str(trace), "--attach", attached, "--no-verify", "--json"]
     before = server.cpu_s() + server.cpu_s(data_plane=True) + _children_s()
     instructions = server.instructions()
     with subprocess.Popen(command, env=server.environ, stdout=subprocess.PIPE, text=True) as engine:
@@ -199,9 +189,7 @@ def client_of(server: Running) -> httpx.Client:
 @contextmanager
 def _process(code: str, *arguments: str) -> Iterator[str]:
     """Run a program, and yield the first line that it prints."""
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

@@ -64,9 +64,7 @@ def asking(token: str, path: str, accept: str = "application/json") -> bytes:
 def put(server: Running, tenant: str, limit: int) -> float:
     """Seconds until the node has applied it."""
     started = time.perf_counter()
-    answer = server.http.put(
-        f"/api/v1/quotas/{tenant}?wait=5s", json={"limit_bytes": limit}, headers={"If-Match": "*"}
-    )
+    answer = server.http.put(f"/api/v1/quotas/{tenant}?wait=5s", json={"limit_bytes": limit}, headers={"If-Match": "*"})
     if answer.status_code == 412:  # the first one
         answer = server.http.put(f"/api/v1/quotas/{tenant}?wait=5s", json={"limit_bytes": limit})
     if not answer.is_success or not answer.json()["status"]["applied"]:

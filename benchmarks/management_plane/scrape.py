@@ -164,10 +164,7 @@ def _stats(node: str, turn: int) -> NodeStats:
             for number in range(TENANTS)
         ],
         other_tenants=None,
-        pins=[
-            PinStats(f"pin-{number}", 10, 10, 1 << 20, 10, tier="gpu", gpu_copies=number)
-            for number in range(200)
-        ],
+        pins=[PinStats(f"pin-{number}", 10, 10, 1 << 20, 10, tier="gpu", gpu_copies=number) for number in range(200)],
         engines=[
             EngineStats(number, number, f"pid-{number}", f"vllm {number % 4}", 0.0, ["m"], connected=True)
             for number in range(200)

@@ -34,10 +34,7 @@ _COPY_BYTES = 32 * MiB
 @click.argument("names", nargs=-1, type=click.Choice(list(BENCHMARKS)), metavar="[NAME]...")
 @click.option("--quick", is_flag=True, help="A few samples: to see that everything runs, not for figures.")
 @click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=RESULTS,
-    help="Folder of the result file.",
+    "--output", type=click.Path(file_okay=False, path_type=Path), default=RESULTS, help="Folder of the result file."
 )
 def main(names: tuple[str, ...], quick: bool, output: Path) -> None:
     """Hold Larder's gateway against LMCache's own server."""

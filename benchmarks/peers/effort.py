@@ -31,11 +31,5 @@ FULL = Effort(
     abandoned_at_lmcache=20_000,
 )
 QUICK = Effort(
-    rounds=4,
-    samples=60,
-    seconds=0.4,
-    pool_bytes=512 * MiB,
-    batch_chunks=4,
-    abandoned=2_000,
-    abandoned_at_lmcache=500,
+    rounds=4, samples=60, seconds=0.4, pool_bytes=512 * MiB, batch_chunks=4, abandoned=2_000, abandoned_at_lmcache=500
 )

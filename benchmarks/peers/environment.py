@@ -46,8 +46,7 @@ LMCACHE = Peer(
 VLLM = Peer(
     "vllm",
     1300,
-    _CPU_TORCH
-    + "import lmcache; from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
+    _CPU_TORCH + "import lmcache; from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1",
     sees="lmcache",
 )
 CONNECTOR = Peer(
@@ -129,9 +128,7 @@ def build(peer: Peer) -> bool:
     _run(uv, "pip", "sync", "--compile-bytecode", "--python", str(interpreter), str(_list_of(peer)))
     if peer.sees:
         _show(interpreter, [seen.name for seen in _seen(peer)])
-    proof = subprocess.run(
-        [interpreter, "-c", peer.proof], env=_environ(), capture_output=True, text=True, check=False
-    )
+    proof = subprocess.run([interpreter, "-c", peer.proof], env=_environ(), capture_output=True, text=True, check=False)
     if proof.returncode:
         last = (proof.stderr.strip() or "no message").splitlines()[-1]
         raise PeerError(f"{peer.name} is installed in {home} and does not work: {last}")
@@ -168,11 +165,7 @@ def _show(interpreter: Path, others: list[str]) -> None:
 def _environ() -> dict[str, str]:
     """Of uv and of the proof: an environment that is active elsewhere has no say."""
     return {
-        **{
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")
-        },
+        **{name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON", "PYTHONPATH")},
         **QUIET,
     }
 

@@ -15,21 +15,14 @@ END_S = 60.0
 class LineProcess:
     """A process whose standard error goes to a file. Errors of the process are RuntimeErrors with the end of it."""
 
-    def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], log: Path, answer_s: float
-    ) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path, answer_s: float) -> None:
         """Start the process in the folder of `log`. `answer_s`: longest wait for a response, in seconds."""
         self.log = log
         self._answer_s = answer_s
         self._pending = b""
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                command,
-                env=environ,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=log.parent,
+                command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=log.parent
             )
 
     def do(self, what: str, **fields: Any) -> Any:

@@ -12,18 +12,7 @@ from benchmarks.harness.timing import time_ns
 from benchmarks.peers import floor
 from benchmarks.peers.effort import Effort
 from benchmarks.peers.peer import SMALL_CHUNK_BYTES, Peer, prompt
-from benchmarks.peers.wire import (
-    END_SESSION,
-    FREE_LOCKS,
-    LOOKUP,
-    NOTHING,
-    ONE,
-    PING,
-    STATUS,
-    Key,
-    Wire,
-    named,
-)
+from benchmarks.peers.wire import END_SESSION, FREE_LOCKS, LOOKUP, NOTHING, ONE, PING, STATUS, Key, Wire, named
 
 IN_FLIGHT = 16
 SIZES = {"1k": 1024, "16k": 16_384}
@@ -97,12 +86,9 @@ def _floor(larder: Peer, effort: Effort) -> list[Result]:
     results = []
     for percentile in (50, 99):
         times = {
-            name: median(float(np.percentile(run, percentile)) / 1e3 for run in each)
-            for name, each in runs.items()
+            name: median(float(np.percentile(run, percentile)) / 1e3 for run in each) for name, each in runs.items()
         }
-        results += [
-            at_most(f"{name}_p{percentile}", times[name], "us", None, times["larder"]) for name in wires
-        ]
+        results += [at_most(f"{name}_p{percentile}", times[name], "us", None, times["larder"]) for name in wires]
     return results
 
 

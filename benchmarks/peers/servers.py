@@ -82,9 +82,7 @@ def larder(pool_bytes: int, settings: Mapping[str, str] | None = None) -> Iterat
         "LARDER_APP__DATA_PLANE_SURVIVES": "false",
         **(settings or {}),
     }
-    with _started(
-        "larder", [sys.executable, "-m", "app", "up"], environ, rpc, http, "/healthz/fleet"
-    ) as server:
+    with _started("larder", [sys.executable, "-m", "app", "up"], environ, rpc, http, "/healthz/fleet") as server:
         yield server
 
 
@@ -104,10 +102,7 @@ def _started(
             )
         server = Server(name, rpc, http, process, folder)
         try:
-            _until(
-                lambda: process.poll() is not None or _answers(server.http_url + ready),
-                f"{name} did not answer",
-            )
+            _until(lambda: process.poll() is not None or _answers(server.http_url + ready), f"{name} did not answer")
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended with {process.returncode}:\n{_tail(server)}")
             yield server

@@ -85,10 +85,7 @@ class _Batch:
                 taken = once_ns(partial(self._retrieve, peer, store, retrieve))
                 read[peer.name].append(self._nbytes / taken)
                 self._make_room(peer)
-        return [
-            *self._results("store", stored, median(into)),
-            *self._results("retrieve", read, median(out)),
-        ]
+        return [*self._results("store", stored, median(into)), *self._results("retrieve", read, median(out))]
 
     def _results(self, what: str, speeds: dict[str, list[float]], memcpy: float) -> list[Result]:
         ours, theirs = median(speeds["larder"]), median(speeds["lmcache"])

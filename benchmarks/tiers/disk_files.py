@@ -89,23 +89,17 @@ class TierFiles:
         self.tier.delete([name(number) for number in range(self._count)], monotonic() + _DEADLINE_S)
 
     def raw_write(self) -> None:
-        self._spread(
-            lambda each: os.pwritev(self._raw, [self._header, self._part(self._source, each)], self._at(each))
-        )
+        self._spread(lambda each: os.pwritev(self._raw, [self._header, self._part(self._source, each)], self._at(each)))
 
     def raw_read(self) -> None:
-        self._spread(
-            lambda each: os.preadv(self._raw, [self._header, self._part(self._target, each)], self._at(each))
-        )
+        self._spread(lambda each: os.preadv(self._raw, [self._header, self._part(self._target, each)], self._at(each)))
 
     @property
     def blocks(self) -> int:
         return self._count
 
     def _stored(self, number: int) -> BlockStore:
-        block = StoredBlock(
-            name(number), "bench", next(self._sequences), self._block_bytes, self._checksums[number]
-        )
+        block = StoredBlock(name(number), "bench", next(self._sequences), self._block_bytes, self._checksums[number])
         return BlockStore(block, self._part(self._source, number))
 
     def _part(self, memory: memoryview, number: int) -> memoryview:

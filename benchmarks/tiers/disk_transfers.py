@@ -23,9 +23,7 @@ def run(setting: Setting) -> list[Result]:
     for threads in (1, 4):
         for size in SIZES:
             with TierFiles(size, batch_bytes, threads).in_use() as files:
-                results += _measure(
-                    files, f"{format_size(size).replace(' ', '')}_{threads}t", setting.effort.rounds
-                )
+                results += _measure(files, f"{format_size(size).replace(' ', '')}_{threads}t", setting.effort.rounds)
     return results
 
 
@@ -41,9 +39,7 @@ def _measure(files: TierFiles, what: str, rounds: int) -> list[Result]:
         times.setdefault("replace", []).append(_timed(files.store))
 
     def of_raw(action: str, raw: str) -> float:
-        return median(
-            beside / taken for (taken, _), (beside, _) in zip(times[action], times[raw], strict=True)
-        )
+        return median(beside / taken for (taken, _), (beside, _) in zip(times[action], times[raw], strict=True))
 
     def per_s(action: str, clock: int) -> float:
         return files.batch_bytes / _GB / median(each[clock] for each in times[action])
@@ -53,17 +49,11 @@ def _measure(files: TierFiles, what: str, rounds: int) -> list[Result]:
     return [
         at_least(f"tier_store_{what}", of_raw("store", "raw_write"), "of raw", target, per_s("raw_write", 0)),
         at_least(f"tier_load_{what}", of_raw("load", "raw_read"), "of raw", target, per_s("raw_read", 0)),
-        at_least(
-            f"tier_replace_{what}", of_raw("replace", "raw_write"), "of raw", None, per_s("raw_write", 0)
-        ),
+        at_least(f"tier_replace_{what}", of_raw("replace", "raw_write"), "of raw", None, per_s("raw_write", 0)),
         at_most(f"tier_delete_{what}", deleted_us, "us per block", None),
         at_least(f"tier_store_cpu_{what}", per_s("store", 1), "GB per CPU s", None, per_s("raw_write", 1)),
         at_least(
-            f"tier_load_cpu_{what}",
-            per_s("load", 1),
-            "GB per CPU s",
-            2.5 if target else None,
-            per_s("raw_read", 1),
+            f"tier_load_cpu_{what}", per_s("load", 1), "GB per CPU s", 2.5 if target else None, per_s("raw_read", 1)
         ),
     ]
 

@@ -49,12 +49,7 @@ class Batch:
 
 
 def measure(
-    what: str,
-    tier: Tier,
-    batch: Batch,
-    bare_store: Callable[[], None],
-    bare_load: Callable[[], None],
-    rounds: int,
+    what: str, tier: Tier, batch: Batch, bare_store: Callable[[], None], bare_load: Callable[[], None], rounds: int
 ) -> list[Result]:
     """Return the ratios to the bare client, and GB/s with the bare client's as baseline."""
     batch.store(tier)

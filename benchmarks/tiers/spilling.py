@@ -69,13 +69,7 @@ def run(setting: Setting) -> list[Result]:
         at_most("tier_spill_cpu_2MiB", spill.total_s, "s/GB", 0.25, raw.total_s),
         at_most("tier_spill_user_cpu_2MiB", spill.user_s, "s/GB", None, raw.user_s),
         at_most("tier_spill_system_cpu_2MiB", spill.system_s, "s/GB", None, raw.system_s),
-        at_most(
-            "tier_lookup_64_p50",
-            latency.us(50),
-            "us",
-            1.05 * latency.baseline_us(50),
-            latency.baseline_us(50),
-        ),
+        at_most("tier_lookup_64_p50", latency.us(50), "us", 1.05 * latency.baseline_us(50), latency.baseline_us(50)),
     ]
 
 

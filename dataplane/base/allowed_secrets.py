@@ -41,9 +41,7 @@ def covers_variable(allowed: Sequence[str], name: str) -> bool:
 
 def _refusal(reference: str, allowed: Sequence[str]) -> str:
     """Return why a reference is refused, and how to allow it unless no entry can."""
-    expected = (
-        f"expected a secret that dataplane.tier_secrets of this node allows: {', '.join(allowed) or 'none'}"
-    )
+    expected = f"expected a secret that dataplane.tier_secrets of this node allows: {', '.join(allowed) or 'none'}"
     if len(reference) > _MAX_SHOWN or not is_entry(reference) or not _covers(reference, reference):
         return expected
     listed = ", ".join(f'"{entry}"' for entry in (*allowed, reference))

@@ -151,15 +151,10 @@ def _is_struct(part: Any) -> bool:
 
 def _fields(hint: Any) -> list[str]:
     return [
-        field.encode_name
-        for part in member_types(hint)
-        if _is_struct(part)
-        for field in msgspec.structs.fields(part)
+        field.encode_name for part in member_types(hint) if _is_struct(part) for field in msgspec.structs.fields(part)
     ]
 
 
 def _choices(hint: Any) -> list[str]:
     """Return the literal values of a field; empty if it has none."""
-    return [
-        str(value) for part in member_types(hint) if get_origin(part) is Literal for value in get_args(part)
-    ]
+    return [str(value) for part in member_types(hint) if get_origin(part) is Literal for value in get_args(part)]

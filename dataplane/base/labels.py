@@ -30,9 +30,7 @@ def fault(labels: Mapping[str, str]) -> str:
     return ""
 
 
-_EXPECTED = (
-    f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
-)
+_EXPECTED = f"at most {MAX_PART_CHARACTERS} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
 
 
 def _fits(text: str) -> bool:

@@ -49,11 +49,7 @@ def configure(level: Level = "info", style: Style = "auto") -> LogWriter:
     repeats = Repeats()
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     if as_json:
-        final: list[Any] = [
-            structlog.processors.format_exc_info,
-            _bounded,
-            structlog.processors.JSONRenderer(),
-        ]
+        final: list[Any] = [structlog.processors.format_exc_info, _bounded, structlog.processors.JSONRenderer()]
     else:
         # The default formatter would write the values of all variables along with a traceback: tokens, passwords, whole
         # bodies.
@@ -64,9 +60,7 @@ def configure(level: Level = "info", style: Style = "auto") -> LogWriter:
             line = processor(None, "", line)
         return f"{line}\n"
 
-    writer = LogWriter(
-        sys.stderr.fileno(), lambda *, ends: [rendered(each) for each in repeats.due(ends=ends)]
-    )
+    writer = LogWriter(sys.stderr.fileno(), lambda *, ends: [rendered(each) for each in repeats.due(ends=ends)])
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,

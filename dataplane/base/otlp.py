@@ -47,11 +47,7 @@ class Telemetry:
     """The queue of ended spans and the thread that exports them. A `SpanProcessor` of the SDK."""
 
     def __init__(
-        self,
-        exporter: SpanExporter,
-        max_queued: int = MAX_QUEUED,
-        batch: int = BATCH,
-        delay_s: float = DELAY_S,
+        self, exporter: SpanExporter, max_queued: int = MAX_QUEUED, batch: int = BATCH, delay_s: float = DELAY_S
     ) -> None:
         self.dropped = 0
         """Spans that did not fit into the queue, or that the collector did not accept."""
@@ -245,9 +241,7 @@ def _fault(name: str, environ: Mapping[str, str]) -> str:
         return expected
     if url.username is not None or url.password is not None:
         return f"{expected}, without a login: put credentials into OTEL_EXPORTER_OTLP_HEADERS"
-    protocol = next(
-        (environ[each].strip() for each in _PROTOCOLS if environ.get(each, "").strip()), "http/protobuf"
-    )
+    protocol = next((environ[each].strip() for each in _PROTOCOLS if environ.get(each, "").strip()), "http/protobuf")
     if protocol != "http/protobuf":
         return f"the protocol is {protocol[:40]!r}; Larder exports http/protobuf only (port 4318 of most collectors)"
     return ""

@@ -80,9 +80,7 @@ def commit() -> str:
     """Return the commit of the running code: that of an installation from git, or of the work tree that it runs from;
     empty if neither is known."""
     with suppress(PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
-        return str(
-            json.loads(distribution("larder").read_text("direct_url.json") or "{}")["vcs_info"]["commit_id"]
-        )
+        return str(json.loads(distribution("larder").read_text("direct_url.json") or "{}")["vcs_info"]["commit_id"])
     git = Path(__file__).parents[2] / ".git"
     with suppress(OSError, ValueError):
         head = (git / "HEAD").read_text(encoding="ascii").strip()

@@ -134,11 +134,7 @@ def _check_sockets(common: Common) -> None:
 
 def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
     """Return the settings with every path and URL filled in."""
-    state = (
-        Path(common.state_dir).expanduser()
-        if common.state_dir
-        else Path("~/.local/state/larder").expanduser()
-    )
+    state = Path(common.state_dir).expanduser() if common.state_dir else Path("~/.local/state/larder").expanduser()
     state = state.absolute()
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     sockets = Path(runtime) / "larder" if runtime and not common.state_dir else state
@@ -155,9 +151,7 @@ def with_defaults(common: Common, environ: Mapping[str, str]) -> Common:
 def to_environ(common: Common) -> dict[str, str]:
     """Return the shared settings as environment variables, for a child process that must use the same."""
     return {
-        PREFIX + name.upper(): str(value)
-        for name, value in msgspec.structs.asdict(common).items()
-        if value is not None
+        PREFIX + name.upper(): str(value) for name, value in msgspec.structs.asdict(common).items() if value is not None
     }
 
 
@@ -233,9 +227,7 @@ def _pairs(text: str, name: str) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = part.partition("=")
         if not equals or key.strip() in pairs:
-            raise SettingsError(
-                f"{name}: expected key=value pairs between commas, each key once, got {part!r}"
-            )
+            raise SettingsError(f"{name}: expected key=value pairs between commas, each key once, got {part!r}")
         pairs[key.strip()] = value.strip()
     return pairs
 

@@ -104,9 +104,7 @@ class CurrentSpan:
         self._token = context.attach(trace.set_span_in_context(self._span))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         context.detach(self._token)
         if isinstance(error, Exception):  # the message may contain data that a client sent
             self.failed(type(error).__name__)

@@ -12,9 +12,7 @@ from typing import Literal, Protocol
 
 Attribute = str | int | float | bool
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
-_TRACEPARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII
-)
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 IDS = 55
 """Characters of a traceparent without the fields of later versions."""
 MAX_LINKS = 32

@@ -55,23 +55,14 @@ class Attachment:
     """Memory of one attachment."""
 
     def __init__(
-        self,
-        index: SharedMapping,
-        area: SharedMapping,
-        spaces: list[int],
-        client: int,
-        epoch: int,
-        *,
-        membarrier: bool,
+        self, index: SharedMapping, area: SharedMapping, spaces: list[int], client: int, epoch: int, *, membarrier: bool
     ) -> None:
         self.index = IndexMemory.attach(index.view())
         self.area = AreaMemory.attach(area.view())
         self._header_cells = self.area.header.data
         self._head = int(self.area.header[A_RING_HEAD])
         if self.area.max_blocks != self.index.max_blocks:
-            raise LayoutError(
-                f"an area of {self.area.max_blocks} blocks for an index of {self.index.max_blocks}"
-            )
+            raise LayoutError(f"an area of {self.area.max_blocks} blocks for an index of {self.index.max_blocks}")
         if self.area.ring_entries < 1 or self._head > _LAST_HEAD:
             raise LayoutError(f"an access ring of {self.area.ring_entries} entries at {self._head}")
         self.spaces = spaces
@@ -140,9 +131,7 @@ class Attachment:
             return {}
         segments = self.segments
         try:
-            found = {
-                number: segments[number] for number in set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())
-            }
+            found = {number: segments[number] for number in set((rows[:, HOT_SPACE_SEGMENT] >> _SHIFT32).tolist())}
         except KeyError:
             return None
         room = min([segment.nbytes for segment in found.values()])
@@ -256,9 +245,7 @@ class Attachment:
     def note_lookup(self, fingerprint: int, requested: int, hits: int) -> None:
         """Report the result of a look-up to the data plane."""
         first = (
-            RING_LOOKUP << RING_KIND_SHIFT
-            | min(requested, RING_COUNT_MASK) << RING_COUNT_BITS
-            | min(hits, requested)
+            RING_LOOKUP << RING_KIND_SHIFT | min(requested, RING_COUNT_MASK) << RING_COUNT_BITS | min(hits, requested)
         )
         with self._lock:
             header = self.area.header

@@ -66,11 +66,7 @@ def reserved(keys: int) -> Check:
     return check
 
 
-def ranges(
-    segments: Mapping[int, SharedMapping],
-    offsets_by_segment: Mapping[int, Sequence[int]],
-    nbytes: int,
-) -> None:
+def ranges(segments: Mapping[int, SharedMapping], offsets_by_segment: Mapping[int, Sequence[int]], nbytes: int) -> None:
     """Check that blocks to write, given as offsets by segment, lie within mapped, writable segments."""
     for number, offsets in offsets_by_segment.items():
         segment = segments[number]
@@ -78,9 +74,7 @@ def ranges(
             raise fault(f"reserved: segment {number} is to be written and was granted read-only")
         furthest = max(offsets)
         if furthest + nbytes > segment.nbytes:
-            raise fault(
-                f"reserved: {nbytes} bytes at {furthest} of segment {number} of {segment.nbytes} bytes"
-            )
+            raise fault(f"reserved: {nbytes} bytes at {furthest} of segment {number} of {segment.nbytes} bytes")
 
 
 def leased(keys: int, max_blocks: int) -> Check:
@@ -126,17 +120,13 @@ def grants(granted: list[wire.SegmentGrant], fds: int) -> None:
             raise fault(f"granted segment {grant.segment}")
 
 
-def gpu_copies_mapped(
-    answer: wire.GpuCopiesMapped, requested: Collection[int], fds: int, *, table: bool
-) -> None:
+def gpu_copies_mapped(answer: wire.GpuCopiesMapped, requested: Collection[int], fds: int, *, table: bool) -> None:
     """Check that a table came only if requested, and that granted extents were requested and are plausible."""
     if fds != table:
         raise fault(f"GPU copies mapped: expected {int(table)} file descriptors, got {fds}")
     numbers = [grant.extent for grant in answer.grants]
     if len(numbers) != len(set(numbers)) or not set(numbers) <= set(requested):
-        raise fault(
-            f"GPU copies mapped: extents {numbers[:16]} where {sorted(requested)[:16]} were asked for"
-        )
+        raise fault(f"GPU copies mapped: extents {numbers[:16]} where {sorted(requested)[:16]} were asked for")
     for grant in answer.grants:
         if len(grant.handle) != wire.HANDLE_BYTES:
             raise fault(f"GPU copies mapped: a handle of {len(grant.handle)} bytes")

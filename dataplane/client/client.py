@@ -101,9 +101,7 @@ def attach(
     group = group or f"pid-{os.getpid()}"
     size = len(encode(wire.Attach(0, wire.VERSION, group, requests, engine)))
     if size > wire.MAX_DATAGRAM_BYTES - 16:
-        raise ValueError(
-            f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces"
-        )
+        raise ValueError(f"expected an attach of at most {wire.MAX_DATAGRAM_BYTES} bytes, got {size}: fewer spaces")
     link = EngineLink(str(Path(path)), group, engine, requests, timeout_s, on_event or _log_event, spin_s)
     client = _client_type(traces)(link, len(requests), checksums=checksums, verify=verify)
     link.attach(keep_trying=keep_trying)
@@ -306,9 +304,7 @@ class Client:
 
     def _hold(self, attachment: Attachment, lease: Lease, words: U64, space: int) -> int:
         descriptors, rows = (
-            attachment.hold(words, space)
-            if attachment.membarrier
-            else self._ask_hold(attachment, words, space)
+            attachment.hold(words, space) if attachment.membarrier else self._ask_hold(attachment, words, space)
         )
         segments = attachment.segments_of(rows)
         if segments is None:
@@ -354,14 +350,7 @@ class Client:
         return self._link.terms.hint_max_s
 
     def reserve(
-        self,
-        keys: Keys,
-        nbytes: int,
-        *,
-        tenant: str = "",
-        space: int = 0,
-        ttl_s: float = 0.0,
-        pin_s: float = 0.0,
+        self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0, ttl_s: float = 0.0, pin_s: float = 0.0
     ) -> Reservation:
         """Request room for the missing blocks of a chain, each of `nbytes` bytes, charged to `tenant`.
 
@@ -429,22 +418,12 @@ class Client:
             self._link.protocol_failed(error.message)
 
     def _commit(
-        self,
-        attachment: Attachment,
-        reservation: int,
-        slots: bytes,
-        checksums: bytes,
-        outcomes: bytes,
-        started: int,
+        self, attachment: Attachment, reservation: int, slots: bytes, checksums: bytes, outcomes: bytes, started: int
     ) -> CommitResult:
         with self._lock:
-            if (
-                self._link.attachment is not attachment
-            ):  # data plane is gone; the next one numbers differently
+            if self._link.attachment is not attachment:  # data plane is gone; the next one numbers differently
                 return CommitResult(0, Code.UNAVAILABLE, outcomes)
-            answer = self._link.ask(
-                lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed
-            )
+            answer = self._link.ask(lambda number: wire.Commit(number, reservation, slots, checksums), checks.committed)
             attachment.count(COMMIT, started)
             if isinstance(answer, wire.BlocksCommitted):
                 return CommitResult(answer.blocks, None, outcomes)
@@ -459,9 +438,7 @@ class Client:
     def _abort(self, attachment: Attachment, reservation: int) -> None:
         with self._lock:
             if self._link.attachment is attachment:
-                answer = self._link.ask(
-                    lambda number: wire.Abort(number, reservation), checks.answers(wire.Aborted)
-                )
+                answer = self._link.ask(lambda number: wire.Abort(number, reservation), checks.answers(wire.Aborted))
                 if answer is Code.UNAVAILABLE:  # refused locally: the data plane must still know
                     self._link.send_abort(reservation)
 
@@ -563,9 +540,7 @@ class Client:
             return known
 
     def _emit_refused(self, what: str, answer: wire.Refused) -> None:
-        self._link.emit(
-            ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field})
-        )
+        self._link.emit(ClientEvent(f"{what}_refused", answer.message, {"code": answer.code, "field": answer.field}))
 
     # ---- keeping the connection
 
@@ -612,13 +587,7 @@ class Client:
             attachment = self._link.attachment
             writing = any(each.number for each in self._reservations)
             reading = any(each.reading for each in gpu_copies)
-            if (
-                self._link.attached
-                and attachment is not None
-                and attachment.idle
-                and not writing
-                and not reading
-            ):
+            if self._link.attached and attachment is not None and attachment.idle and not writing and not reading:
                 answer = self._link.ask(lambda number: wire.Detach(number), checks.answers(wire.Detached))
                 if isinstance(answer, wire.Detached):
                     self._driven.left()

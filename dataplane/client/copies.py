@@ -49,9 +49,7 @@ def copy(targets: I64, sources: I64, sizes: I64) -> None:
         ctypes.memmove(target, source, length)
 
 
-def copy_summed(
-    targets: list[int], base: int, source: memoryview, starts: list[int], nbytes: int
-) -> list[bytes]:
+def copy_summed(targets: list[int], base: int, source: memoryview, starts: list[int], nbytes: int) -> list[bytes]:
     """Copy blocks of `nbytes` that lie at `starts` of `source`, whose address is `base`. Return their checksums."""
     if nbytes > PIECE_BYTES:
         return [
@@ -64,9 +62,7 @@ def copy_summed(
         last = min(first + turn, len(targets))
         while first < last:
             end = first + 1
-            while (
-                end < last and _follows(targets, first, end, nbytes) and _follows(starts, first, end, nbytes)
-            ):
+            while end < last and _follows(targets, first, end, nbytes) and _follows(starts, first, end, nbytes):
                 end += 1
             ctypes.memmove(targets[first], base + starts[first], (end - first) * nbytes)
             sums += [checksum(source[start : start + nbytes]) for start in starts[first:end]]

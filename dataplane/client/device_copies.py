@@ -28,9 +28,7 @@ class _RunBuilder:
     def __init__(self) -> None:
         self._columns: dict[int, tuple[SharedMapping | OpenExtent, list[int], list[int], list[int]]] = {}
 
-    def add(
-        self, memory: SharedMapping | OpenExtent, address: int, numbers: Sequence[int], first: int
-    ) -> None:
+    def add(self, memory: SharedMapping | OpenExtent, address: int, numbers: Sequence[int], first: int) -> None:
         _, known, positions, begins = self._columns.setdefault(memory.address, (memory, [], [], []))
         known += numbers
         positions += range(first, first + len(numbers))
@@ -151,13 +149,7 @@ class DeviceLoad(_Copy):
     """A lease whose blocks are being copied to a device."""
 
     def __init__(
-        self,
-        cache: PagedMemory,
-        lease: Lease,
-        blocks: Sequence[int],
-        first: int,
-        space: int,
-        after: DeviceEvent | None,
+        self, cache: PagedMemory, lease: Lease, blocks: Sequence[int], first: int, space: int, after: DeviceEvent | None
     ) -> None:
         super().__init__(cache)
         self._lease = lease
@@ -190,9 +182,7 @@ class DeviceLoad(_Copy):
 
     def _until(self, layers: int) -> None:
         """Enqueue the first `layers` layers, one by one. Do nothing after the end: the lease is released."""
-        while (
-            not self._ended and self._failed is None and len(self._arrived) < min(layers, self._cache.layers)
-        ):
+        while not self._ended and self._failed is None and len(self._arrived) < min(layers, self._cache.layers):
             number = len(self._arrived)
             self._enqueue(slice(number, number + 1))
 

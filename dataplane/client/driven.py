@@ -284,9 +284,7 @@ class DrivenCopies:
                 known.close()
             if known is not None and known.number and known.attachment == self._link.attachments:
                 number = known.number
-                self._link.ask(
-                    lambda at: wire.UnregisterCache(at, number), checks.answers(wire.CacheUnregistered)
-                )
+                self._link.ask(lambda at: wire.UnregisterCache(at, number), checks.answers(wire.CacheUnregistered))
 
     def _ready(self, space: int, timeout_s: float) -> _Registered | Code:
         """Return a cache that the current data plane knows, or the reason why there is none.
@@ -306,9 +304,7 @@ class DrivenCopies:
             return Code.UNSUPPORTED
 
         def make(at: int) -> wire.RegisterCache | wire.RegisterHostPool:
-            self._registering = {
-                each: sent for each, sent in self._registering.items() if sent[1] == attachments
-            }
+            self._registering = {each: sent for each, sent in self._registering.items() if sent[1] == attachments}
             self._registering[at] = known, attachments
             return msgspec.structs.replace(message, id=at, space=number)
 
@@ -356,9 +352,7 @@ class DrivenCopies:
         return self._begin(
             space,
             len(keys),
-            lambda at, cache: wire.StoreFrom(
-                at, cache, tenant, keys.tobytes(), packed, handle, parent, checksums
-            ),
+            lambda at, cache: wire.StoreFrom(at, cache, tenant, keys.tobytes(), packed, handle, parent, checksums),
             _store_begun(len(keys)),
         )
 
@@ -412,20 +406,14 @@ class DrivenCopies:
         packed = numbers.astype("<u4").tobytes()
         most = wire.MAX_DATAGRAM_BYTES - 1024
         if keys.nbytes + len(packed) > most:
-            raise ValueError(
-                f"expected keys and blocks of at most {most} bytes, got {keys.nbytes + len(packed)}"
-            )
+            raise ValueError(f"expected keys and blocks of at most {most} bytes, got {keys.nbytes + len(packed)}")
         handle = b"" if event is None else event if isinstance(event, bytes) else event.export()
         if len(handle) not in (0, wire.HANDLE_BYTES):
             raise ValueError(f"expected an event of {wire.HANDLE_BYTES} bytes, got {len(handle)}")
         return packed, handle
 
     def _begin(
-        self,
-        space: int,
-        keys: int,
-        make: Callable[[int, int], wire.StoreFrom | wire.LoadInto],
-        check: checks.Check,
+        self, space: int, keys: int, make: Callable[[int, int], wire.StoreFrom | wire.LoadInto], check: checks.Check
     ) -> Copy:
         copy = Copy(self, keys)
         with self._lock:

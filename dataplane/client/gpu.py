@@ -60,9 +60,7 @@ class PagedCache(PagedMemory):
         runtime = runtime or find()
         uuid = str(torch.cuda.get_device_properties(next(iter(devices))).uuid)
         try:
-            planes = [
-                planes_of(tuple(tensor.shape), tensor.stride(), tensor.element_size()) for tensor in tensors
-            ]
+            planes = [planes_of(tuple(tensor.shape), tensor.stride(), tensor.element_size()) for tensor in tensors]
         except LayoutRefused as error:
             raise ValueError(str(error)) from None
         axis = 1 if tensors[0].dim() >= 5 and tensors[0].shape[0] == 2 else 0
@@ -104,13 +102,7 @@ class PagedCache(PagedMemory):
             raise
 
     def load(
-        self,
-        lease: Lease,
-        blocks: Sequence[int],
-        *,
-        first: int = 0,
-        space: int = 0,
-        after: DeviceEvent | None = None,
+        self, lease: Lease, blocks: Sequence[int], *, first: int = 0, space: int = 0, after: DeviceEvent | None = None
     ) -> DeviceLoad:
         """Copy leased blocks into the engine's blocks, starting at position `first` of the chain.
 

@@ -102,9 +102,7 @@ class _Answer:
 class GpuCopies:
     """GPU copies of one device, for one client. Shared by threads, and by paged caches (`enter`, `leave`)."""
 
-    def __init__(
-        self, link: EngineLink, client_lock: threading.RLock, runtime: DeviceRuntime, device: Device
-    ) -> None:
+    def __init__(self, link: EngineLink, client_lock: threading.RLock, runtime: DeviceRuntime, device: Device) -> None:
         self._link = link
         self._client_lock = client_lock
         """The client's lock. A thread that holds `_lock` must not wait for it, only try to take it."""
@@ -202,9 +200,7 @@ class GpuCopies:
                 if extent is None:
                     continue
                 if offset + nbytes > extent.nbytes:
-                    self._protocol_failed(
-                        f"a GPU copy ends at {offset + nbytes} of an extent of {extent.nbytes} bytes"
-                    )
+                    self._protocol_failed(f"a GPU copy ends at {offset + nbytes} of an extent of {extent.nbytes} bytes")
                     return nowhere
                 found[at] = GpuCopy(extent, extent.address + offset)
             for extent in {gpu_copy.extent for gpu_copy in found if gpu_copy is not None}:
@@ -296,13 +292,7 @@ class GpuCopies:
             self._closed = [each for each in self._closed if each not in closed]
 
     def _on_answer(
-        self,
-        identity: tuple[int, int],
-        extents: list[int],
-        answer: wire.EngineReply,
-        fds: list[int],
-        *,
-        table: bool,
+        self, identity: tuple[int, int], extents: list[int], answer: wire.EngineReply, fds: list[int], *, table: bool
     ) -> None:
         """Queue an answer, under the client's lock. Raise ProtocolError if it does not match the question."""
         side = None
@@ -477,9 +467,7 @@ class GpuCopies:
         with self._lock:
             self._end()
         if not self._aside.join(CLOSE_S):
-            self._report(
-                f"extents of GPU copies are not closed after {CLOSE_S:g} s: the device does not answer"
-            )
+            self._report(f"extents of GPU copies are not closed after {CLOSE_S:g} s: the device does not answer")
         with self._client_lock, self._lock:
             self._follow()
             self._report_closed(at_once=True)
@@ -493,7 +481,5 @@ def _mapped(fd: int, memory: int, max_blocks: int) -> _Side:
     except (LayoutError, ValueError) as error:
         raise checks.fault(f"GPU copies mapped: {error}") from None
     if table.max_blocks != max_blocks:
-        raise checks.fault(
-            f"GPU copies mapped: a table of {table.max_blocks} blocks for an index of {max_blocks}"
-        )
+        raise checks.fault(f"GPU copies mapped: a table of {table.max_blocks} blocks for an index of {max_blocks}")
     return _Side(memory, table)

@@ -56,9 +56,7 @@ class IntegrityChecks:
         """Return whether any block may need verification. This check is the only cost for readers when none does."""
         return self._verify != "off" or attachment.index.cells[H_ADOPTED_NS] != 0 or bool(self._corrupt)
 
-    def whole(
-        self, attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
-    ) -> int:
+    def whole(self, attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]) -> int:
         """Return the number of leading held blocks before the first corrupt one. Unchosen blocks count as intact."""
         known = self._known_corrupt(descriptors, rows)
         adopted = self._adopted(attachment, descriptors, rows)
@@ -77,17 +75,13 @@ class IntegrityChecks:
         return wrong
 
     @staticmethod
-    def _first_wrong(
-        attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]
-    ) -> int:
+    def _first_wrong(attachment: Attachment, descriptors: I64, rows: U64, segments: Mapping[int, SharedMapping]) -> int:
         """Return the position of the first block that does not match its checksum, or their number if all match."""
         stored = attachment.index.cold[descriptors, COLD_CHECKSUM : COLD_CHECKSUM + 2].tobytes()
         views = {number: segment.view() for number, segment in segments.items()}
         for at, (space_and_segment, offset, nbytes) in enumerate(rows[:, HOT_SPACE_SEGMENT:].tolist()):
             expected = stored[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + 1)]
-            if expected != NONE and expected != checksum(
-                views[space_and_segment >> 32][offset : offset + nbytes]
-            ):
+            if expected != NONE and expected != checksum(views[space_and_segment >> 32][offset : offset + nbytes]):
                 return at
         return len(rows)
 

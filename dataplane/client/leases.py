@@ -69,18 +69,14 @@ class Lease:
         self._segments: list[dict[int, SharedMapping]] = []
         self._length = 0
 
-    def add(
-        self, attachment: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]
-    ) -> None:
+    def add(self, attachment: Attachment, descriptors: I64, rows: U64, segments: dict[int, SharedMapping]) -> None:
         """Take over the raised counters of one space. Every row lies within one of the segments."""
         self._hold.append(_Hold(attachment, descriptors))
         self._rows.append(rows)
         self._segments.append(segments)
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
 
-    def examine(
-        self, whole: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]
-    ) -> Iterator[Corrupt]:
+    def examine(self, whole: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]) -> Iterator[Corrupt]:
         """Truncate the lease in each space to its leading intact blocks. Yield each space's first corrupt block."""
         for space, hold in enumerate(self._hold):
             rows = self._rows[space]
@@ -127,9 +123,7 @@ class Lease:
         if not self._hold:
             raise ValueError("the lease was released")
         hold, rows = self._hold[space], self._rows[space][first:end]
-        return LeasedBlocks(
-            hold.attachment, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES]
-        )
+        return LeasedBlocks(hold.attachment, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES])
 
     def view(self, i: int, space: int = 0) -> memoryview:
         """Return block `i` as a read-only memoryview over the arena, without a copy."""

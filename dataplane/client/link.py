@@ -166,9 +166,7 @@ class EngineLink:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
             connection.setblocking(False)
             connection.connect(self._path)
-            request = Attach(
-                self._take_id(), VERSION, self._group, self.spaces, self._engine, self._membarrier
-            )
+            request = Attach(self._take_id(), VERSION, self._group, self.spaces, self._engine, self._membarrier)
             if self.attachment is not None and self._memory:
                 request.resume, request.resume_memory = self.attachment.client, self._memory
                 request.writing = sorted(self._writing)
@@ -254,9 +252,7 @@ class EngineLink:
         if attachment is None or fds or answer.memory != self._memory:
             raise checks.fault("attached: resumed what was not asked for")
         if answer.client != attachment.client or answer.spaces != attachment.spaces:
-            raise checks.fault(
-                f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}"
-            )
+            raise checks.fault(f"attached: resumed as client {answer.client} with spaces {answer.spaces[:16]}")
         self.planes += answer.epoch != attachment.epoch
         attachment.resume(answer.epoch, membarrier=answer.membarrier)
         self._attached(answer)
@@ -306,11 +302,7 @@ class EngineLink:
     # ---- requests
 
     def ask(
-        self,
-        make: Callable[[int], EngineRequest],
-        check: checks.Check,
-        timeout_s: float = 0.0,
-        fds: Sequence[int] = (),
+        self, make: Callable[[int], EngineRequest], check: checks.Check, timeout_s: float = 0.0, fds: Sequence[int] = ()
     ) -> EngineReply | Code:
         """Send a request, with file descriptors, and wait for its answer; return a Code if there is none.
 

@@ -91,14 +91,10 @@ class BlockWindow:
 
     __slots__ = ("__array_interface__", "_memory", "_owner")
 
-    def __init__(
-        self, owner: object, memory: SharedMapping, offset: int, nbytes: int, *, writable: bool
-    ) -> None:
+    def __init__(self, owner: object, memory: SharedMapping, offset: int, nbytes: int, *, writable: bool) -> None:
         # Messages of the data plane are checked on arrival. This last check prevents a fatal signal.
         if not (0 <= offset <= memory.nbytes - nbytes and nbytes >= 0 and memory.writable >= writable):
-            raise ValueError(
-                f"{nbytes} bytes at {offset} are not within the {memory.nbytes} bytes of a segment"
-            )
+            raise ValueError(f"{nbytes} bytes at {offset} are not within the {memory.nbytes} bytes of a segment")
         self._owner = owner
         self._memory = memory
         self.__array_interface__ = {

@@ -116,12 +116,7 @@ class PagedMemory:
         del memory
 
     def enqueue(
-        self,
-        sources: Sequence[BlockSource],
-        tensors: slice,
-        *,
-        to_device: bool,
-        after: DeviceEvent | None = None,
+        self, sources: Sequence[BlockSource], tensors: slice, *, to_device: bool, after: DeviceEvent | None = None
     ) -> None:
         """Enqueue copies of some layers of some blocks. Raise DeviceError."""
         with self._lock:
@@ -131,10 +126,7 @@ class PagedMemory:
             pinned: list[Part] = []
             for source in sources:
                 runs = self.group.runs(
-                    source.numbers,
-                    bases=self._bases,
-                    tensors=tensors,
-                    in_chunks=(source.positions, source.begins),
+                    source.numbers, bases=self._bases, tensors=tensors, in_chunks=(source.positions, source.begins)
                 )
                 if isinstance(source.memory, OpenExtent):
                     within.append(Part(runs, source.memory.address))
@@ -160,8 +152,7 @@ class PagedMemory:
         part = pinned_part(runs, known[1], 0)
         if part is None and known[1].refused is not None:
             self.emit(
-                "the pool cannot be registered with the device, copies go through a staging buffer",
-                known[1].refused,
+                "the pool cannot be registered with the device, copies go through a staging buffer", known[1].refused
             )
         return part
 

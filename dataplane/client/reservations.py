@@ -12,14 +12,7 @@ import numpy.typing as npt
 
 from dataplane.client import checks
 from dataplane.client.attachment import Attachment
-from dataplane.client.copies import (
-    Buffer,
-    address_of,
-    addresses,
-    copy,
-    copy_pieces_summed,
-    copy_summed,
-)
+from dataplane.client.copies import Buffer, address_of, addresses, copy, copy_pieces_summed, copy_summed
 from dataplane.client.memory import BlockWindow, SharedMapping
 from dataplane.protocol.checksums import checksum
 from dataplane.protocol.codes import Code, ReserveOutcome, code_of
@@ -50,11 +43,7 @@ class CommitResult:
         A key that was cached already, or that another engine was writing, was not refused. After a failed commit, the
         blocks that were to be published have its `code`.
         """
-        return {
-            at: reason
-            for at, outcome in enumerate(self.outcomes)
-            if (reason := self._reason(outcome)) is not None
-        }
+        return {at: reason for at, outcome in enumerate(self.outcomes) if (reason := self._reason(outcome)) is not None}
 
     @property
     def refused(self) -> dict[Code, int]:
@@ -220,9 +209,7 @@ class Reservation:
             else:
                 copy(window.ctypes.data + np.cumsum(sizes) - sizes, pieces, sizes)
 
-    def commit(
-        self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None
-    ) -> CommitResult:
+    def commit(self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None) -> CommitResult:
         """Publish all blocks in `writable`, or those at `positions` (the rest is aborted).
 
         `checksums` has 16 bytes for each published position; all zero means no checksum. If it is omitted, checksums

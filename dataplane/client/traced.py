@@ -53,14 +53,7 @@ class TracedClient(Client):
         return TracedLease()
 
     def reserve(
-        self,
-        keys: Keys,
-        nbytes: int,
-        *,
-        tenant: str = "",
-        space: int = 0,
-        ttl_s: float = 0.0,
-        pin_s: float = 0.0,
+        self, keys: Keys, nbytes: int, *, tenant: str = "", space: int = 0, ttl_s: float = 0.0, pin_s: float = 0.0
     ) -> Reservation:
         with _span("larder.reserve", {"larder.block_bytes": nbytes}) as span:
             reservation = super().reserve(keys, nbytes, tenant=tenant, space=space, ttl_s=ttl_s, pin_s=pin_s)
@@ -124,9 +117,7 @@ class TracedReservation(Reservation):
             span.set({"larder.bytes": copied})
             return copied
 
-    def commit(
-        self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None
-    ) -> CommitResult:
+    def commit(self, positions: Sequence[int] | None = None, checksums: Sequence[bytes] | None = None) -> CommitResult:
         with self._span("larder.commit") as span:
             result = super().commit(positions, checksums)
             span.set({"larder.blocks": result.blocks})

@@ -35,10 +35,7 @@ class Devices:
     """Devices of one data plane. Thread-safe."""
 
     def __init__(
-        self,
-        find: FindRuntime,
-        segments: Mapping[int, SharedFile],
-        named: Callable[[], memoryview] | None = None,
+        self, find: FindRuntime, segments: Mapping[int, SharedFile], named: Callable[[], memoryview] | None = None
     ) -> None:
         """`find` finds a runtime; the data plane always passes CUDA's. `segments` is the live mapping of the pool's
         segments, and `named` returns a view of the whole named segment."""
@@ -82,9 +79,7 @@ class Devices:
         runtime = self.runtime()
         with self._users_lock:
             if self._users >= MAX_USERS:
-                raise DeviceError(
-                    "open one more engine's memory", f"at most {MAX_USERS} are served", "try again later"
-                )
+                raise DeviceError("open one more engine's memory", f"at most {MAX_USERS} are served", "try again later")
             methods = self._methods.get(device.uuid)
             if methods is None:
                 methods = self._methods[device.uuid] = methods_for(runtime, device)

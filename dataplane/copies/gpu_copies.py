@@ -114,15 +114,11 @@ class GpuCopyService:
                 Code.UNSUPPORTED, "this node keeps no GPU copies: dataplane.gpu_pool_bytes is 0", "device"
             )
         if not 1 <= len(message.device) <= MAX_UUID_CHARACTERS or not message.device.isprintable():
-            raise ProtocolError(
-                Code.BAD_FIELD, f"expected a UUID of 1 to {MAX_UUID_CHARACTERS} characters", "device"
-            )
+            raise ProtocolError(Code.BAD_FIELD, f"expected a UUID of 1 to {MAX_UUID_CHARACTERS} characters", "device")
         for name in ("extents", "closed"):
             count = len(getattr(message, name))
             if count > MAX_EXTENTS:
-                raise ProtocolError(
-                    Code.BAD_FIELD, f"expected at most {MAX_EXTENTS} numbers, got {count}", name
-                )
+                raise ProtocolError(Code.BAD_FIELD, f"expected at most {MAX_EXTENTS} numbers, got {count}", name)
         client = reader.client
 
         def refuse(why: ProtocolError) -> None:
@@ -137,9 +133,7 @@ class GpuCopyService:
             uuid = gpu.device.uuid
             self._core.read_by(client, uuid)
             self._core.closed(client, uuid, message.closed)
-            granted = [
-                each for each in self._core.grant(client, uuid, message.extents) if each.number in gpu.handles
-            ]
+            granted = [each for each in self._core.grant(client, uuid, message.extents) if each.number in gpu.handles]
             sent = reader.send(
                 GpuCopiesMapped(message.id, [_grant_of(gpu, extent) for extent in granted]),
                 [gpu.file.read_only_fd] if message.table else [],
@@ -178,9 +172,7 @@ class GpuCopyService:
             return
         own = sum(each[0] == client for each in self._waiting)
         if len(self._waiting) >= MAX_WAITING or own >= MAX_WAITING_OF_ONE:
-            raise ProtocolError(
-                Code.TOO_MANY_COPIES, "too many engines wait for CUDA to start; try again later"
-            )
+            raise ProtocolError(Code.TOO_MANY_COPIES, "too many engines wait for CUDA to start; try again later")
         self._waiting.append((client, uuid, then))
         if len(self._waiting) == 1 and not self._copying.submit(self._find, self._found, self._devices):
             self._found(CopyFailed("too many copies are queued on this node"))
@@ -301,9 +293,7 @@ class GpuCopyService:
         try:
             try:
                 for copy in batch.work:
-                    if isinstance(copy, PendingCopy) and self._allocate(
-                        gpu, memory, copy.gpu_copy.extent, batch
-                    ):
+                    if isinstance(copy, PendingCopy) and self._allocate(gpu, memory, copy.gpu_copy.extent, batch):
                         by_segment.setdefault(copy.segment, []).append(copy)
                 for number, copies in by_segment.items():
                     self._copy(gpu, memory, copies, batch, *batch.segments[number])
@@ -360,10 +350,7 @@ class GpuCopyService:
             sources.append(begin + copy.offset)
             sizes.append(gpu_copy.block.nbytes)
         memory.copy(
-            Runs(*(np.array(column, np.int64) for column in (targets, sources, sizes))),
-            pinned,
-            0,
-            to_device=True,
+            Runs(*(np.array(column, np.int64) for column in (targets, sources, sizes))), pinned, 0, to_device=True
         )
 
     def _free(self, gpu: _Gpu, batch: _Batch) -> None:

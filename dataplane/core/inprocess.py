@@ -73,11 +73,7 @@ class InProcess:
     def lost(self, gateway: str) -> list[Engine]:
         """Return the engines of a gateway that have no peer: they detached, or attached before a restart and have not
         resumed."""
-        return [
-            engine
-            for engine in self.node.engines.values()
-            if engine.gateway == gateway and not engine.connected
-        ]
+        return [engine for engine in self.node.engines.values() if engine.gateway == gateway and not engine.connected]
 
     def next_ranges(self, space: int, keys: bytes, nbytes: int) -> list[tuple[int, int]]:
         """Return the ranges (base, bytes) of the named segment that a store would begin to use. Raise
@@ -165,9 +161,7 @@ class InProcess:
         0)."""
         pool = self.node.pool
         pool.usage.pass_to(now)
-        pool.tenants.looked_up(
-            _fingerprint(tenant), requested, hits, space if pool.spaces.leads(space) else 0
-        )
+        pool.tenants.looked_up(_fingerprint(tenant), requested, hits, space if pool.spaces.leads(space) else 0)
         totals = pool.totals
         totals.requested_blocks = wrapped(totals.requested_blocks + requested)
         totals.hit_blocks = wrapped(totals.hit_blocks + hits)
@@ -198,9 +192,7 @@ class InProcess:
         else:
             rows = np.arange(head, head + count) % size
             positions = np.arange(count - 1, -1, -1, dtype=np.int64) << RING_POSITION_SHIFT
-            area.ring[rows, 0] = (np.array(numbers[::-1], np.int64) | positions).astype(
-                np.uint64
-            ) | np.uint64(_TOUCH)
+            area.ring[rows, 0] = (np.array(numbers[::-1], np.int64) | positions).astype(np.uint64) | np.uint64(_TOUCH)
             area.ring[rows, 1] = np.array(controls[::-1], np.uint64)
         area.header[A_RING_HEAD] = head + count
         self._noted[engine.client] = None

@@ -33,14 +33,7 @@ from dataplane.core.engines.uses import AccessReports
 from dataplane.core.eviction.reclaimer import Reclaimer
 from dataplane.core.gpu_copies.gpu_copies import GpuCopyTable
 from dataplane.core.journal.id_journal import EngineEnd, IdJournal, SpaceName
-from dataplane.core.journal.recovery_table import (
-    B_CAPACITY,
-    B_CLIENT,
-    B_SEGMENT,
-    B_SPACE,
-    B_TENANT,
-    RecoveryTable,
-)
+from dataplane.core.journal.recovery_table import B_CAPACITY, B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, RecoveryTable
 from dataplane.core.operator import scopes
 from dataplane.core.operator.audit import contradictions
 from dataplane.core.operator.integrity import CorruptionReports
@@ -240,9 +233,7 @@ class Node:
         try:
             area = self._memory.create_area(client)
         except MemoryError:
-            raise ProtocolError(
-                Code.OUT_OF_MEMORY, "the machine refused memory for the engine's area"
-            ) from None
+            raise ProtocolError(Code.OUT_OF_MEMORY, "the machine refused memory for the engine's area") from None
         self._next_client += 1
         self.pool.table.recovery_table.assigned(B_CLIENT, client)
         numbers = [self.pool.spaces.number(request.space) for request in message.spaces]
@@ -471,9 +462,7 @@ class Node:
         """Do the periodic work that does not have to run at every tick."""
         self.intent.settle(now)
         self.pool.tenants.prune()
-        self.pool.segments.forget_spaces(
-            {space for engine in self.engines.values() for space in engine.spaces}, now
-        )
+        self.pool.segments.forget_spaces({space for engine in self.engines.values() for space in engine.spaces}, now)
         self._watch_id_journal(now)
         admission = self.pool.admission
         closed = admission is not None and admission.closed(now)

@@ -143,8 +143,7 @@ def restore(node: Node, surviving: SurvivingMemory, now: float) -> Restored:
     restored.lost_blocks = rows.drop_unsound()
     # A tenant number without blocks may belong to a salt that has since got another number.
     tenants = {
-        number: pool.tenants.restore(number, surviving.known.tenants[number])
-        for number in _distinct(rows.tenant)
+        number: pool.tenants.restore(number, surviving.known.tenants[number]) for number in _distinct(rows.tenant)
     }
     pool.tenants.never_below(pool.table.recovery_table.highest(B_TENANT))
     pool.table.names.only_tenants(tenants)
@@ -167,9 +166,7 @@ def _restore_engines(node: Node, surviving: SurvivingMemory, restored: Restored)
         area = surviving.area(client)
         if area is None:
             if alive:
-                raise Contradiction(
-                    f"the area of client {client} is missing, although its process is running"
-                )
+                raise Contradiction(f"the area of client {client} is missing, although its process is running")
             continue
         tail = int(area.header[A_RING_TAIL])
         engine = Engine(
@@ -180,9 +177,7 @@ def _restore_engines(node: Node, surviving: SurvivingMemory, restored: Restored)
             attached_at=name.attached_at,
             spaces=dict(name.spaces),
             space_list=[
-                surviving.known.spaces[number]
-                for number, _ in name.spaces
-                if number in surviving.known.spaces
+                surviving.known.spaces[number] for number, _ in name.spaces if number in surviving.known.spaces
             ],
             ring=RingReader(area, tail=tail if tail <= _LAST_TAIL else 0),
             connected=False,
@@ -254,9 +249,7 @@ class _Rows:
             record, nbytes = known.segments[number], self._surviving.segments[number]
             inside = self.segment == number
             if record.nbytes != nbytes:
-                raise Contradiction(
-                    f"segment {number} has {nbytes} bytes, the id journal says {record.nbytes}"
-                )
+                raise Contradiction(f"segment {number} has {nbytes} bytes, the id journal says {record.nbytes}")
             ends = self.offset[inside] + self.nbytes[inside]
             if (
                 (self.space[inside] != record.space).any()
@@ -288,16 +281,12 @@ class _Rows:
         row = np.full(memory.max_blocks + 1, -1, np.int64)
         listed = self.state != State.QUARANTINED
         row[self.numbers[listed]] = np.flatnonzero(listed)
-        mine = row[
-            np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)
-        ]
+        mine = row[np.where((descriptor >= 0) & (descriptor < memory.max_blocks), descriptor, memory.max_blocks)]
         good = mine >= 0
         buckets, tags = self._index_slots()
         chosen = mine[good]
         bucket = (at[good] // memory.entries.shape[1]).astype(np.uint64)
-        right = (buckets[chosen] == bucket[:, None]).any(axis=1) & (
-            tags[chosen] == flat[at[good]] >> _SHIFT32
-        )
+        right = (buckets[chosen] == bucket[:, None]).any(axis=1) & (tags[chosen] == flat[at[good]] >> _SHIFT32)
         first = np.full(len(self.numbers), -1, np.int64)
         first[chosen[::-1]] = np.arange(len(chosen) - 1, -1, -1)
         surviving = right & (first[chosen] == np.arange(len(chosen)))
@@ -462,9 +451,7 @@ def _settle(node: Node, blocks: list[Block], rows: _Rows, restored: Restored, no
     owners = zip(rows.owner.tolist(), rows.reservation.tolist(), strict=True)
     ready: list[Block] = []
     dead: list[Block] = []
-    for block, state, (owner, reservation), swept in zip(
-        blocks, rows.state.tolist(), owners, invalid, strict=True
-    ):
+    for block, state, (owner, reservation), swept in zip(blocks, rows.state.tolist(), owners, invalid, strict=True):
         if state == State.RESERVED or state == State.QUARANTINED:
             _quarantine(node, block, owner, reservation)
             continue
@@ -502,12 +489,6 @@ def _quarantine(node: Node, block: Block, owner: int, reservation: int) -> None:
     reservation_of_block = engine.expired.get(reservation)
     if reservation_of_block is None:
         reservation_of_block = engine.expired[reservation] = OpenReservation(
-            number=reservation,
-            tenant=block.tenant,
-            space=block.space,
-            writing={},
-            chain=[],
-            positions=[],
-            deadline=0.0,
+            number=reservation, tenant=block.tenant, space=block.space, writing={}, chain=[], positions=[], deadline=0.0
         )
     reservation_of_block.writing[len(reservation_of_block.writing)] = block

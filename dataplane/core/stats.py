@@ -38,9 +38,7 @@ def node_stats(node: Node, now: float) -> NodeStats:
         tenants=tenants,
         other_tenants=others,
         pins=[pin.stats(len(pool.spaces.of_model(pin.model))) for pin in pool.pins.by_name.values()],
-        engines=[
-            engine.stats(leased.get(engine.client, 0), node.engines) for engine in node.engines.values()
-        ],
+        engines=[engine.stats(leased.get(engine.client, 0), node.engines) for engine in node.engines.values()],
         observed={
             kind: ObservedDigest(snapshot.generation, snapshot.digest, snapshot.store)
             for kind, snapshot in node.intent.observed.items()

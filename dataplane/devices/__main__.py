@@ -20,9 +20,7 @@ from dataplane.devices.runtime import DeviceError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m dataplane.devices", description="Look at this machine's GPUs."
-    )
+    parser = argparse.ArgumentParser(prog="python -m dataplane.devices", description="Look at this machine's GPUs.")
     parser.add_argument("--emulated", action="store_true", help="look at the emulated device on host memory")
     parser.add_argument("--export", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -31,17 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.export:
             export(runtime)
             return 0
-        command = module_command(
-            "dataplane.devices", "--export", *(["--emulated"] if options.emulated else [])
-        )
+        command = module_command("dataplane.devices", "--export", *(["--emulated"] if options.emulated else []))
         for seen in examine(runtime, command):
             _print(seen)
     except DeviceError as error:
-        _print(
-            SeenDevice(
-                "CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)
-            )
-        )
+        _print(SeenDevice("CUDA", "warning", f"{error.what}: {error.name}", error.advice or advice_for(error.name)))
         return 1
     return 0
 

@@ -69,8 +69,7 @@ def tensor_group(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens:
         raise TensorsRefused(f"expected 1 to {MAX_CACHE_TENSORS} tensors, got {len(tensors)}", "tensors")
     if tokens_per_block < 1 or chunk_tokens % tokens_per_block:
         raise TensorsRefused(
-            f"expected blocks whose tokens divide a chunk of {chunk_tokens}, got {tokens_per_block}",
-            "tokens_per_block",
+            f"expected blocks whose tokens divide a chunk of {chunk_tokens}, got {tokens_per_block}", "tokens_per_block"
         )
     made: list[Planes] = []
     planes = 0
@@ -82,8 +81,7 @@ def tensor_group(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens:
     per_chunk = chunk_tokens // tokens_per_block
     if planes * per_chunk > MAX_PIECES:
         raise TensorsRefused(
-            f"expected chunks of at most {MAX_PIECES} pieces, got {planes} planes of {per_chunk} blocks",
-            "tensors",
+            f"expected chunks of at most {MAX_PIECES} pieces, got {planes} planes of {per_chunk} blocks", "tensors"
         )
     blocks = min(tensor.shape[block_axis(tensor.shape)] for tensor in tensors)
     return TensorGroup(blocks, tokens_per_block, per_chunk, tuple(made))
@@ -91,17 +89,11 @@ def tensor_group(tensors: Sequence[Tensor], tokens_per_block: int, chunk_tokens:
 
 def _planes(tensor: Tensor, field: str) -> Planes:
     if tensor.dtype not in ITEM_BYTES:
-        raise TensorsRefused(
-            f"expected one of {', '.join(ITEM_BYTES)}, got {tensor.dtype[:32]!r}", f"{field}.dtype"
-        )
+        raise TensorsRefused(f"expected one of {', '.join(ITEM_BYTES)}, got {tensor.dtype[:32]!r}", f"{field}.dtype")
     if not 2 <= len(tensor.shape) <= MAX_DIMENSIONS:
-        raise TensorsRefused(
-            f"expected 2 to {MAX_DIMENSIONS} dimensions, got {len(tensor.shape)}", f"{field}.shape"
-        )
+        raise TensorsRefused(f"expected 2 to {MAX_DIMENSIONS} dimensions, got {len(tensor.shape)}", f"{field}.shape")
     if not all(1 <= size <= MAX_NUMBER for size in tensor.shape):
-        raise TensorsRefused(
-            f"expected sizes from 1 to {MAX_NUMBER}, got {list(tensor.shape)}", f"{field}.shape"
-        )
+        raise TensorsRefused(f"expected sizes from 1 to {MAX_NUMBER}, got {list(tensor.shape)}", f"{field}.shape")
     if len(tensor.stride) != len(tensor.shape) or not all(0 <= step <= MAX_NUMBER for step in tensor.stride):
         raise TensorsRefused(
             f"expected {len(tensor.shape)} steps from 0 to {MAX_NUMBER}, got {list(tensor.stride[:MAX_DIMENSIONS])}",

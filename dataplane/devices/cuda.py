@@ -102,9 +102,7 @@ class CudaStream:
         self._closed = False
         runtime = calls.runtime
         self._end = calls(
-            "make an event",
-            "cudaEventCreateWithFlags",
-            runtime.cudaEventBlockingSync | runtime.cudaEventDisableTiming,
+            "make an event", "cudaEventCreateWithFlags", runtime.cudaEventBlockingSync | runtime.cudaEventDisableTiming
         )
 
     @property
@@ -283,12 +281,7 @@ class Cuda:
         handle = runtime.cudaIpcMemHandle_t()
         ctypes.memmove(int(handle.getPtr()), body, HANDLE_BYTES)
         address = int(
-            self._calls(
-                "open a handle",
-                "cudaIpcOpenMemHandle",
-                handle,
-                runtime.cudaIpcMemLazyEnablePeerAccess,
-            )
+            self._calls("open a handle", "cudaIpcOpenMemHandle", handle, runtime.cudaIpcMemLazyEnablePeerAccess)
         )
         try:
             base, nbytes = self._calls.range_of(address)

@@ -88,9 +88,7 @@ class Driver:
     def copy_batch(self, targets: I64, sources: I64, sizes: I64, stream: int) -> None:
         """Enqueue copies, given as arrays of one length. The arrays are read before this returns."""
         if self._batch is None:
-            for target, source, nbytes in zip(
-                targets.tolist(), sources.tolist(), sizes.tolist(), strict=True
-            ):
+            for target, source, nbytes in zip(targets.tolist(), sources.tolist(), sizes.tolist(), strict=True):
                 self.copy(target, source, nbytes, stream)
             return
         first = ctypes.c_size_t(0)
@@ -123,9 +121,7 @@ class Driver:
         """Enqueue a kernel with arguments that are objects of ctypes."""
         given = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
         sizes = [ctypes.c_uint(each) for each in (blocks, 1, 1, threads, 1, 1, 0)]
-        launched = self._library.cuLaunchKernel(
-            ctypes.c_void_p(function), *sizes, ctypes.c_void_p(stream), given, None
-        )
+        launched = self._library.cuLaunchKernel(ctypes.c_void_p(function), *sizes, ctypes.c_void_p(stream), given, None)
         self._check("launch a kernel", launched)
 
     def _check(self, what: str, code: int) -> None:

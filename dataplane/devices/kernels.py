@@ -49,9 +49,7 @@ SHAPES = {Direction.OUT: (2, 1024), Direction.IN: (4, 1024), Direction.WITHIN: (
 class PageCopier(Protocol):
     """Copies pages of one size."""
 
-    def copy(
-        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
-    ) -> None:
+    def copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
         """Enqueue copies. Sizes and addresses are multiples of 16. Raise DeviceError."""
 
     def close(self) -> None: ...
@@ -105,17 +103,13 @@ class PageKernel:
         self._lock = threading.Lock()
         """Serialises launches by several threads."""
 
-    def copy(
-        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
-    ) -> None:
+    def copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
         with self._lock:
             for first in range(0, len(targets), MAX_PAGES):
                 some = slice(first, first + MAX_PAGES)
                 self._launch(stream, targets[some], sources[some], page_bytes, direction)
 
-    def _launch(
-        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
-    ) -> None:
+    def _launch(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
         pages = len(targets)
         most, threads = SHAPES[direction]
         slot = self._turn = (self._turn + 1) % SLOTS

@@ -96,20 +96,12 @@ class Methods:
                 return {}  # no memory for the measurement: use the method that needs none
 
     def _rate(
-        self,
-        split: SplitStream,
-        method: Method,
-        scattered: int,
-        chunks: int,
-        size: int,
-        direction: Direction,
+        self, split: SplitStream, method: Method, scattered: int, chunks: int, size: int, direction: Direction
     ) -> float:
         """Return the GB/s of the fastest round. Pages are shuffled on the side of the engine's memory."""
         count = SCRATCH_BYTES // size
         order = np.random.default_rng(0).permutation(count).astype(np.int64)
-        runs = Runs(
-            order * size + scattered, np.arange(count, dtype=np.int64) * size, np.full(count, size, np.int64)
-        )
+        runs = Runs(order * size + scattered, np.arange(count, dtype=np.int64) * size, np.full(count, size, np.int64))
         ends = runs.device, runs.chunk + chunks
         targets, sources = ends[::-1] if direction is Direction.OUT else ends
         before = self._runtime.event(self._device, timed=True)
@@ -128,9 +120,7 @@ class Methods:
         after.close()
         return best
 
-    def copy_pieces(
-        self, stream: DeviceStream, direction: Direction, targets: I64, sources: I64, piece: int
-    ) -> None:
+    def copy_pieces(self, stream: DeviceStream, direction: Direction, targets: I64, sources: I64, piece: int) -> None:
         """Enqueue copies by the kernel of pieces of one size in bytes."""
         assert self.pages is not None
         self.pages.copy(stream, targets, sources, piece, direction)

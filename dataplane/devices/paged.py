@@ -116,10 +116,7 @@ class TensorGroup:
             starts = starts + np.repeat(np.array(bases[low:high], np.int64), counts)
         requested = np.asarray(numbers, np.int64)
         if in_chunks is None:
-            positions, begins = (
-                np.arange(first, first + len(requested), dtype=np.int64),
-                np.zeros(1, np.int64),
-            )
+            positions, begins = (np.arange(first, first + len(requested), dtype=np.int64), np.zeros(1, np.int64))
         else:
             positions, begins = in_chunks
         device = base + starts[:, None] + steps[:, None] * requested[None, :]
@@ -160,15 +157,11 @@ def cut(runs: Runs, most_bytes: int) -> Runs:
     rows = np.repeat(np.arange(len(runs)), counts)
     skipped = (np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)) * most_bytes
     return Runs(
-        runs.device[rows] + skipped,
-        runs.chunk[rows] + skipped,
-        np.minimum(runs.sizes[rows] - skipped, most_bytes),
+        runs.device[rows] + skipped, runs.chunk[rows] + skipped, np.minimum(runs.sizes[rows] - skipped, most_bytes)
     )
 
 
-def planes_of(
-    shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0
-) -> Planes:
+def planes_of(shape: Sequence[int], stride: Sequence[int], item_bytes: int, storage_offset: int = 0) -> Planes:
     """Return a tensor's planes. Shape, stride and offset are in elements. Raise LayoutRefused."""
     axis = block_axis(shape)
     others = [at for at in range(len(shape)) if at != axis and shape[at] > 1]
@@ -198,9 +191,7 @@ def planes_of(
     )
 
 
-def _check_apart(
-    shape: Sequence[int], stride: Sequence[int], axis: int, inner: int, outer: Sequence[int]
-) -> None:
+def _check_apart(shape: Sequence[int], stride: Sequence[int], axis: int, inner: int, outer: Sequence[int]) -> None:
     """Check that blocks and planes share no byte: each stride must cover the extent of all smaller ones."""
     counted = sorted([at for at in (axis, *outer) if shape[at] > 1], key=lambda at: stride[at])
     reach = inner
@@ -231,9 +222,5 @@ def consecutive(numbers: Sequence[int], *, merge: bool) -> list[tuple[int, int]]
     """Return (first block, blocks) for runs of consecutive numbers, or single blocks without `merge`."""
     if not merge:
         return [(number, 1) for number in numbers]
-    starts = [
-        0,
-        *(at + 1 for at, (one, other) in enumerate(pairwise(numbers)) if other != one + 1),
-        len(numbers),
-    ]
+    starts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(numbers)) if other != one + 1), len(numbers)]
     return [(numbers[low], high - low) for low, high in pairwise(starts) if high > low]

@@ -99,9 +99,7 @@ def _rates(runtime: DeviceRuntime, device: Device) -> str:
         stack.callback(stream.close)
         rates = [_gbps(stream, *ends) for ends in ((memory, host), (host, memory))]
         read_only = PinnedMemory(runtime, _mapped(stack, fd, writable=False), TRIAL_BYTES, read_only=True)
-        staging = (
-            "" if read_only.cover(0, TRIAL_BYTES) else f"; read-only memory is staged ({read_only.refused})"
-        )
+        staging = "" if read_only.cover(0, TRIAL_BYTES) else f"; read-only memory is staged ({read_only.refused})"
         read_only.close()
     return f"{rates[0]:.1f} GB/s from host memory, {rates[1]:.1f} GB/s to it{staging}"
 
@@ -125,9 +123,7 @@ def _gbps(stream: DeviceStream, target: int, source: int) -> float:
 def _foreign(runtime: DeviceRuntime, device: Device, exporter: Sequence[str]) -> str:
     """Open memory of another process and measure copies. Raise DeviceError."""
     with ExitStack() as stack:
-        process = stack.enter_context(
-            subprocess.Popen(exporter, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        )
+        process = stack.enter_context(subprocess.Popen(exporter, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert process.stdin is not None
         assert process.stdout is not None
         stack.callback(process.stdin.close)
@@ -158,9 +154,7 @@ def _peers(runtime: DeviceRuntime, devices: Sequence[Device]) -> SeenDevice:
         return SeenDevice(name, "failure", f"{error.what}: {error.name}", error.advice)
     if not apart:
         return SeenDevice(name, "ok", f"all {len(devices)} reach each other")
-    return SeenDevice(
-        name, "ok", f"do not reach each other: {', '.join(apart)}; each GPU has its own engines anyway"
-    )
+    return SeenDevice(name, "ok", f"do not reach each other: {', '.join(apart)}; each GPU has its own engines anyway")
 
 
 def export(runtime: DeviceRuntime) -> None:

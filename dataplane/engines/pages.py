@@ -117,9 +117,7 @@ class Pages:
     def _checked(self, blocks: Sequence[int] | I64, position: int) -> I64:
         numbers = np.asarray(blocks)
         if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
-            raise ValueError(
-                f"blocks: expected a list of block numbers, got {numbers.dtype} of shape {numbers.shape}"
-            )
+            raise ValueError(f"blocks: expected a list of block numbers, got {numbers.dtype} of shape {numbers.shape}")
         if not 0 <= position <= self.blocks_per_chunk - len(numbers):
             raise ValueError(
                 f"position: expected {len(numbers)} blocks within the {self.blocks_per_chunk} of a chunk, "
@@ -149,10 +147,7 @@ def pages_of(tensors: Iterable[TorchTensor], *, tokens_per_block: int, chunk_tok
     for at, tensor in enumerate(owned):
         if not tensor.is_cpu:
             raise ValueError(f"tensors[{at}]: expected a tensor in CPU memory")
-    layouts = [
-        Layout(each.data_ptr(), tuple(each.shape), tuple(each.stride()), each.element_size())
-        for each in owned
-    ]
+    layouts = [Layout(each.data_ptr(), tuple(each.shape), tuple(each.stride()), each.element_size()) for each in owned]
     return Pages(layouts, tokens_per_block=tokens_per_block, chunk_tokens=chunk_tokens, owner=owned)
 
 
@@ -191,9 +186,7 @@ class _Region:
         self._within = np.arange(self._page_bytes // self._unit, dtype=np.int64)
         order = np.argsort(self._starts[:, 0])
         together = np.diff(self._starts[order, 0]) == len(self._within)
-        self._order = (
-            order if len(order) > 1 and together.all() and (self._steps == self._steps[0]).all() else None
-        )
+        self._order = order if len(order) > 1 and together.all() and (self._steps == self._steps[0]).all() else None
         """Order of planes in memory, if a block's bytes in all planes are adjacent there."""
         self._shape = (len(planes), blocks_per_chunk, self._page_bytes)
         self._offset = offset
@@ -287,10 +280,7 @@ def _planes(group: TensorGroup, addresses: Sequence[int], blocks: Sequence[int])
 def _memories(group: TensorGroup, addresses: Sequence[int], blocks: Sequence[int]) -> list[int]:
     """Return a number for each tensor, the same for tensors whose extents overlap or touch."""
     extents = [
-        (
-            address + min(tensor.starts),
-            address + max(tensor.starts) + tensor.step * (count - 1) + tensor.nbytes,
-        )
+        (address + min(tensor.starts), address + max(tensor.starts) + tensor.step * (count - 1) + tensor.nbytes)
         for tensor, address, count in zip(group.tensors, addresses, blocks, strict=True)
     ]
     numbers = [0] * len(extents)

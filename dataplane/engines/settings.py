@@ -16,12 +16,7 @@ PREFIX = "larder."
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
-def read(
-    kind: type[Settings],
-    extra: Mapping[str, Any],
-    container: str,
-    choices: Mapping[str, str],
-) -> Settings:
+def read(kind: type[Settings], extra: Mapping[str, Any], container: str, choices: Mapping[str, str]) -> Settings:
     """Return the settings in `extra`, which the engine calls `container`. Raise ValueError, whose message names the key
     and the expected value.
 

@@ -88,9 +88,7 @@ def lmcache_gateway(
             Path(settings.common.state_dir) / REGISTRATIONS,
             clock,
             allow_clear=settings.lmcache_allow_clear,
-            timeouts=Timeouts(
-                settings.table.lmcache_idle_timeout_s, settings.table.lmcache_first_ping_timeout_s
-            ),
+            timeouts=Timeouts(settings.table.lmcache_idle_timeout_s, settings.table.lmcache_first_ping_timeout_s),
             holder=holder,
             inherited=inherited,
             devices=devices,
@@ -99,9 +97,7 @@ def lmcache_gateway(
     except OSError as error:
         if settings.common.lmcache_port is not None:
             raise _cannot_listen(url, error) from None
-        log.warning(
-            "lmcache.off", url=url, reason=error.strerror or str(error), effect="no LMCache client is served"
-        )
+        log.warning("lmcache.off", url=url, reason=error.strerror or str(error), effect="no LMCache client is served")
         memory.drop_named()
         return None
     if not is_loopback(url):

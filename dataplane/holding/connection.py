@@ -162,10 +162,7 @@ class HolderConnection:
                 # It also holds the name of the gateway's memory.
                 killed = signal_holders(folder, signal.SIGKILL)
                 log.warning(
-                    "memory.not_taken",
-                    reason=failure,
-                    killed=killed,
-                    effect="the start is cold: nothing is cached",
+                    "memory.not_taken", reason=failure, killed=killed, effect="the start is cold: nothing is cached"
                 )
                 break
             failure = ""  # one that did not answer had nothing, and ended
@@ -452,10 +449,7 @@ class HolderConnection:
             batch = self._next_batch()
             message = batch[0].message
             if len(batch) > 1:
-                message = {
-                    "do": message["do"],
-                    "memory": [entry for each in batch for entry in each.message["memory"]],
-                }
+                message = {"do": message["do"], "memory": [entry for each in batch for entry in each.message["memory"]]}
             fds = [each.fd for each in batch if each.fd >= 0]
             try:
                 holder.send(self._connection, message, fds, socket.MSG_DONTWAIT)

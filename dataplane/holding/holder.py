@@ -345,9 +345,7 @@ class Holder:
         if self._stopping or self._folder.is_deleted:
             if self._writer is None:
                 stopped = "the holder of the memory was stopped by SIGTERM"
-                self._release(
-                    stopped if self._stopping else "the state directory was deleted", on_purpose=False
-                )
+                self._release(stopped if self._stopping else "the state directory was deleted", on_purpose=False)
             self._ended = True
             return
         for connection, (_, since) in list(self._sending.items()):
@@ -371,10 +369,7 @@ class Holder:
             self._drop_sockets()
         if now >= self._deadline:
             end = "stop" if self._stopped else "end"
-            why = (
-                f"no data plane started within {self._keep_s:g} s after the {end} of the last one "
-                "(keep_memory_s)"
-            )
+            why = f"no data plane started within {self._keep_s:g} s after the {end} of the last one (keep_memory_s)"
             if not self._release(why, on_purpose=False) and now >= self._deadline + WRITER_ENDS_S:
                 self._clear()
 
@@ -549,8 +544,7 @@ class Holder:
             return {"holding": self._description(), "to": do}
         else:
             raise BadMessage(
-                "do: expected hold, keep, drop, adopting, serving, failed, leave, stop or release, "
-                f"got {do!r:.40}"
+                f"do: expected hold, keep, drop, adopting, serving, failed, leave, stop or release, got {do!r:.40}"
             )
         return None
 
@@ -564,9 +558,7 @@ class Holder:
         before = self._writer
         if before is not None and before is not connection:
             drained = 0
-            while drained < MAX_DRAINED and self._read(
-                before
-            ):  # it may have ended, with messages that are waiting
+            while drained < MAX_DRAINED and self._read(before):  # it may have ended, with messages that are waiting
                 drained += MESSAGES_PER_TURN
             if self._writer is not None and owns:
                 self._close(before)

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dataplane.holding import holder
-from dataplane.holding.holder import (
-    MAX_REASON_CHARACTERS,
-    SOCKET_NAME,
-    BadMessage,
-    Message,
-    receive_memory,
-    uid_of,
-)
+from dataplane.holding.holder import MAX_REASON_CHARACTERS, SOCKET_NAME, BadMessage, Message, receive_memory, uid_of
 
 ANSWER_TIMEOUT_S = 5.0
 KILLED_S = 5.0
@@ -68,9 +61,7 @@ def describe(folder: Path) -> Held | None:
 def release(folder: Path, reason: str, *, on_purpose: bool = True) -> Held | None:
     """Make the holder of a state directory release its memory, and return what that was; None if there is no holder.
     Raises HolderFailed."""
-    answer = _ask(
-        folder, {"do": "release", "reason": reason[:MAX_REASON_CHARACTERS], "on_purpose": on_purpose}
-    )
+    answer = _ask(folder, {"do": "release", "reason": reason[:MAX_REASON_CHARACTERS], "on_purpose": on_purpose})
     return None if answer is None else Held.of(answer.get("released"))
 
 

@@ -51,10 +51,7 @@ def wait(address: int, expected: int, timeout_s: float) -> None:
     """
     whole = int(timeout_s)
     limit = _TIMESPEC.pack(whole, int((timeout_s - whole) * 1e9))
-    if (
-        _wait(_SYS_FUTEX, address, _WAIT, expected, limit) == -1
-        and (number := ctypes.get_errno()) not in _EXPECTED
-    ):
+    if _wait(_SYS_FUTEX, address, _WAIT, expected, limit) == -1 and (number := ctypes.get_errno()) not in _EXPECTED:
         raise OSError(number, f"futex wait: {os.strerror(number)}")
 
 

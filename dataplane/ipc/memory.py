@@ -89,9 +89,7 @@ def open_through(pid: int, fd: int) -> int:
             raise
         raise MemoryGone(f"descriptor {fd} of process {pid} cannot be opened: {error.strerror}") from None
     found = os.fstat(own)
-    good = (
-        found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600
-    )
+    good = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o600
     with suppress(OSError):
         seals = fcntl.fcntl(own, fcntl.F_GET_SEALS)
         if good and seals & _SEALS == _SEALS and not seals & _NOT_WRITABLE:
@@ -100,9 +98,7 @@ def open_through(pid: int, fd: int) -> int:
     raise MemoryGone(f"descriptor {fd} of process {pid} is not sealed memory of this user")
 
 
-def find(
-    kind: str | None = None, identity: str | None = None, *, most: int | None = None
-) -> Iterator[OpenMemory]:
+def find(kind: str | None = None, identity: str | None = None, *, most: int | None = None) -> Iterator[OpenMemory]:
     """Yield the descriptors of this user's processes that hold memory of this library. `most`: descriptors of all
     processes together that are looked at; TooManyDescriptors is raised if there are more."""
     own = os.geteuid()

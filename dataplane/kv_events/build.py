@@ -42,9 +42,7 @@ def kv_event_publisher(
                 if each.startswith("ipc://"):
                     Path(each.removeprefix("ipc://")).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             streams.append(
-                Stream(
-                    context, here, replay, number, table.kv_events_hwm, table.kv_events_buffer_steps, clock
-                )
+                Stream(context, here, replay, number, table.kv_events_hwm, table.kv_events_buffer_steps, clock)
             )
     except (zmq.ZMQError, OSError) as error:
         for stream in streams:

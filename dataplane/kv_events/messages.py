@@ -52,9 +52,7 @@ class EventEncoder:
         self._as_map = layout == "map"
         self._medium = medium
 
-    def stored(
-        self, hashes: list[int], parent: int | None, tokens: bytes, block_size: int, salt: str = ""
-    ) -> Event:
+    def stored(self, hashes: list[int], parent: int | None, tokens: bytes, block_size: int, salt: str = "") -> Event:
         """Return a `BlockStored` of blocks that follow each other. `tokens` are u32 little-endian, or empty. `salt` is
         the cache salt if the first block begins a chain, as vLLM publishes it."""
         ids = array("I", tokens).tolist()

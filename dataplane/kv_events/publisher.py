@@ -298,9 +298,7 @@ class KvEventPublisher:
         made = None
         if not space.kv_group:
             made = _Space(
-                space.model,
-                1 if rest else parts,
-                space.block_tokens if rest else space.block_tokens // parts,
+                space.model, 1 if rest else parts, space.block_tokens if rest else space.block_tokens // parts
             )
         while len(self._spaces) >= MAX_SPACES:
             del self._spaces[next(iter(self._spaces))]

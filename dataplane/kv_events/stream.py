@@ -95,9 +95,7 @@ class Stream:
                 self.replay = context.socket(zmq.ROUTER)
                 self.replay.setsockopt(zmq.SNDHWM, REPLAY_QUEUE)
                 self.replay.setsockopt(zmq.RCVHWM, MAX_REQUESTS_AT_ONCE)
-                self.replay.setsockopt(
-                    zmq.ROUTER_MANDATORY, 1
-                )  # so that a full queue is an error, not a loss
+                self.replay.setsockopt(zmq.ROUTER_MANDATORY, 1)  # so that a full queue is an error, not a loss
                 self.replay_url = _bound(self.replay, replay_url)
         except zmq.ZMQError:
             self.close()
@@ -176,9 +174,7 @@ class Stream:
         at = self._position(replay.next, first)
         buffered = self._buffer[at] if at < len(self._buffer) else None
         frames = (
-            [b"", END, b""]
-            if buffered is None
-            else [buffered.topic, pack(">Q", buffered.number), buffered.payload]
+            [b"", END, b""] if buffered is None else [buffered.topic, pack(">Q", buffered.number), buffered.payload]
         )
         assert self.replay is not None
         try:

@@ -91,8 +91,4 @@ def _checked(kind: str, number: int, fd: int) -> SharedFile:
 
 def _private(fd: int) -> bool:
     status = os.fstat(fd)
-    return (
-        stat.S_ISREG(status.st_mode)
-        and status.st_uid == os.geteuid()
-        and not stat.S_IMODE(status.st_mode) & 0o077
-    )
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077

@@ -69,10 +69,7 @@ class Header:
 
     def packed(self) -> bytes:
         name = self.name.encode()
-        return (
-            _HEADER.pack(_MAGIC, _VERSION, self.pid, self.started, self.identity, self.nbytes, len(name))
-            + name
-        )
+        return _HEADER.pack(_MAGIC, _VERSION, self.pid, self.started, self.identity, self.nbytes, len(name)) + name
 
     @classmethod
     def read(cls, fd: int) -> Header | None:
@@ -131,23 +128,14 @@ class NamedFile:
 
     @classmethod
     def create(
-        cls,
-        name: str,
-        nbytes: int,
-        pid: int,
-        started: int,
-        *,
-        inherited: Collection[Inode] = (),
-        folder: Path = FOLDER,
+        cls, name: str, nbytes: int, pid: int, started: int, *, inherited: Collection[Inode] = (), folder: Path = FOLDER
     ) -> NamedFile:
         """Create a sparse file of whole pages under `PREFIX` and this name, after removing files of dead owners.
 
         `inherited` are files of a predecessor of this data plane; they are replaced even though their lock is held.
         Raises CannotName.
         """
-        header = Header(
-            pid, started, secrets.randbits(63) | 1, nbytes // PAGE_BYTES * PAGE_BYTES, PREFIX + name
-        )
+        header = Header(pid, started, secrets.randbits(63) | 1, nbytes // PAGE_BYTES * PAGE_BYTES, PREFIX + name)
         path = folder / header.name
         fd = -1
         try:
@@ -300,9 +288,7 @@ class NamedFile:
     def _part(self, segment: int, base: int, nbytes: int) -> SharedFile:
         self._parts[segment] = base, nbytes
         whole = self.file
-        return SharedFile(
-            f"{whole.name}-{segment}", nbytes, whole.fd, whole.read_only_fd, base=base, part=True
-        )
+        return SharedFile(f"{whole.name}-{segment}", nbytes, whole.fd, whole.read_only_fd, base=base, part=True)
 
     def retire(self, segment: int) -> None:
         """Retire a segment. Its pages stay for the next one, or go back to the machine when that is allowed."""
@@ -395,9 +381,7 @@ def discard(file: SharedFile, folder: Path = FOLDER) -> None:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        return [
-            folder / name for name in os.listdir(folder) if name.startswith((PREFIX, BACKUP_PREFIX + PREFIX))
-        ]
+        return [folder / name for name in os.listdir(folder) if name.startswith((PREFIX, BACKUP_PREFIX + PREFIX))]
     except OSError as error:
         raise CannotName(f"{folder} cannot be read: {error.strerror}") from None
 

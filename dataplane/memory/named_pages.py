@@ -35,9 +35,7 @@ Range = tuple[int, int]
 class NamedPages:
     """Tracks which pieces of one file have their pages. All methods may be called from any thread."""
 
-    def __init__(
-        self, fd: int, nbytes: int, on_failure: Callable[[OSError], None] = lambda error: None
-    ) -> None:
+    def __init__(self, fd: int, nbytes: int, on_failure: Callable[[OSError], None] = lambda error: None) -> None:
         """`on_failure` is called, on any thread, when the machine refuses pages ahead of use for the first time."""
         self.on_failure = on_failure
         self._fd = fd

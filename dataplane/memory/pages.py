@@ -99,9 +99,7 @@ def _cgroup_bytes(root: Path, path: str, limit: str, used: str, reclaimable: str
         try:
             most = (folder / limit).read_text(encoding="ascii").strip()
             if most != "max" and int(most) < 1 << 60:
-                stat = dict(
-                    line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines()
-                )
+                stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
                 taken = int((folder / used).read_text(encoding="ascii")) - int(stat.get(reclaimable, 0))
                 found.append((int(most), int(most) - taken))
         except (OSError, ValueError):

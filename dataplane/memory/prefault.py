@@ -15,14 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dataplane.memory.pages import (
-    HUGE_BYTES,
-    PAGE_BYTES,
-    PIECE_BYTES,
-    PageTaker,
-    available_bytes,
-    write_zeros,
-)
+from dataplane.memory.pages import HUGE_BYTES, PAGE_BYTES, PIECE_BYTES, PageTaker, available_bytes, write_zeros
 from dataplane.memory.shared_file import SharedFile
 
 MAX_WAITING = 64

@@ -95,9 +95,7 @@ class IpcSampler:
             count, nbytes, dead = each.messages, each.bytes, each.dead_readers
         else:
             count, nbytes, dead = each.puts, each.put_bytes, each.dead_processes
-        at, count_before, bytes_before, dead_before = self._before.get(
-            each.identity, (now, count, nbytes, dead)
-        )
+        at, count_before, bytes_before, dead_before = self._before.get(each.identity, (now, count, nbytes, dead))
         more, more_bytes = max(count - count_before, 0), max(nbytes - bytes_before, 0)
         self._dead += max(dead - dead_before, 0)
         passed = now - at

@@ -111,11 +111,7 @@ class RequestSpans:
                     batch.began,
                     batch.ended,
                     links=tuple(self._causes) if reason in ("room", "index") else (),
-                    attributes={
-                        "larder.reason": reason,
-                        "larder.blocks": batch.blocks,
-                        "larder.bytes": batch.bytes,
-                    },
+                    attributes={"larder.reason": reason, "larder.blocks": batch.blocks, "larder.bytes": batch.bytes},
                 )
         self._batches.clear()
         self._causes.clear()
@@ -152,11 +148,7 @@ class BatchSpans:
         if not tracing.on():
             return None
         self._under_way += 1
-        attributes: dict[str, Attribute] = {
-            "larder.tier": tier,
-            "larder.blocks": blocks,
-            "larder.bytes": nbytes,
-        }
+        attributes: dict[str, Attribute] = {"larder.tier": tier, "larder.blocks": blocks, "larder.bytes": nbytes}
         return MovedBatch(name, self._clock(), tuple(self._causes), attributes)
 
     def end(self, batch: MovedBatch | None, failed: int) -> None:

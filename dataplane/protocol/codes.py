@@ -31,16 +31,10 @@ class Code(IntEnum):
     )
 
     # A field has an invalid value.
-    BAD_SALT = (
-        20,
-        "cache_salt must have at most 128 characters, no control character and none of '@', '/', '\\'.",
-    )
+    BAD_SALT = (20, "cache_salt must have at most 128 characters, no control character and none of '@', '/', '\\'.")
     BAD_KEYS = 21, "Keys must be a non-empty run of 32-byte keys, at most 4,096 in a request, none twice."
     BAD_SIZE = 22, "A block's size must be at least 1 byte and fit the space's block size."
-    BAD_SPACE = (
-        23,
-        "A space must name a model and have valid numbers; a request must name a space of its engine.",
-    )
+    BAD_SPACE = (23, "A space must name a model and have valid numbers; a request must name a space of its engine.")
     BAD_SLOTS = 24, "The slots do not belong to this reservation."
     BAD_CHECKSUMS = 25, "Checksums must be 16 bytes for each committed slot, or absent."
     BAD_GROUP = 26, "The engine group must be 1 to 128 printable characters."
@@ -67,10 +61,7 @@ class Code(IntEnum):
         "The reservation's deadline passed; its blocks were quarantined and nothing was published.",
     )
     UNKNOWN_SEGMENT = 45, "The segment does not exist or belongs to a space that this engine did not attach."
-    INVALIDATED = (
-        46,
-        "An operator invalidated these blocks while they were being written; nothing was published.",
-    )
+    INVALIDATED = (46, "An operator invalidated these blocks while they were being written; nothing was published.")
     UNKNOWN_CACHE = 47, "No cache of this number is registered on this connection."
     DEVICE_REFUSED = 48, "The device's memory could not be opened; the message says what to set."
     COPY_FAILED = 49, "The copy from or to the device failed; nothing was published."
@@ -80,10 +71,7 @@ class Code(IntEnum):
     TOO_LARGE = 60, "The block can never fit in the pool."
     OVER_LIMIT = 61, "The tenant's byte limit leaves no room and none of its own blocks can be evicted."
     POOL_FULL = 62, "Every block that could make room is leased, pinned, being written or quarantined."
-    FRAGMENTED = (
-        63,
-        "There are evictable bytes, but every slab that could serve this size holds a leased block.",
-    )
+    FRAGMENTED = (63, "There are evictable bytes, but every slab that could serve this size holds a leased block.")
     INDEX_FULL = 64, "Both index buckets of the key are full of blocks that cannot be evicted."
     NO_DESCRIPTOR = 65, "Every block descriptor is in use by blocks that cannot be evicted."
     OUT_OF_MEMORY = 66, "The machine refused memory for a new segment."
@@ -95,15 +83,9 @@ class Code(IntEnum):
         "The pool is under pressure and the admission filter saw the key for the first time; "
         "it is admitted when it is stored again.",
     )
-    DRAINING = (
-        70,
-        "An operator drains this node: it takes no new engines and stores no new blocks; reads continue.",
-    )
+    DRAINING = (70, "An operator drains this node: it takes no new engines and stores no new blocks; reads continue.")
 
-    TOO_MANY_TENANTS = (
-        71,
-        "The id journal has no room for another tenant until one of its tenants has no blocks.",
-    )
+    TOO_MANY_TENANTS = (71, "The id journal has no room for another tenant until one of its tenants has no blocks.")
 
     # Used only by the client library; never on the wire.
     UNAVAILABLE = 80, "No data plane is reachable; counted as a miss."
@@ -115,17 +97,11 @@ class Code(IntEnum):
     STALE_GENERATION = 102, "A newer generation of this type was already applied."
     DUPLICATE = 103, "Two records of the snapshot have the same name."
     UNKNOWN_BODY = 104, "A requested body was not sent."
-    TOO_MANY = (
-        105,
-        "The snapshot has more records than this data plane takes, or too many moves are under way.",
-    )
+    TOO_MANY = (105, "The snapshot has more records than this data plane takes, or too many moves are under way.")
     UNKNOWN_PREFIX = 106, "No hot prefix has this label now; list the prefixes again."
     BAD_SCOPE = 107, "A scope must name a tenant, a model, a space or keys."
     CANNOT_RESIZE = 108, "The pool can only grow, and only into memory that the machine has."
-    UNKNOWN_VERIFICATION = (
-        109,
-        "No verification has this number, or its result was discarded; start another one.",
-    )
+    UNKNOWN_VERIFICATION = (109, "No verification has this number, or its result was discarded; start another one.")
 
     UNKNOWN_TIER = (
         113,
@@ -135,10 +111,7 @@ class Code(IntEnum):
 
     # Expelling an engine.
     UNKNOWN_ENGINE = 110, "No engine with this client number is known; list the engines of the node again."
-    HOLDS_LEASES = (
-        111,
-        "The engine's process holds blocks at this moment; expel it with force, or kill it.",
-    )
+    HOLDS_LEASES = (111, "The engine's process holds blocks at this moment; expel it with force, or kill it.")
     CANNOT_KILL = 112, "The data plane cannot signal the engine's process; end it on its machine."
 
 

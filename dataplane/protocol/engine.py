@@ -291,18 +291,7 @@ class Traced(msgspec.Struct, tag="traced", array_like=True, forbid_unknown_field
     """The id of the request."""
     traceparent: str
     """W3C Trace Context."""
-    request: (
-        Reserve
-        | HintedReserve
-        | Commit
-        | Abort
-        | LeaseRequest
-        | Report
-        | Map
-        | StoreFrom
-        | LoadInto
-        | Prefetch
-    )
+    request: Reserve | HintedReserve | Commit | Abort | LeaseRequest | Report | Map | StoreFrom | LoadInto | Prefetch
 
 
 EngineRequest = (

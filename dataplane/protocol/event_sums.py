@@ -22,13 +22,7 @@ class EventSums:
         return len(self._sums)
 
     def add(self, event: BlockTraffic, node: str = "") -> None:
-        group = (
-            node,
-            name_of(event),
-            event.tenant,
-            getattr(event, "reason", ""),
-            getattr(event, "space", ""),
-        )
+        group = (node, name_of(event), event.tenant, getattr(event, "reason", ""), getattr(event, "space", ""))
         found = self._sums.get(group)
         if found is None:
             self._sums[group] = (node, msgspec.structs.replace(event))

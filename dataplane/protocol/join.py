@@ -32,8 +32,7 @@ WILDCARD_HOSTS = ("0.0.0.0", "[::]", "*")
 _CHECK_BYTES = 4
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z", re.ASCII)
 _TCP = re.compile(
-    r"tcp://(?P<host>[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):(?P<port>[0-9]{1,5})\Z",
-    re.ASCII,
+    r"tcp://(?P<host>[0-9A-Za-z._%-]+|\*|\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)?\]):(?P<port>[0-9]{1,5})\Z", re.ASCII
 )
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)(?:\.(?:0x[0-9a-f]+|[0-9]+))*\Z", re.ASCII)
 

@@ -53,9 +53,7 @@ def token_bytes(tokens: Sequence[int]) -> bytes:
 def next_key(previous: bytes, chunk: bytes, extra: bytes = b"") -> bytes:
     """Return the key of a chunk (`token_bytes` of exactly one full chunk) that follows `previous`."""
     return sha256(
-        b"".join(
-            (_KEY_TAG, previous, b"T", pack("<I", len(chunk)), chunk, b"X", pack("<I", len(extra)), extra)
-        )
+        b"".join((_KEY_TAG, previous, b"T", pack("<I", len(chunk)), chunk, b"X", pack("<I", len(extra)), extra))
     ).digest()
 
 

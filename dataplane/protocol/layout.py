@@ -97,15 +97,7 @@ HOT_CONTROL, HOT_KEY, HOT_SPACE_SEGMENT, HOT_OFFSET, HOT_NBYTES = 0, 1, 5, 6, 7
 COLD_CHECKSUM, COLD_TENANT, COLD_STORED_AT = 0, 2, 3
 
 # Words of an area's header; head, dropped and tail are on separate cache lines.
-A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A_RING_TAIL = (
-    0,
-    1,
-    2,
-    3,
-    8,
-    9,
-    16,
-)
+A_MAGIC, A_VERSION, A_MAX_BLOCKS, A_RING_ENTRIES, A_RING_HEAD, A_RING_DROPPED, A_RING_TAIL = (0, 1, 2, 3, 8, 9, 16)
 A_EXPELLED = 24
 # Only the data plane stores A_EXPELLED: 1 if the counters of the area no longer count, or may soon stop counting. A
 # client reads it after it has raised counters, and has no lease while it is set.
@@ -117,17 +109,7 @@ OPERATIONS = ("lookup", "acquire", "reserve", "commit")
 LOOKUP, ACQUIRE, RESERVE, COMMIT = range(len(OPERATIONS))
 OPERATION_BOUNDS_NS = (
     *(1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000),
-    *(
-        1_000_000,
-        2_500_000,
-        5_000_000,
-        10_000_000,
-        25_000_000,
-        50_000_000,
-        100_000_000,
-        250_000_000,
-        500_000_000,
-    ),
+    *(1_000_000, 2_500_000, 5_000_000, 10_000_000, 25_000_000, 50_000_000, 100_000_000, 250_000_000, 500_000_000),
     *(1_000_000_000, 2_500_000_000, 5_000_000_000, 10_000_000_000),
 )
 OPERATION_WORDS = len(OPERATION_BOUNDS_NS) + 2
@@ -274,11 +256,7 @@ class IndexMemory:
         same = self.tagged(tags, entries)
         if not same.any():  # true for every chain that is stored for the first time
             count = len(words)
-            return (
-                np.full(count, -1, np.int64),
-                np.zeros(count, np.uint64),
-                np.zeros((count, HOT_WORDS), np.uint64),
-            )
+            return (np.full(count, -1, np.int64), np.zeros(count, np.uint64), np.zeros((count, HOT_WORDS), np.uint64))
         first = same.argmax(axis=1)
         chosen = np.take_along_axis(entries, first[:, None], axis=1)[:, 0]
         descriptors = ((chosen & _LOW32) - _ONE).astype(np.int64)
@@ -322,9 +300,7 @@ class IndexMemory:
             good &= ~covered
         return good
 
-    def ready(
-        self, descriptors: I64, control: U64, rows: U64, found: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
+    def ready(self, descriptors: I64, control: U64, rows: U64, found: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Return which of the `found` blocks may be read: READY and not covered by a pending invalidation."""
         good = found & is_ready(control)
         valid = self.valid(descriptors, rows)
@@ -378,16 +354,14 @@ class AreaMemory:
 
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int, ring_entries: int) -> None:
         if len(buffer) < area_bytes(max_blocks, ring_entries):
-            raise LayoutError(
-                f"an area of {max_blocks} blocks needs {area_bytes(max_blocks, ring_entries)} bytes"
-            )
+            raise LayoutError(f"an area of {max_blocks} blocks needs {area_bytes(max_blocks, ring_entries)} bytes")
         ring_at = PAGE + _round_up(4 * max_blocks, PAGE)
         self.max_blocks = max_blocks
         self.ring_entries = ring_entries
         self.header: U64 = np.frombuffer(buffer, np.uint64, PAGE // 8)
-        self.operations: U64 = self.header[
-            A_OPERATIONS : A_OPERATIONS + OPERATION_WORDS * len(OPERATIONS)
-        ].reshape(len(OPERATIONS), OPERATION_WORDS)
+        self.operations: U64 = self.header[A_OPERATIONS : A_OPERATIONS + OPERATION_WORDS * len(OPERATIONS)].reshape(
+            len(OPERATIONS), OPERATION_WORDS
+        )
         self.counters: U32 = np.frombuffer(buffer, np.uint32, max_blocks, PAGE)
         self.ring: U64 = np.frombuffer(buffer, np.uint64, RING_WORDS * ring_entries, ring_at).reshape(
             ring_entries, RING_WORDS
@@ -419,9 +393,7 @@ def pack_keys(keys: Sequence[bytes] | bytes | U64) -> U64:
     """
     if isinstance(keys, np.ndarray):
         if keys.dtype != np.uint64 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES // 8:
-            raise ValueError(
-                f"expected packed keys of shape [n, 4] and dtype uint64, got {keys.shape} {keys.dtype}"
-            )
+            raise ValueError(f"expected packed keys of shape [n, 4] and dtype uint64, got {keys.shape} {keys.dtype}")
         return keys
     if not isinstance(keys, (bytes, bytearray, memoryview)):
         for key in keys:

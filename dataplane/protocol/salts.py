@@ -17,19 +17,13 @@ def check_salt(salt: str, field: str = "tenant") -> str:
     if not isinstance(salt, str):
         raise ProtocolError(Code.BAD_SALT, f"expected text, got {type(salt).__name__}", field)
     if len(salt) > MAX_SALT_CHARACTERS:
-        raise ProtocolError(
-            Code.BAD_SALT, f"expected at most {MAX_SALT_CHARACTERS} characters, got {len(salt)}", field
-        )
+        raise ProtocolError(Code.BAD_SALT, f"expected at most {MAX_SALT_CHARACTERS} characters, got {len(salt)}", field)
     if salt == DEFAULT_TENANT:
-        raise ProtocolError(
-            Code.BAD_SALT, f"{DEFAULT_TENANT!r} is how the empty salt is shown; send ''", field
-        )
+        raise ProtocolError(Code.BAD_SALT, f"{DEFAULT_TENANT!r} is how the empty salt is shown; send ''", field)
     for character in salt:
         if character in FORBIDDEN or unicodedata.category(character) in ("Cc", "Cs"):
             raise ProtocolError(
-                Code.BAD_SALT,
-                f"expected no control characters and none of '@', '/', '\\', found {character!r}",
-                field,
+                Code.BAD_SALT, f"expected no control characters and none of '@', '/', '\\', found {character!r}", field
             )
     return salt
 

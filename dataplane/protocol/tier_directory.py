@@ -84,11 +84,7 @@ class TierDirectory:
         if len(cells) < HEADER_WORDS or int(cells[H_MAGIC]) != _MAGIC:
             raise LayoutError("a tier directory that does not begin with its magic number")
         buckets = int(cells[H_BUCKETS])
-        if (
-            not 1 <= buckets <= MAX_BUCKETS
-            or buckets & buckets - 1
-            or 8 * len(cells) < directory_bytes(buckets)
-        ):
+        if not 1 <= buckets <= MAX_BUCKETS or buckets & buckets - 1 or 8 * len(cells) < directory_bytes(buckets):
             raise LayoutError(f"a tier directory of {buckets} buckets in {8 * len(cells)} bytes")
         self.header: U64 = cells[:HEADER_WORDS]
         first = HEADER_WORDS + MISSING_WORDS
@@ -244,14 +240,7 @@ class TierDirectory:
             self._missing[at] = 0
 
     def publish(
-        self,
-        tier: int,
-        *,
-        waiting_bytes: int,
-        bytes_per_s: int,
-        latency_us: int,
-        serves: bool,
-        shared: bool = False,
+        self, tier: int, *, waiting_bytes: int, bytes_per_s: int, latency_us: int, serves: bool, shared: bool = False
     ) -> None:
         """Publish the state of a tier, for `estimate_s`."""
         bits = (serves << tier) | ((serves and shared) << tier + 8)

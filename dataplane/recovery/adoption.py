@@ -29,15 +29,7 @@ from dataplane.memory.inherited import NAMED, CannotAdopt, InheritedMemory
 from dataplane.memory.memory import NodeMemory
 from dataplane.protocol.engine import SOCKETS
 from dataplane.protocol.events import MemoryAdopted
-from dataplane.protocol.layout import (
-    COLD_STORED_AT,
-    H_ADOPTED_NS,
-    H_CLOSED,
-    H_EPOCH,
-    H_MEMORY,
-    H_PID,
-    LayoutError,
-)
+from dataplane.protocol.layout import COLD_STORED_AT, H_ADOPTED_NS, H_CLOSED, H_EPOCH, H_MEMORY, H_PID, LayoutError
 from dataplane.settings import DataPlaneSettings
 
 WRITER_ENDS_S = 5.0
@@ -92,9 +84,7 @@ def begin(
             log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
         except (CannotAdopt, LayoutError, Contradiction, MemoryError) as error:
             not_adopted = str(error)
-            log.warning(
-                "memory.not_adopted", reason=not_adopted, effect="the start is cold: nothing is cached"
-            )
+            log.warning("memory.not_adopted", reason=not_adopted, effect="the start is cold: nothing is cached")
         except Exception as error:  # memory with an unexpected defect must not keep the node down
             not_adopted = f"{type(error).__name__}: {error}"
             log.exception("memory.not_adopted", effect="the start is cold: nothing is cached")
@@ -173,9 +163,7 @@ def _adopt_memory(
             log.info("names.migrated", from_bytes=names.nbytes, to_bytes=sizes["names"])
             names = migrated(known, memory.replaced("names", sizes["names"]))
         _await_end(recovery_table.writer)
-        recovery_table.sign(
-            writer
-        )  # this process is the writer now, and no other may adopt the memory while it lives
+        recovery_table.sign(writer)  # this process is the writer now, and no other may adopt the memory while it lives
         index = memory.index
         index.header[H_EPOCH], index.header[H_PID] = writer.epoch, writer.pid
         node, restored = _restore(memory, recovery_table, names, known, make_node, clock())
@@ -216,9 +204,7 @@ def _restore(
     index.header[H_ADOPTED_NS] = max(int(now * 1e9), stored + 1)
     restored = restore(node, SurvivingMemory(known, segments, memory.inherited_area, _is_alive), now)
     here = node.pool.slabs.segments
-    memory.inherited_parts(
-        (each.number, each.base, each.nbytes) for each in here.values() if each.base is not None
-    )
+    memory.inherited_parts((each.number, each.base, each.nbytes) for each in here.values() if each.base is not None)
     for number in memory.segments.keys() - here.keys():
         memory.retire_segment(number)
     for client in memory.areas.keys() - node.engines.keys():

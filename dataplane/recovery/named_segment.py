@@ -43,9 +43,7 @@ def fresh(settings: DataPlaneSettings, writer: TableWriter, inherited: Collectio
         if settings.table.huge_pages and not settings.table.lmcache_pool_bytes:
             free = min(free, available_bytes() // 2)  # the huge pages of the pool are not part of it
         nbytes = _size(settings, free)
-        named = NamedFile.create(
-            settings.lmcache_shm_name, nbytes, writer.pid, writer.started, inherited=inherited
-        )
+        named = NamedFile.create(settings.lmcache_shm_name, nbytes, writer.pid, writer.started, inherited=inherited)
     except CannotName as error:
         if settings.lmcache_requested:
             raise SettingsError(f"the LMCache gateway: {error}") from None

@@ -60,9 +60,7 @@ class RetainedCache:
     def end(self, ending: Ending) -> bool:
         """Leave the memory to the holder, or mark it as released. Return whether it was released."""
         cache_record = self._cache_record(exact=True)
-        if ending is Ending.HAND_OVER or (
-            ending is Ending.KEEP and cache_record.blocks and self._leave(cache_record)
-        ):
+        if ending is Ending.HAND_OVER or (ending is Ending.KEEP and cache_record.blocks and self._leave(cache_record)):
             self._state.record(cache_record)
             return False
         self._memory.index.header[H_CLOSED] = 1  # engines stop reading it
@@ -82,9 +80,7 @@ class RetainedCache:
         """Return whether the holder keeps the memory."""
         pid = self._holder.stop(cache_record.blocks, cache_record.bytes)
         if not pid:
-            log.warning(
-                "memory.not_kept", reason="the holder does not answer", effect="the next start is cold"
-            )
+            log.warning("memory.not_kept", reason="the holder does not answer", effect="the next start is cold")
             return False
         log.info(
             "memory.kept",

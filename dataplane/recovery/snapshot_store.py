@@ -33,9 +33,7 @@ class SnapshotStore:
             at = 0.0 if kind == "pins" else now
             faults = self._intent.apply(saved.snapshot, saved.bodies, at)
             if faults:
-                self._state.set_aside(
-                    kind, "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
-                )
+                self._state.set_aside(kind, "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3]))
                 continue
             if kind == "pins":
                 self._move(saved, now)
@@ -68,9 +66,7 @@ class SnapshotStore:
 
     def _keep_pins(self) -> None:
         if self._pins is not None:
-            self._state.save_snapshot(
-                "pins", SavedSnapshot(self._pins, dict(self._intent.bodies), self._ends)
-            )
+            self._state.save_snapshot("pins", SavedSnapshot(self._pins, dict(self._intent.bodies), self._ends))
 
     def _moved(self) -> dict[str, float]:
         pins = self._intent.pool.pins.by_name.values()

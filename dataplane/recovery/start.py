@@ -18,9 +18,7 @@ def cache_start(core: Core, before: CacheRecord | None, now: float, holder_failu
     says why the holder did not hand the memory over."""
     restored = core.restored
     if restored is not None:
-        return CacheStart(
-            "warm", now, blocks=restored.blocks, bytes=restored.bytes, lost_blocks=restored.lost_blocks
-        )
+        return CacheStart("warm", now, blocks=restored.blocks, bytes=restored.bytes, lost_blocks=restored.lost_blocks)
     blocks, nbytes = (0, 0) if before is None else (before.blocks, before.bytes)
     if core.not_adopted:
         reason = f"the memory of the previous data plane could not be adopted: {core.not_adopted}"
@@ -28,9 +26,7 @@ def cache_start(core: Core, before: CacheRecord | None, now: float, holder_failu
     if holder_failure:
         return CacheStart("cold", now, holder_failure, lost_blocks=blocks, lost_bytes=nbytes)
     if before is not None and before.reason:
-        return CacheStart(
-            "cold", now, before.reason, before.on_purpose, lost_blocks=blocks, lost_bytes=nbytes
-        )
+        return CacheStart("cold", now, before.reason, before.on_purpose, lost_blocks=blocks, lost_bytes=nbytes)
     if before is None or not before.blocks:
         return CacheStart("first", now)
     if before.boot and before.boot != boot_id():

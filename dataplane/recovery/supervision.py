@@ -28,9 +28,7 @@ class SupervisorConnection:
         message = connection.recv(MAX_BYTES)
         if message != BEGIN:
             connection.close()
-            raise SupervisorGone(
-                "the supervisor ended" if not message else f"the supervisor said {message!r:.40}"
-            )
+            raise SupervisorGone("the supervisor ended" if not message else f"the supervisor said {message!r:.40}")
         supervisor._send(BEGUN)
         return supervisor
 

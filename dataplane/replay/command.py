@@ -51,9 +51,7 @@ def _block_size(context: click.Context, parameter: click.Parameter, text: str | 
     if size is None:
         return None
     if size % 32 or size > MAX_BLOCK_BYTES:
-        raise click.BadParameter(
-            f"expected a multiple of 32 bytes, at most {format_size(MAX_BLOCK_BYTES)}, got {size}"
-        )
+        raise click.BadParameter(f"expected a multiple of 32 bytes, at most {format_size(MAX_BLOCK_BYTES)}, got {size}")
     return size
 
 
@@ -72,9 +70,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     return value
 
 
-@click.command(
-    name="replay", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
+@click.command(name="replay", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--engines",
@@ -84,9 +80,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     help="Engine processes; request i goes to engine i mod N.",
 )
 @click.option("--pool-blocks", type=click.IntRange(min=1), metavar="N", help="Room for exactly N blocks.")
-@click.option(
-    "--pool", metavar="SIZE", callback=_size, help="Size of the pool, e.g. 1GiB.  [default: 256MiB]"
-)
+@click.option("--pool", metavar="SIZE", callback=_size, help="Size of the pool, e.g. 1GiB.  [default: 256MiB]")
 @click.option(
     "--block-bytes",
     metavar="SIZE",
@@ -124,9 +118,7 @@ def _speed(context: click.Context, parameter: click.Parameter, value: float | No
     callback=_speed,
     help="Keep the trace's times, X times faster.  [default: as fast as possible]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON object on the last line of standard output."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object on the last line of standard output.")
 @click.option(
     "--attach",
     metavar="SOCKET",
@@ -176,9 +168,7 @@ def main(
     size = _recorded_size(requests) if block_bytes is None else block_bytes
     pool_bytes = _pool_bytes(pool_blocks, pool, size, attach)
     if disk_tier is not None and attach is not None:
-        raise click.UsageError(
-            "--disk-tier: expected no --attach, which uses the tiers of a running data plane."
-        )
+        raise click.UsageError("--disk-tier: expected no --attach, which uses the tiers of a running data plane.")
     if disk_tier is not None and disk_tier < MIN_TIER_BYTES:
         raise click.UsageError(f"--disk-tier: expected at least {format_size(MIN_TIER_BYTES)}.")
     if tier_wait_s is None:
@@ -225,16 +215,12 @@ def _pool_bytes(pool_blocks: int | None, pool: int | None, block_bytes: int, att
     if pool_blocks is not None and pool is not None:
         raise click.UsageError("--pool and --pool-blocks say the same thing; give one of them.")
     if attach is not None and (pool_blocks is not None or pool is not None):
-        raise click.UsageError(
-            "--attach uses a pool that is there; --pool and --pool-blocks have no effect on it."
-        )
+        raise click.UsageError("--attach uses a pool that is there; --pool and --pool-blocks have no effect on it.")
     size = pool if pool is not None else DEFAULT_POOL_BYTES
     if pool_blocks is not None:
         size = pool_blocks * block_bytes
     if attach is None and size < block_bytes:
-        raise click.UsageError(
-            f"A pool of {format_size(size)} has no room for a block of {format_size(block_bytes)}."
-        )
+        raise click.UsageError(f"A pool of {format_size(size)} has no room for a block of {format_size(block_bytes)}.")
     return -(-size // PAGE) * PAGE
 
 
@@ -249,18 +235,12 @@ def _policy(
     if not admission:
         return PolicySpec(POLICY_IN_FORCE, policy or "lru")
     if speed is None:
-        raise click.UsageError(
-            "--admission goes by how long blocks were idle: give the trace's times with --speed."
-        )
+        raise click.UsageError("--admission goes by how long blocks were idle: give the trace's times with --speed.")
     return PolicySpec(POLICY_IN_FORCE, policy or "lru", admission=True, admission_idle_s=idle_s / speed)
 
 
 def _plane(
-    attach: Path | None,
-    pool_bytes: int,
-    max_blocks: int,
-    policy: PolicySpec | None,
-    disk_tier: int | None,
+    attach: Path | None, pool_bytes: int, max_blocks: int, policy: PolicySpec | None, disk_tier: int | None
 ) -> AbstractContextManager[planes.Plane]:
     if attach is None:
         return planes.own(pool_bytes, max_blocks, policy, disk_tier or 0)

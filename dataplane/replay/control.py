@@ -61,11 +61,7 @@ class ControlLink:
             raise ControlError(f"the data plane refuses the {kind}: {faults}")
 
     def _ask(
-        self,
-        request: ControlRequest,
-        kinds: tuple[type[Reply], ...],
-        timeout_s: float,
-        alive: Callable[[], bool],
+        self, request: ControlRequest, kinds: tuple[type[Reply], ...], timeout_s: float, alive: Callable[[], bool]
     ) -> Reply:
         self._socket.send(codec.encode(request))
         end = time.monotonic() + timeout_s

@@ -26,9 +26,7 @@ SCRATCH_BYTES = 4 << 20
 class ReplayEngine:
     """Drives one client, in its space 0. `tally` holds the counts so far."""
 
-    def __init__(
-        self, client: Client, block_bytes: int, *, verify: bool = True, tier_wait_s: float = 0.0
-    ) -> None:
+    def __init__(self, client: Client, block_bytes: int, *, verify: bool = True, tier_wait_s: float = 0.0) -> None:
         """`tier_wait_s`: the longest wait of a request for blocks in tiers behind memory; 0: do not load from tiers."""
         self._tier_wait_s = tier_wait_s
         self.tally = ReplayTally()

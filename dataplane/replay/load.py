@@ -34,9 +34,7 @@ _PAUSE_S = 0.2
 _STOP_S = 10.0
 
 
-def drive(
-    workload: str, socket_path: str, block_bytes: int, rate: float, seed: int, pipe: Connection
-) -> None:
+def drive(workload: str, socket_path: str, block_bytes: int, rate: float, seed: int, pipe: Connection) -> None:
     """Run one engine process: requests of one tenant at random times, `rate` per second on average.
 
     Each second, the counts since the last report are sent through `pipe`.
@@ -80,9 +78,7 @@ def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iter
     try:
         for workload in WORKLOADS:
             ours, theirs = spawn.Pipe(duplex=False)
-            process = spawn.Process(
-                target=drive, args=(workload, socket_path, block_bytes, rate, seed, theirs)
-            )
+            process = spawn.Process(target=drive, args=(workload, socket_path, block_bytes, rate, seed, theirs))
             process.start()
             theirs.close()
             processes.append(process)
@@ -99,23 +95,15 @@ def _drivers(socket_path: str, block_bytes: int, rate: float, seed: int) -> Iter
 
 
 @click.command(name="load", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--attach", "socket_path", required=True, type=click.Path(path_type=Path), help="The engine socket."
-)
+@click.option("--attach", "socket_path", required=True, type=click.Path(path_type=Path), help="The engine socket.")
 @click.option("--block-bytes", default="64KiB", show_default=True, help="Bytes of a block, a multiple of 32.")
 @click.option(
-    "--rate",
-    default=20.0,
-    show_default=True,
-    type=click.FloatRange(0.01, 10_000),
-    help="Requests per second.",
+    "--rate", default=20.0, show_default=True, type=click.FloatRange(0.01, 10_000), help="Requests per second."
 )
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this time.  [default: never]")
 @click.option("--seed", default=0, show_default=True, help="Seed of the random requests.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-def main(
-    socket_path: Path, block_bytes: str, rate: float, seconds: float | None, seed: int, as_json: bool
-) -> None:
+def main(socket_path: Path, block_bytes: str, rate: float, seconds: float | None, seed: int, as_json: bool) -> None:
     """A made-up load of three tenants: growing chats, a shared system prompt, a scanner of unique prompts."""
     try:
         size = parse_size(block_bytes)
@@ -125,13 +113,7 @@ def main(
         raise click.BadParameter(f"expected a multiple of 32 bytes, got {size}", param_hint="--block-bytes")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     if as_json:
-        _print_line(
-            {
-                "model": MODEL,
-                "tenant": SUPPORT,
-                "keys": [key.hex() for key in chain(system_prompt(), SUPPORT)],
-            }
-        )
+        _print_line({"model": MODEL, "tenant": SUPPORT, "keys": [key.hex() for key in chain(system_prompt(), SUPPORT)]})
     end = time.monotonic() + seconds if seconds else float("inf")
     try:
         with _drivers(str(socket_path), size, rate / len(WORKLOADS), seed) as pipes:
@@ -160,9 +142,7 @@ def _report(pipes: dict[Connection, str], end: float, as_json: bool) -> None:
             if as_json:
                 _print_line(summary)
             else:
-                ratios = ", ".join(
-                    f"{name} {share['hit_ratio']:.0%}" for name, share in summary["tenants"].items()
-                )
+                ratios = ", ".join(f"{name} {share['hit_ratio']:.0%}" for name, share in summary["tenants"].items())
                 written = format_size(summary["stored_bytes"])
                 click.echo(
                     f"{summary['requests']:,} requests, hits: {ratios}; {written} stored, "
@@ -186,10 +166,7 @@ def _summary(tenants: dict[str, ReplayTally], latest: ReplayTally) -> dict[str, 
         "read_bytes": everything.read_bytes,
         "lookup_us": {"p50": round(latest.lookup_us(50), 1), "p99": round(latest.lookup_us(99), 1)},
         "tenants": {
-            name: {
-                "requests": tally.requests,
-                "hit_ratio": round(tally.blocks_hit / max(1, tally.blocks_requested), 4),
-            }
+            name: {"requests": tally.requests, "hit_ratio": round(tally.blocks_hit / max(1, tally.blocks_requested), 4)}
             for name, tally in tenants.items()
         },
     }

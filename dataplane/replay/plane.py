@@ -61,9 +61,7 @@ def own(
         config = folder / "larder.toml"
         config.touch()
         plane = Plane(str(folder / "engine.sock"), f"ipc://{folder}/control.sock")
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)
-        }
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)}
         chosen = {
             settings.CONFIG_VARIABLE: str(config),
             "LARDER_STATE_DIR": str(folder),

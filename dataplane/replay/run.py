@@ -63,9 +63,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     """Accounting of the data plane, or None if its control socket did not answer."""
 
 
-def replay(
-    plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None] = lambda requests: None
-) -> ReplayResult:
+def replay(plan: ReplayPlan, plane: Plane, on_progress: Callable[[int], None] = lambda requests: None) -> ReplayResult:
     """Drive `plane` with the plan. Call `on_progress` regularly with the number of requests served so far.
 
     Raises PlaneError when the engines cannot attach, and EngineFailed when one of them dies.
@@ -118,9 +116,7 @@ def _engines(assignments: list[Assignment]) -> Iterator[Engines]:
     try:
         for assignment in assignments:
             ours, theirs = spawn.Pipe()
-            process = spawn.Process(
-                target=work, args=(assignment, theirs), name=f"engine {assignment.number}"
-            )
+            process = spawn.Process(target=work, args=(assignment, theirs), name=f"engine {assignment.number}")
             process.start()
             theirs.close()
             engines[ours] = process

@@ -37,15 +37,7 @@ from dataplane.protocol.control.nodes import (
     Welcome,
 )
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
-from dataplane.protocol.control.scopes import (
-    Clear,
-    ClearGateway,
-    CountBlocks,
-    Counted,
-    Demote,
-    Invalidate,
-    Swept,
-)
+from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
 from dataplane.protocol.control.snapshots import (
     MAX_SNAPSHOT_BYTES,
     Ack,
@@ -71,15 +63,7 @@ BODIES_TIMEOUT_S = 30.0
 _decoder = decoder(ControlRequest)
 Act = Invalidate | Drain | Demote | Clear | ClearGateway | Verify | Move | CancelMove | Resize
 Question = (
-    CountBlocks
-    | LookupChain
-    | ListBlocks
-    | Verification
-    | ReadMove
-    | ListPrefixes
-    | PrefixKeys
-    | Trace
-    | ReadUsage
+    CountBlocks | LookupChain | ListBlocks | Verification | ReadMove | ListPrefixes | PrefixKeys | Trace | ReadUsage
 )
 log = structlog.stdlib.get_logger()
 
@@ -176,9 +160,7 @@ class ControlServer:
             return ControlRefused(error.code.name.lower(), error.message, error.field, nonce)
         except Exception:  # a bug in one message must not take the cache from all engines
             log.exception("control.request_failed")
-            return ControlRefused(
-                "unsupported", "the node failed to handle this message; see its log", "", nonce
-            )
+            return ControlRefused("unsupported", "the node failed to handle this message; see its log", "", nonce)
 
     def _send(self, peer: bytes, reply: ControlReply) -> None:
         try:
@@ -192,9 +174,7 @@ class ControlServer:
         if isinstance(message, DescribeNode):
             now = self._clock()
             faults = self._node.check() if message.audit else []
-            return Description(
-                message.nonce, self._last_seq(), node_stats(self._node, now), self._observed(), faults
-            )
+            return Description(message.nonce, self._last_seq(), node_stats(self._node, now), self._observed(), faults)
         if isinstance(message, Snapshot):
             return self._snapshot(peer, message)
         if isinstance(message, Bodies):
@@ -278,9 +258,7 @@ class ControlServer:
     def _welcome(self, message: Hello) -> ControlReply:
         if message.version != VERSION:
             return ControlRefused(
-                Code.VERSION_MISMATCH.name.lower(),
-                f"this node speaks {VERSION}, got {message.version}",
-                "version",
+                Code.VERSION_MISMATCH.name.lower(), f"this node speaks {VERSION}, got {message.version}", "version"
             )
         options = self._node.options
         return Welcome(
@@ -304,9 +282,7 @@ class ControlServer:
         self._pending.pop((peer, snapshot.dry_run), None)
         for name in ("store", "digest", "traceparent"):
             if len(getattr(snapshot, name)) > MAX_LABEL_CHARACTERS:
-                raise ProtocolError(
-                    Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", name
-                )
+                raise ProtocolError(Code.BAD_FIELD, f"expected at most {MAX_LABEL_CHARACTERS} characters", name)
         needed = self._node.intent.needed_bodies(snapshot)
         if not needed:
             return self._apply(snapshot, {})
@@ -324,8 +300,7 @@ class ControlServer:
             (
                 each
                 for trial in (False, True)
-                if (each := self._pending.get((peer, trial))) is not None
-                and each.snapshot.nonce == message.nonce
+                if (each := self._pending.get((peer, trial))) is not None and each.snapshot.nonce == message.nonce
             ),
             None,
         )
@@ -371,9 +346,7 @@ class ControlServer:
             observed = self._node.intent.observed.get(snapshot.type)
             return Nack(snapshot.type, snapshot.generation, snapshot.nonce, faults, observed)
         self._acknowledged(snapshot)
-        self._node.emit(
-            SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent)
-        )
+        self._node.emit(SnapshotApplied(now, snapshot.type, snapshot.generation, snapshot.digest, snapshot.traceparent))
         return Ack(snapshot.type, snapshot.generation, snapshot.nonce, snapshot.digest, self._clock() - now)
 
     def _tried(self, snapshot: Snapshot, faults: list[Fault], began: float) -> ControlReply:

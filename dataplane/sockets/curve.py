@@ -145,9 +145,7 @@ class Gate:
         now = time.monotonic()
         if now - self._logged_at >= LOG_INTERVAL_S:
             self._logged_at = now
-            log.warning(
-                "peer.refused", address=address, refused=self.refused, reason="its key is not admitted"
-            )
+            log.warning("peer.refused", address=address, refused=self.refused, reason="its key is not admitted")
 
     def close(self) -> None:
         self.socket.close()

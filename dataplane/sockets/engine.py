@@ -224,9 +224,7 @@ class EngineServer:
             raise ProtocolError(Code.CANNOT_KILL, "the engine is in the data plane's own process", "kill")
         if pidfd is None:
             raise ProtocolError(
-                Code.CANNOT_KILL,
-                "the engine's process has exited, or belongs to another pid namespace",
-                "kill",
+                Code.CANNOT_KILL, "the engine's process has exited, or belongs to another pid namespace", "kill"
             )
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

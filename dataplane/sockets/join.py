@@ -16,12 +16,7 @@ class JoinLink:
     """Sends one request. Only the holder of the secret of `server_key` can answer it."""
 
     def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        url: str,
-        server_key: str,
-        pair: NodeKeyPair,
-        message: Join,
+        self, context: zmq.Context[zmq.Socket[bytes]], url: str, server_key: str, pair: NodeKeyPair, message: Join
     ) -> None:
         """Connect and send the request. Raises ZMQError for an invalid URL."""
         self.url = url

@@ -170,9 +170,7 @@ class Session:
         request_id = 0
         try:
             if len(data) > MAX_DATAGRAM_BYTES:
-                raise ProtocolError(
-                    Code.MALFORMED, f"expected at most {MAX_DATAGRAM_BYTES} bytes in a datagram"
-                )
+                raise ProtocolError(Code.MALFORMED, f"expected at most {MAX_DATAGRAM_BYTES} bytes in a datagram")
             request: EngineRequest = decode(_decoder, data)
             request_id = request.id
             self._serve(request)
@@ -226,23 +224,17 @@ class Session:
         """Serve a request in a span of the engine's trace."""
         if request.request.id != request.id:
             raise ProtocolError(
-                Code.BAD_FIELD,
-                f"expected the id of the request, {request.request.id}, got {request.id}",
-                "id",
+                Code.BAD_FIELD, f"expected the id of the request, {request.request.id}, got {request.id}", "id"
             )
         if not tracing.trace_id_of(request.traceparent):
             raise ProtocolError(
-                Code.BAD_FIELD,
-                f"expected a W3C traceparent, got {request.traceparent[:64]!r}",
-                "traceparent",
+                Code.BAD_FIELD, f"expected a W3C traceparent, got {request.traceparent[:64]!r}", "traceparent"
             )
         with self._server.request_spans.engine_request(request, self._node.pool.totals):
             self._serve(request.request)
 
     def _drive(
-        self,
-        request: RegisterCache | RegisterHostPool | UnregisterCache | StoreFrom | LoadInto,
-        now: float,
+        self, request: RegisterCache | RegisterHostPool | UnregisterCache | StoreFrom | LoadInto, now: float
     ) -> None:
         """Handle requests for copies that this process makes for the engine; the copies send their own answers."""
         copies = self._server.copies.of(self)
@@ -286,11 +278,7 @@ class Session:
     def _prefetch(self, request: Prefetch, now: float) -> None:
         tiering = self._server.tiers.tiering
         if not 0 <= request.wait_s <= MAX_WAIT_S:
-            raise ProtocolError(
-                Code.BAD_FIELD,
-                f"expected 0 to {MAX_WAIT_S:g} seconds, got {request.wait_s}",
-                "wait_s",
-            )
+            raise ProtocolError(Code.BAD_FIELD, f"expected 0 to {MAX_WAIT_S:g} seconds, got {request.wait_s}", "wait_s")
         if request.space not in self._node.engines[self.client].spaces:
             raise ProtocolError(Code.UNKNOWN_SPACE, f"space {request.space} is not attached", "space")
         if tiering is not None and request.wait_s:
@@ -319,9 +307,7 @@ class Session:
             started = started_at(self.peer.pid)
             engine, spaces = self._node.attach(request, self.peer.pid, now, started)
         except ProtocolError as error:
-            self._node.emit(
-                EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message)
-            )
+            self._node.emit(EngineRefused(now, self.peer.pid, self.peer.uid, error.code.name.lower(), error.message))
             raise
         self.client = engine.client
         self._takes_files = self.peer.uid == os.geteuid()
@@ -403,10 +389,7 @@ class Session:
             self._retired.append(number)
 
     def _take_retired(self) -> list[int]:
-        retired, self._retired = (
-            self._retired[:MAX_RETIRED_PER_ANSWER],
-            self._retired[MAX_RETIRED_PER_ANSWER:],
-        )
+        retired, self._retired = (self._retired[:MAX_RETIRED_PER_ANSWER], self._retired[MAX_RETIRED_PER_ANSWER:])
         return retired
 
     def _ping(self, request: Ping) -> None:

@@ -42,12 +42,7 @@ def specs_of(settings: DataPlaneSettings) -> list[TierSpec]:
 
 
 def node_tiers(
-    settings: DataPlaneSettings,
-    loop: Loop,
-    node: Node,
-    memory: NodeMemory,
-    clock: Callable[[], float],
-    state: Path,
+    settings: DataPlaneSettings, loop: Loop, node: Node, memory: NodeMemory, clock: Callable[[], float], state: Path
 ) -> TierService:
     """Build the tiers of the settings; those of records join them later. Raises SettingsError for parameters that the
     type does not accept."""

@@ -109,9 +109,7 @@ def _page(blocks: Iterator[StoredBlock]) -> list[StoredBlock]:
     return list(islice(blocks, PAGE_BLOCKS))
 
 
-def _sort(
-    found: Sequence[StoredBlock], tombstones: Sequence[Tombstone]
-) -> tuple[list[StoredBlock], list[StoredBlock]]:
+def _sort(found: Sequence[StoredBlock], tombstones: Sequence[Tombstone]) -> tuple[list[StoredBlock], list[StoredBlock]]:
     """Return all blocks, newest first, and the blocks that a tombstone covers."""
     dead = {name for tombstone in tombstones for name in tombstone.among(found)}
     newest_first = sorted(found, key=lambda stored: stored.sequence, reverse=True)

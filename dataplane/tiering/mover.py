@@ -27,15 +27,7 @@ from dataplane.tiering.tier_run import TierRun
 from dataplane.tiering.transfers import TransferRunner
 from dataplane.tiering.worker import HANG_S, TierWorker
 from dataplane.tiers.codecs.codec import BlockForm
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    Tier,
-    TierError,
-)
+from dataplane.tiers.tier import BlockLoad, BlockName, Loaded, Outcome, StoredBlock, Tier, TierError
 
 STEP_S = 0.1
 LOOK_UP_S = 2.0
@@ -198,11 +190,7 @@ class Mover:
         self._spans.settle()
 
     def _cancel(
-        self,
-        call: Future[None],
-        planned: Sequence[PlannedLoad],
-        batch: MovedBatch | None,
-        loads: list[BlockLoad],
+        self, call: Future[None], planned: Sequence[PlannedLoad], batch: MovedBatch | None, loads: list[BlockLoad]
     ) -> None:
         """Cancel a call that loads a batch, and release the memory of the batch, unless the call has begun."""
         if call.cancel():
@@ -213,11 +201,7 @@ class Mover:
             self.wake()
 
     def _stored(
-        self,
-        run: TierRun,
-        plans: Sequence[PlannedSpill],
-        batch: MovedBatch | None,
-        result: list[CopyEnd] | TierError,
+        self, run: TierRun, plans: Sequence[PlannedSpill], batch: MovedBatch | None, result: list[CopyEnd] | TierError
     ) -> None:
         run.copying -= 1
         now = self._clock()
@@ -228,20 +212,14 @@ class Mover:
         self.wake()
 
     def _loaded(
-        self,
-        run: TierRun,
-        planned: Sequence[PlannedLoad],
-        batch: MovedBatch | None,
-        result: TimedLoads | TierError,
+        self, run: TierRun, planned: Sequence[PlannedLoad], batch: MovedBatch | None, result: TimedLoads | TierError
     ) -> None:
         now = self._clock()
         found = [Loaded(Outcome.FAILED)] * len(planned) if isinstance(result, TierError) else result.loaded
         for load, each in zip(planned, found, strict=True):
             block = each.block
             self._tiering.loaded(load, each.outcome, b"" if block is None else block.checksum, now, block)
-        arrived = sum(
-            load.nbytes for load, each in zip(planned, found, strict=True) if each.block is not None
-        )
+        arrived = sum(load.nbytes for load, each in zip(planned, found, strict=True) if each.block is not None)
         if not isinstance(result, TierError):
             run.rates.add(arrived, result.began, result.ended)
         self._spans.end(batch, sum(each.outcome is not Outcome.OK for each in found))
@@ -288,13 +266,9 @@ class Mover:
         if plans:
             run.reencoding = True
             blocks = [(plan.stored, plan.form) for plan in plans]
-            run.worker.submit(
-                "copy", partial(reencode_blocks, blocks, run.codec), partial(self._reencoded, run, plans)
-            )
+            run.worker.submit("copy", partial(reencode_blocks, blocks, run.codec), partial(self._reencoded, run, plans))
 
-    def _reencoded(
-        self, run: TierRun, plans: Sequence[PlannedReencoding], result: list[CopyEnd] | TierError
-    ) -> None:
+    def _reencoded(self, run: TierRun, plans: Sequence[PlannedReencoding], result: list[CopyEnd] | TierError) -> None:
         run.reencoding = False
         ends = result if not isinstance(result, TierError) else [CopyEnd(Outcome.FAILED)] * len(plans)
         plans[0].move.ended(plans, ends, self._clock())

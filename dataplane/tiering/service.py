@@ -118,9 +118,7 @@ class TierService:
         self._cluster_name = cluster
         self._cluster = sha256(b"larder.cluster.1" + cluster.encode()).digest()[:16]
         self._background = Background(loop)
-        self._tombstones = TombstoneFile(
-            state, partial(self._background.run, "larder-tombstones"), self._stores_in_use
-        )
+        self._tombstones = TombstoneFile(state, partial(self._background.run, "larder-tombstones"), self._stores_in_use)
         self._spaces = KnownSpaces(state, partial(self._background.run, "larder-spaces"))
         node.when_recorded = self._tombstones.when_written
         self._tiers = {spec.name: NodeTier(spec, from_settings=True) for spec in of_settings}
@@ -223,9 +221,7 @@ class TierService:
             tier.failed(str(error), now)
             return
         opening = tier.opening = Opening(number)
-        context = TierContext(
-            self._cluster, self._node.options.name, tier.spec.budget_bytes, self._cluster_name
-        )
+        context = TierContext(self._cluster, self._node.options.name, tier.spec.budget_bytes, self._cluster_name)
         tombstones = list(self._tombstones.of(_store_of(tier.spec)))
         self._background.run(
             f"larder-tier-{tier.spec.name}-open",
@@ -247,9 +243,7 @@ class TierService:
             return
         assert self.tiering is not None
         assert self._mover is not None
-        state = TierState(
-            opening.number, tier.spec, result.tier.stored_size, shared=is_shared(tier.spec.type)
-        )
+        state = TierState(opening.number, tier.spec, result.tier.stored_size, shared=is_shared(tier.spec.type))
         state.tombstones = partial(self._tombstones.of, _store_of(tier.spec))
         self.tiering.add_tier(state)
         run = tier.run = self._mover.add(state, result.tier)
@@ -273,9 +267,7 @@ class TierService:
         tier.succeeded()
         if run.state.shared:
             state, opened = run.state, result.tier
-            tier.listing = TierListing(
-                self._background, self.tiering, run, opened, state.tombstones, self._clock
-            )
+            tier.listing = TierListing(self._background, self.tiering, run, opened, state.tombstones, self._clock)
         self._mover.opened(run)
         log.info(
             "tier.opened",
@@ -304,9 +296,7 @@ class TierService:
         self.tiering.pinned_chains.on_space = self._spaces.add
         self.tiering.known_spaces = self._spaces.spaces
         self._node.use_tiers(self.tiering)
-        self._mover = Mover(
-            self._loop, self._memory, self.tiering, self._clock, self._node.emit, self._deleted
-        )
+        self._mover = Mover(self._loop, self._memory, self.tiering, self._clock, self._node.emit, self._deleted)
 
     def _add_tombstone(self, tombstone: Tombstone) -> None:
         self._tombstones.add(tombstone)

@@ -47,9 +47,7 @@ class TombstoneFile:
     """The tombstones in force, by tier. If they exceed the size MAX_SIZE, those of a tenant are merged: see
     `compacted`."""
 
-    def __init__(
-        self, folder: Path, run: Run = _at_once, in_use: Callable[[], Collection[str]] = tuple
-    ) -> None:
+    def __init__(self, folder: Path, run: Run = _at_once, in_use: Callable[[], Collection[str]] = tuple) -> None:
         """`run` calls a function on another thread, and then a second one on the thread of the caller. `in_use` returns
         the tiers whose lists must stay."""
         self._in_use = in_use

@@ -68,8 +68,7 @@ class TransferRunner:
         if not plans:
             return
         run, target = (
-            next(run for run in self._runs if run.state is state)
-            for state in (plans[0].source, plans[0].target)
+            next(run for run in self._runs if run.state is state) for state in (plans[0].source, plans[0].target)
         )
         buffer = memoryview(bytearray(sum(plan.stored.length for plan in plans)))
         buffers, at = [], 0
@@ -77,9 +76,7 @@ class TransferRunner:
             buffers.append(buffer[at : at + plan.stored.length])
             at += plan.stored.length
         call = self._call = TransferCall(plans, stores=False)
-        run.worker.submit(
-            "load", partial(_load, call, buffers), partial(self._loaded, run, target, call, buffers)
-        )
+        run.worker.submit("load", partial(_load, call, buffers), partial(self._loaded, run, target, call, buffers))
 
     def _loaded(
         self,
@@ -99,11 +96,7 @@ class TransferRunner:
             if isinstance(result, TierError)
             else [_outcome(plan, each) for plan, each in zip(plans, result, strict=True)]
         )
-        failed = [
-            (plan, outcome)
-            for plan, outcome in zip(plans, outcomes, strict=True)
-            if outcome is not Outcome.OK
-        ]
+        failed = [(plan, outcome) for plan, outcome in zip(plans, outcomes, strict=True) if outcome is not Outcome.OK]
         self._tiering.transfers.not_loaded([plan for plan, _ in failed], [outcome for _, outcome in failed])
         self._judge(run, result, outcomes)
         if isinstance(result, TierError):
@@ -121,9 +114,7 @@ class TransferRunner:
             return
         spaces = self._tiering.space_numbers()
         blocks = [
-            BlockBytes(
-                _as_loaded(plan, loaded), loaded_bytes, self._tiering.form(spaces.get(plan.stored.name.space))
-            )
+            BlockBytes(_as_loaded(plan, loaded), loaded_bytes, self._tiering.form(spaces.get(plan.stored.name.space)))
             for plan, loaded_bytes, loaded in fulfilled
         ]
         call = self._call = TransferCall(stored, stores=True)
@@ -142,16 +133,11 @@ class TransferRunner:
 def _load(call: TransferCall, buffers: Sequence[memoryview], tier: Tier) -> list[Loaded]:
     if call.given_up:
         return [Loaded(Outcome.LATE)] * len(call.plans)
-    loads = [
-        BlockLoad(plan.stored.name, loaded_bytes)
-        for plan, loaded_bytes in zip(call.plans, buffers, strict=True)
-    ]
+    loads = [BlockLoad(plan.stored.name, loaded_bytes) for plan, loaded_bytes in zip(call.plans, buffers, strict=True)]
     return tier.load(loads, time.monotonic() + CALL_S)
 
 
-def _store(
-    call: TransferCall, blocks: Sequence[BlockBytes], codec: TierCodec | None, tier: Tier
-) -> list[CopyEnd]:
+def _store(call: TransferCall, blocks: Sequence[BlockBytes], codec: TierCodec | None, tier: Tier) -> list[CopyEnd]:
     if call.given_up:
         return [CopyEnd(Outcome.LATE)] * len(blocks)
     return store_blocks(blocks, codec, tier)

@@ -38,8 +38,7 @@ class TierWorker:
         self._name = name
         self._released = False
         self._pools = {
-            kind: ThreadPoolExecutor(THREADS, f"larder-tier-{name}-{kind}")
-            for kind in ("copy", "load", "look")
+            kind: ThreadPoolExecutor(THREADS, f"larder-tier-{name}-{kind}") for kind in ("copy", "load", "look")
         }
         self._running: dict[int, float] = {}
         self._last = 0
@@ -49,9 +48,7 @@ class TierWorker:
         self._retired: threading.Thread | None = None
         loop.register(self._wake, self._receive)
 
-    def submit(
-        self, kind: str, work: Callable[[Tier], T], done: Callable[[T | TierError], None]
-    ) -> Future[None]:
+    def submit(self, kind: str, work: Callable[[Tier], T], done: Callable[[T | TierError], None]) -> Future[None]:
         """Run `work` on a thread of its kind (`copy`, `load` or `look`), then `done` on the loop with its result, or
         with the failure of the whole tier. A call that is cancelled before it runs calls neither."""
         self._last += 1

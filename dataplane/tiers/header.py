@@ -85,9 +85,7 @@ def unpack_header(data: bytes | bytearray | memoryview, cluster: bytes) -> Store
     return block
 
 
-def unpack_encoded(
-    data: bytes | bytearray | memoryview, cluster: bytes
-) -> tuple[StoredBlock, Encoding | None]:
+def unpack_encoded(data: bytes | bytearray | memoryview, cluster: bytes) -> tuple[StoredBlock, Encoding | None]:
     """Return the block of a header of 4096 bytes, and its encoding; None if it is not encoded. Raises HeaderError."""
     if len(data) != HEADER_BYTES:
         raise HeaderError(f"expected {HEADER_BYTES} bytes, got {len(data)}")
@@ -117,9 +115,7 @@ def unpack_encoded(
         at += _ENCODING.size
         encoding = Encoding(codec, element, group, nbytes)
         if not codec or nbytes >= length:
-            raise HeaderError(
-                f"expected a codec and fewer than {length} encoded bytes, got {codec} and {nbytes}"
-            )
+            raise HeaderError(f"expected a codec and fewer than {length} encoded bytes, got {codec} and {nbytes}")
     try:
         tenant = bytes(data[at : at + tenant_bytes]).decode()
     except UnicodeDecodeError:

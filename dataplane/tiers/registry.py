@@ -82,9 +82,7 @@ def tier_type(name: str) -> TierType:
     except (ImportError, AttributeError) as error:
         raise ParameterError("type", f"{name} cannot be imported: {error}") from None
     if not isinstance(loaded, TierType):
-        raise ParameterError(
-            "type", f"{name}: expected the entry point to name a TierType, got {loaded!r:.64}"
-        )
+        raise ParameterError("type", f"{name}: expected the entry point to name a TierType, got {loaded!r:.64}")
     return loaded
 
 

@@ -55,9 +55,7 @@ def packed_header(store: BlockStore, cluster: bytes) -> bytes | None:
         return None
 
 
-def read_header(
-    header: bytes | bytearray | memoryview, cluster: bytes, name: BlockName
-) -> StoredBlock | None:
+def read_header(header: bytes | bytearray | memoryview, cluster: bytes, name: BlockName) -> StoredBlock | None:
     """Return the block of a header. Return None if the header is not a valid one of this cluster for the name, or if
     the block is encoded."""
     try:

@@ -46,9 +46,7 @@ class Written:
         identities = {_identity(name) for name in names}
         with self._released:
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or not self._released.wait_for(
-                lambda: self._writing.isdisjoint(identities), remaining
-            ):
+            if remaining <= 0 or not self._released.wait_for(lambda: self._writing.isdisjoint(identities), remaining):
                 raise TimeoutError("the deadline has passed")
             self._writing |= identities
         try:
@@ -160,10 +158,7 @@ class Written:
         with self._lock:
             self._expire()
             return TierUsage(
-                len(self._entries),
-                self._stored_bytes,
-                self._budget_bytes,
-                corrupt_blocks=self._corrupt_blocks,
+                len(self._entries), self._stored_bytes, self._budget_bytes, corrupt_blocks=self._corrupt_blocks
             )
 
     def _remove(self, identity: bytes) -> None:

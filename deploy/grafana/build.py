@@ -30,9 +30,7 @@ def files() -> dict[str, str]:
         for each in (fleet(), node(), tenant(), pushes(), engines())
     }
     rules = yaml.safe_dump(alert_rules(), sort_keys=False, width=120, allow_unicode=True)
-    comment = (
-        "# Prometheus' rules, evaluated by Grafana. LARDER_GRAFANA_ALERTS_PAUSED must be `true` or `false`.\n"
-    )
+    comment = "# Prometheus' rules, evaluated by Grafana. LARDER_GRAFANA_ALERTS_PAUSED must be `true` or `false`.\n"
     made["provisioning/alerting/rules.yml"] = f"# {NOTE}\n{comment}{rules}"
     return made
 

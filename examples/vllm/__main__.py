@@ -122,10 +122,7 @@ def wait_until_stored(larder_url: str) -> None:
     """Wait until no more blocks are stored: vLLM responds before the connector has stored the prompt."""
     blocks, deadline = -1, time.monotonic() + STORED_S
     while time.monotonic() < deadline:
-        before, blocks = (
-            blocks,
-            httpx.get(f"{larder_url}/api/v1/overview", trust_env=False).json()["pool"]["blocks"],
-        )
+        before, blocks = (blocks, httpx.get(f"{larder_url}/api/v1/overview", trust_env=False).json()["pool"]["blocks"])
         if blocks == before:
             return
         time.sleep(2 * STATS_S)
@@ -157,9 +154,7 @@ def check(alone: Run, shared: Run) -> None:
     if [each.text for each in alone.answers] != [each.text for each in shared.answers]:
         raise ExampleError("the answers with Larder differ from those without it")
     if [each.larder_tokens > 0 for each in shared.answers] != [False, True, False, True]:
-        raise ExampleError(
-            "expected loads from Larder for the second request of each tenant, and for no other request"
-        )
+        raise ExampleError("expected loads from Larder for the second request of each tenant, and for no other request")
 
 
 def example(folder: Path, keep: bool) -> None:

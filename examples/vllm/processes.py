@@ -74,12 +74,7 @@ def larder(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def vllm(
-    name: str,
-    folder: Path,
-    model: Path,
-    transfer: dict[str, Any] | None,
-    options: Sequence[str] = (),
-    **environ: str,
+    name: str, folder: Path, model: Path, transfer: dict[str, Any] | None, options: Sequence[str] = (), **environ: str
 ) -> Iterator[Server]:
     """Run vLLM's OpenAI server in a new folder. `transfer`: its `--kv-transfer-config`. `options`: further options."""
     folder.mkdir()
@@ -99,9 +94,7 @@ def vllm(
 @contextmanager
 def _running(command: list[str], environ: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a process group of its own, which does not receive Ctrl-C, and end the group at the end."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "VLLM_"))
-    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "VLLM_"))}
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # no signal comes between the start and the `try`
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(

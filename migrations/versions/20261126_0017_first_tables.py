@@ -49,12 +49,7 @@ TABLES = (
 )
 
 
-def _columns(
-    kind: sa.types.TypeEngine[Any],
-    names: tuple[str, ...],
-    nullable: bool,
-    default: Default,
-) -> Columns:
+def _columns(kind: sa.types.TypeEngine[Any], names: tuple[str, ...], nullable: bool, default: Default) -> Columns:
     return [sa.Column(name, kind, nullable=nullable, server_default=default) for name in names]
 
 
@@ -257,11 +252,7 @@ def upgrade() -> None:
         *_doubles("created_at", "updated_at"),
     )
     _create(
-        "store",
-        ("id",),
-        *_names("id", length=32),
-        *_doubles("created_at"),
-        *_names("secret", length=64, default=""),
+        "store", ("id",), *_names("id", length=32), *_doubles("created_at"), *_names("secret", length=64, default="")
     )
     _create(
         "tier_usage",
@@ -376,9 +367,7 @@ def upgrade() -> None:
         *_doubles("nacked_at", nullable=True),
         *_json("faults", nullable=True),
         *_doubles("updated_at"),
-        sa.ForeignKeyConstraint(
-            ["node"], ["nodes.name"], name="fk_observations_node_nodes", ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["node"], ["nodes.name"], name="fk_observations_node_nodes", ondelete="CASCADE"),
     )
     _create(
         "pins",
@@ -397,9 +386,7 @@ def upgrade() -> None:
         *_json("origin", nullable=True),
         *_numbers("generation"),
         *_doubles("created_at", "updated_at"),
-        sa.ForeignKeyConstraint(
-            ["keys_digest"], ["pin_bodies.digest"], name="fk_pins_keys_digest_pin_bodies"
-        ),
+        sa.ForeignKeyConstraint(["keys_digest"], ["pin_bodies.digest"], name="fk_pins_keys_digest_pin_bodies"),
     )
     op.create_index("ix_pins_keys_digest", "pins", ["keys_digest"])
     _create(
@@ -410,9 +397,7 @@ def upgrade() -> None:
         *_names("configured", default=""),
         *_doubles("created_at", "expires_at"),
         *_names("source", default=""),
-        sa.ForeignKeyConstraint(
-            ["token_id"], ["tokens.id"], name="fk_sessions_token_id_tokens", ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["token_id"], ["tokens.id"], name="fk_sessions_token_id_tokens", ondelete="CASCADE"),
     )
     op.create_index("ix_sessions_token_id", "sessions", ["token_id"])
     now = time.time()
@@ -420,10 +405,7 @@ def upgrade() -> None:
     _insert("audit_head", {"id": 1, "last_id": 0, "hash": ""})
     _insert(
         "generations",
-        *(
-            {"type": name, "generation": 0, "changed_at": now}
-            for name in ("quotas", "pins", "policies", "tiers")
-        ),
+        *({"type": name, "generation": 0, "changed_at": now} for name in ("quotas", "pins", "policies", "tiers")),
     )
 
 

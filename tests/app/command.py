@@ -16,8 +16,6 @@ async def larder(plane: Plane, *arguments: str, typed: str = "", token: str = ""
     return done.returncode, done.stdout, done.stderr
 
 
-def run(
-    *arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, env: dict[str, str], typed: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """A command, to its end."""
     return forked.run("app", *arguments, env=env, typed=typed, timeout=timeout)

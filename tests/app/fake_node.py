@@ -32,24 +32,9 @@ from dataplane.protocol.control.nodes import (
     Resized,
     Welcome,
 )
-from dataplane.protocol.control.prefixes import (
-    ListPrefixes,
-    Prefix,
-    PrefixesListed,
-    PrefixKeys,
-    Trace,
-    TracePart,
-)
+from dataplane.protocol.control.prefixes import ListPrefixes, Prefix, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.records import PinSpec, PolicySpec, QuotaSpec
-from dataplane.protocol.control.scopes import (
-    Clear,
-    ClearGateway,
-    CountBlocks,
-    Counted,
-    Demote,
-    Invalidate,
-    Swept,
-)
+from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
 from dataplane.protocol.control.snapshots import (
     Ack,
     Bodies,
@@ -199,9 +184,7 @@ class FakeNode:
         self.observed[kind] = Observed(observed.generation, digest_of(b"something else"), observed.store)
 
     def stats_now(self) -> NodeStats:
-        observed = {
-            kind: ObservedDigest(o.generation, o.digest, o.store) for kind, o in self.observed.items()
-        }
+        observed = {kind: ObservedDigest(o.generation, o.digest, o.store) for kind, o in self.observed.items()}
         return msgspec.structs.replace(
             self.stats, at=time.time(), epoch=self.epoch, armed="quotas" in self.observed, observed=observed
         )
@@ -317,9 +300,7 @@ class FakeNode:
             self.labels.append(message.label)
             known = [p for p in self.prefixes if p.label == message.label]
             if not known:
-                return ControlRefused(
-                    "unknown_prefix", f"no prefix {message.label!r}", "label", message.nonce
-                )
+                return ControlRefused("unknown_prefix", f"no prefix {message.label!r}", "label", message.nonce)
             return PrefixesListed(message.nonce, known)
         if isinstance(message, ReadUsage):
             self.noted.append(message.noted)
@@ -329,9 +310,7 @@ class FakeNode:
             after = message.after + 1
             lines = self.trace[message.after] if self.trace else b""
             return TracePart(message.nonce, lines, after if after < len(self.trace) else 0)
-        if isinstance(
-            message, Clear | ClearGateway | DigestEngine | LookupChain | ListBlocks | Verify | Verification
-        ):
+        if isinstance(message, Clear | ClearGateway | DigestEngine | LookupChain | ListBlocks | Verify | Verification):
             return ControlRefused("unsupported", "a node without bytes", nonce=message.nonce)
         if message.capacity_bytes < self.capacity_bytes:
             return ControlRefused("bad_field", "the pool cannot shrink", "capacity_bytes", message.nonce)
@@ -346,11 +325,7 @@ class FakeNode:
     def _apply(self, snapshot: Snapshot) -> Ack | Nack:
         observed = self.observed.get(snapshot.type)
         faults = list(self.faults)
-        if (
-            observed is not None
-            and observed.store == snapshot.store
-            and observed.generation > snapshot.generation
-        ):
+        if observed is not None and observed.store == snapshot.store and observed.generation > snapshot.generation:
             faults.append(Fault("generation", "stale_generation", f"{observed.generation} is applied"))
         if digest_of(snapshot.body) != snapshot.digest:
             faults.append(Fault("digest", "bad_digest", "the body is another one"))

@@ -140,9 +140,7 @@ class _Unconditional(httpx.Auth):
 
 
 def _client(port: int, **options: Any) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=60, **options
-    )
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=60, **options)
 
 
 class _Server(uvicorn.Server):

@@ -28,9 +28,7 @@ def words(*, bos: bool = False, cut: int = 0) -> str:
     tokenizer = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if bos:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<bos> $A", special_tokens=[("<bos>", BOS)]
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
     if cut:
         tokenizer.enable_truncation(cut)
     return tokenizer.to_str()

@@ -34,9 +34,7 @@ class Up:
         if "LARDER_DATABASE_URL" not in environ:
             migrated_folder(Path(self.environ["LARDER_STATE_DIR"]))
         self.url = f"http://127.0.0.1:{self.environ['LARDER_HTTP_PORT']}"
-        self.process = self._start(
-            {"env": self.environ, "stdout": stdout, "stderr": subprocess.PIPE, "text": True}
-        )
+        self.process = self._start({"env": self.environ, "stdout": stdout, "stderr": subprocess.PIPE, "text": True})
 
     def _start(self, options: dict[str, Any]) -> subprocess.Popen[str]:
         return Forked("app", "up", **options)

@@ -58,9 +58,7 @@ def test_a_quick_run_of_all_others_writes_a_result_file(tmp_path):
     assert report["memcpy_gbps"] > 0
     names = [result["name"] for result in report["results"]]
     assert len(names) == len(set(names))
-    assert {"lookup_64_known_p50", "reserve_commit_16_p50", "store_2MiB_ratio", "view_32MiB_copied"} <= set(
-        names
-    )
+    assert {"lookup_64_known_p50", "reserve_commit_16_p50", "store_2MiB_ratio", "view_32MiB_copied"} <= set(names)
     for result in report["results"]:
         assert result.keys() == {"name", "value", "unit", "target", "direction", "met", "baseline"}
         assert result["direction"] in ("min", "max")

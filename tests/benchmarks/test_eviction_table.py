@@ -25,9 +25,7 @@ def test_a_small_table_has_the_hits_of_real_replays(tmp_path):
     trace = make_trace(60)
     path = write_trace(tmp_path / "small.jsonl", trace)
     written, plotted = tmp_path / "out.json", tmp_path / "out.svg"
-    done = _run(
-        path, "--policies", "lru,lru+admission", "--capacities", "10,50", "--json", written, "--svg", plotted
-    )
+    done = _run(path, "--policies", "lru,lru+admission", "--capacities", "10,50", "--json", written, "--svg", plotted)
     assert done.returncode == 0, done.stderr
     report = json.loads(written.read_text())
     assert report["machine"]["cores"] > 0

@@ -31,9 +31,7 @@ class Peer:
     def core(self) -> InProcess:
         return InProcess(self.bench.node)
 
-    def reserve(
-        self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0
-    ) -> GrantResult:
+    def reserve(self, chain: Sequence[bytes], nbytes: int, *, tenant: str = "", space: int = 0) -> GrantResult:
         message = Reserve(0, self.spaces[space], tenant, make.packed(chain), nbytes)
         return self.core.node.reserve(self.client, message, self.bench.now)
 
@@ -86,12 +84,7 @@ class Peer:
 
 
 def peer(
-    bench: Bench,
-    *spaces: Space,
-    pid: int = 0,
-    group: str = "",
-    resume: int = 0,
-    writing: Sequence[int] = (),
+    bench: Bench, *spaces: Space, pid: int = 0, group: str = "", resume: int = 0, writing: Sequence[int] = ()
 ) -> Peer:
     message = Attach(
         0,

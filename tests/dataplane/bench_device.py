@@ -38,9 +38,7 @@ class BenchDevice:
     """Extents that engines have mapped."""
 
     def __post_init__(self) -> None:
-        self.table = GpuCopyIndex(
-            bytearray(table_bytes(self.bench.index.max_blocks)), self.bench.index.max_blocks
-        )
+        self.table = GpuCopyIndex(bytearray(table_bytes(self.bench.index.max_blocks)), self.bench.index.max_blocks)
         self.table.format(1)
 
     def read_by(self, *engines: BenchEngine) -> None:
@@ -68,9 +66,7 @@ class BenchDevice:
         gpu_copy, extent = work.gpu_copy, work.gpu_copy.extent
         if extent.number not in self.memory:
             if self.refuses:
-                gpu_copies.failed(
-                    self.device, work, "out of memory", self.bench.now, memory=True, lasting=False
-                )
+                gpu_copies.failed(self.device, work, "out of memory", self.bench.now, memory=True, lasting=False)
                 return
             self.memory[extent.number] = {}
         block = gpu_copy.block
@@ -137,9 +133,7 @@ class BenchDevice:
     @property
     def stats(self) -> GpuCopyPoolStats:
         return next(
-            each
-            for each in node_stats(self.bench.node, self.bench.now).gpu_copy_pools
-            if each.device == self.device
+            each for each in node_stats(self.bench.node, self.bench.now).gpu_copy_pools if each.device == self.device
         )
 
     def shown(self) -> dict[int, Bytes]:
@@ -160,9 +154,7 @@ class BenchDevice:
         for client, blocks in self.seen.items():
             for number, (extent, offset, bytes_) in blocks.items():
                 if self.memory.get(extent, {}).get(offset) != bytes_:
-                    found.append(
-                        f"client {client} reads block {number}, and something else was written there"
-                    )
+                    found.append(f"client {client} reads block {number}, and something else was written there")
         stats = self.stats
         allocated = set(self.memory)
         pool = self.bench.node.gpu_copies.pools[self.device]

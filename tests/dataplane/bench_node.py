@@ -244,10 +244,7 @@ class Bench:
     def attach(
         self, *spaces: Space | SpaceRequest, group: str | None = None, pid: int = 100, gateway: str = ""
     ) -> BenchEngine:
-        missing = [
-            each if isinstance(each, SpaceRequest) else SpaceRequest(each)
-            for each in spaces or (make.space(),)
-        ]
+        missing = [each if isinstance(each, SpaceRequest) else SpaceRequest(each) for each in spaces or (make.space(),)]
         name = group or f"group-{len(self.memory.areas)}-{pid}"
         engine, numbers = self.node.attach(Attach(1, VERSION, name, missing), pid, self.now, gateway=gateway)
         return BenchEngine(self, engine.client, numbers, self.memory.areas[engine.client])
@@ -283,9 +280,7 @@ class Bench:
             found.append(f"segments: book {segments}, memory {self.memory.segments}")
         if sum(segments.values()) > self.node.options.capacity_bytes:
             found.append("more memory than the capacity")
-        bases = {
-            each.number: each.base for each in self.node.pool.slabs.segments.values() if each.base is not None
-        }
+        bases = {each.number: each.base for each in self.node.pool.slabs.segments.values() if each.base is not None}
         if bases != self.memory.bases:
             found.append(f"ranges: book {bases}, memory {self.memory.bases}")
         found += self.node.pool.slabs.ranges.faults()
@@ -313,14 +308,9 @@ class Bench:
         pool = self.node.pool
         pinned = sum(block.charge for block in pool.pins.guaranteed)
         if pinned != pool.pins.pinned_bytes or pinned > pool.pins.budget_bytes:
-            found.append(
-                f"pinned: blocks {pinned}, book {pool.pins.pinned_bytes}, budget {pool.pins.budget_bytes}"
-            )
+            found.append(f"pinned: blocks {pinned}, book {pool.pins.pinned_bytes}, budget {pool.pins.budget_bytes}")
         states = Counter(block.state for block in pool.table.blocks.values())
-        for state, size in (
-            (State.RESERVED, pool.reserved_bytes),
-            (State.QUARANTINED, pool.quarantined_bytes),
-        ):
+        for state, size in ((State.RESERVED, pool.reserved_bytes), (State.QUARANTINED, pool.quarantined_bytes)):
             real = sum(block.charge for block in pool.table.blocks.values() if block.state is state)
             if real != size:
                 found.append(f"{state.name}: blocks {real}, book {size}")

@@ -73,9 +73,7 @@ class BrokenPlane:
         self.index = IndexMemory(memoryview(mmap.mmap(self.index_fd, 0)), self.max_blocks)
         self.index.format(5, 1)
         self.area = AreaMemory(
-            memoryview(mmap.mmap(self.area_fd, 0)),
-            self.area_blocks,
-            min(self.ring_entries, DEFAULT_RING_ENTRIES),
+            memoryview(mmap.mmap(self.area_fd, 0)), self.area_blocks, min(self.ring_entries, DEFAULT_RING_ENTRIES)
         )
         self.area.format()
         self.area.header[3] = self.ring_entries
@@ -86,9 +84,7 @@ class BrokenPlane:
         self._accepting = threading.Thread(target=self._accept, name="broken-plane", daemon=True)
         self._accepting.start()
 
-    def publish(
-        self, key: bytes, *, segment: int = 1, offset: int = 0, nbytes: int = 4096, at: int = 3
-    ) -> None:
+    def publish(self, key: bytes, *, segment: int = 1, offset: int = 0, nbytes: int = 4096, at: int = 3) -> None:
         """A READY block; its entry names descriptor `at`, its row is the last one when `at` is beyond the index."""
         words = pack_keys([key])
         buckets, tags = self.index.slots_of(words, SPACE)

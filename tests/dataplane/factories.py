@@ -40,9 +40,7 @@ def packed(chain: Sequence[bytes]) -> bytes:
     return b"".join(chain)
 
 
-def space(
-    model: str = MODEL, *, rank: int = 0, world_size: int = 1, block_bytes: int = 0, dtype: str = ""
-) -> Space:
+def space(model: str = MODEL, *, rank: int = 0, world_size: int = 1, block_bytes: int = 0, dtype: str = "") -> Space:
     return Space(model=model, rank=rank, world_size=world_size, block_bytes=block_bytes, dtype=dtype)
 
 

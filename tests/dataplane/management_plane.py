@@ -75,9 +75,7 @@ class ManagementPlane:
         socket.subscribe(b"")
         return socket
 
-    def _connect(
-        self, kind: int, url: str, server_key: str, keys: tuple[str, bytes] | None
-    ) -> zmq.Socket[bytes]:
+    def _connect(self, kind: int, url: str, server_key: str, keys: tuple[str, bytes] | None) -> zmq.Socket[bytes]:
         public, secret = keys or (self.public, self.secret)
         socket = self._socket(kind)
         socket.curve_serverkey = server_key.encode()

@@ -82,11 +82,7 @@ class Plane:
 
     @property
     def environ(self) -> dict[str, str]:
-        named = (
-            {"LARDER_DATAPLANE__LMCACHE_SHM_NAME": shm_name(self.folder)}
-            if "lmcache_port" in self.settings
-            else {}
-        )
+        named = {"LARDER_DATAPLANE__LMCACHE_SHM_NAME": shm_name(self.folder)} if "lmcache_port" in self.settings else {}
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
             **named,
@@ -162,9 +158,7 @@ class Plane:
         with self.manager() as manager:
             return manager.describe()
 
-    def wait_stats(
-        self, condition: Callable[[NodeStats], Any], what: str, timeout_s: float = WAIT_S
-    ) -> NodeStats:
+    def wait_stats(self, condition: Callable[[NodeStats], Any], what: str, timeout_s: float = WAIT_S) -> NodeStats:
         """The node's state once `condition` holds of it."""
         with self.manager() as manager:
             last: list[NodeStats] = []
@@ -228,9 +222,7 @@ class RawEngine:
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.socket.connect(
-                path
-            )  # waits while the backlog is full, which a socket with a time-out does not
+            self.socket.connect(path)  # waits while the backlog is full, which a socket with a time-out does not
         except OSError:
             self.socket.close()
             raise

@@ -24,9 +24,7 @@ def test_a_partial_commit_returns_the_refused_blocks_and_reasons(make_plane: Cal
     assert repr(result) == f"CommitResult(blocks={granted}, code=None, refused={{POOL_FULL: {6 - granted}}})"
 
 
-def test_a_commit_without_a_data_plane_refuses_every_block(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_a_commit_without_a_data_plane_refuses_every_block(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane().start()
     with attach(plane.socket, [make.space()], timeout_s=30, group="engine") as client:
         waiting = client.reserve(make.keys(2, "waiting"), 4096)

@@ -1,14 +1,7 @@
 """The event bus of a data plane: bounded, sums up block traffic, and drops it before anything else."""
 
 from dataplane.observe.bus import MAX_QUEUED, MAX_SUMS, RESERVED, EventFanout
-from dataplane.protocol.events import (
-    BlocksEvicted,
-    BlocksRefused,
-    BlocksStored,
-    Event,
-    PinExpired,
-    PoolResized,
-)
+from dataplane.protocol.events import BlocksEvicted, BlocksRefused, BlocksStored, Event, PinExpired, PoolResized
 
 
 def listening(per_s: float) -> tuple[EventFanout, list[Event]]:

@@ -36,8 +36,7 @@ def test_every_state_can_be_dropped_and_closed_and_a_closed_one_stays_closed() -
 
 
 @pytest.mark.parametrize(
-    ("state", "step"),
-    [(state, step) for state in LinkState for step in LinkStep if (state, step) not in TRANSITIONS],
+    ("state", "step"), [(state, step) for state in LinkState for step in LinkStep if (state, step) not in TRANSITIONS]
 )
 def test_a_step_that_the_table_lacks_raises(state: LinkState, step: LinkStep) -> None:
     with pytest.raises(IllegalLinkTransition, match=f"{step.name} of a connection in state {state.name}"):

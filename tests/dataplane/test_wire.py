@@ -30,14 +30,7 @@ from dataplane.protocol.control.nodes import (
     Resized,
     Welcome,
 )
-from dataplane.protocol.control.prefixes import (
-    ListPrefixes,
-    Prefix,
-    PrefixesListed,
-    PrefixKeys,
-    Trace,
-    TracePart,
-)
+from dataplane.protocol.control.prefixes import ListPrefixes, Prefix, PrefixesListed, PrefixKeys, Trace, TracePart
 from dataplane.protocol.control.records import (
     PinSpec,
     PolicySpec,
@@ -176,8 +169,7 @@ STATS = NodeStats(
     ),
     gpu_copy_pools=[
         msgspec.structs.replace(
-            GpuCopyPoolStats("7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14)),
-            problem="out of memory",
+            GpuCopyPoolStats("7717ca5e-0000-4000-8000-000000000000", "H200", *range(1, 14)), problem="out of memory"
         )
     ],
     operations={"lookup": DURATIONS},
@@ -193,9 +185,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
     "engine requests": (
         engine.EngineRequest,
         [
-            engine.Attach(
-                1, 2, "group", [engine.SpaceRequest(SPACE, False)], "vllm 0.33", False, 3, 2**63 + 7, [4]
-            ),
+            engine.Attach(1, 2, "group", [engine.SpaceRequest(SPACE, False)], "vllm 0.33", False, 3, 2**63 + 7, [4]),
             engine.Reserve(2, 3, "team-a", KEY, 4096, KEY),
             engine.HintedReserve(15, 3, "team-a", KEY, 4096, KEY, 60.0, 600.0),
             engine.Commit(3, 4, b"\x00\x00\x00\x00", bytes(16)),
@@ -240,9 +230,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
                 tiers=True,
                 host_pools=True,
             ),
-            engine.Reserved(
-                2, 4, b"\x00", b"\x01\x00\x00\x00", bytes(8), [engine.SegmentGrant(1, 4096, True)]
-            ),
+            engine.Reserved(2, 4, b"\x00", b"\x01\x00\x00\x00", bytes(8), [engine.SegmentGrant(1, 4096, True)]),
             engine.BlocksCommitted(3, 1),
             engine.Aborted(4),
             engine.Leased(5, b"\x01\x00\x00\x00"),
@@ -294,17 +282,7 @@ EXAMPLES: dict[str, tuple[UnionType, list[Any]]] = {
         ControlReply,
         [
             Welcome(
-                1,
-                "node-1",
-                "ab",
-                2,
-                "0.1",
-                "/e.sock",
-                "ipc:///ev",
-                4096,
-                {"quotas": OBSERVED},
-                {"a": "b"},
-                ("quotas",),
+                1, "node-1", "ab", 2, "0.1", "/e.sock", "ipc:///ev", 4096, {"quotas": OBSERVED}, {"a": "b"}, ("quotas",)
             ),
             Ack("quotas", 7, "n", "d" * 64, 0.5),
             Nack("pins", 7, "n", [FAULT], OBSERVED),
@@ -392,15 +370,11 @@ def frozen() -> dict[str, dict[str, str]]:
     pages["join questions"] = {"join": encode(asks).hex()}
     pages["bodies"] = {
         "quotas": encode_quotas([QuotaSpec("b"), QuotaSpec("a", 4096)]).hex(),
-        "pins": encode_pins(
-            [PinSpec("y", "llama", "", "d" * 64), PinSpec("x", "llama", "a", "e" * 64, 9.5)]
-        ).hex(),
+        "pins": encode_pins([PinSpec("y", "llama", "", "d" * 64), PinSpec("x", "llama", "a", "e" * 64, 9.5)]).hex(),
         "policies": encode_policies([PolicySpec("default", "arc", True)]).hex(),
         "tiers": encode_tiers(
             [
-                TierSpec(
-                    "shared", "redis", 1 << 40, {"url": "redis://cache"}, 1, "second_touch", 2.5, 1 << 24
-                ),
+                TierSpec("shared", "redis", 1 << 40, {"url": "redis://cache"}, 1, "second_touch", 2.5, 1 << 24),
                 TierSpec("disk", "disk", 1 << 30),
             ]
         ).hex(),
@@ -449,11 +423,7 @@ def test_no_bytes_raise_anything_but_protocol_errors(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("message", "path", "text"),
     [
-        (
-            "Expected `int`, got `str` - at `$.limit_bytes`",
-            "limit_bytes",
-            "expected bytes as a whole number, got text",
-        ),
+        ("Expected `int`, got `str` - at `$.limit_bytes`", "limit_bytes", "expected bytes as a whole number, got text"),
         ("Expected `int` - at `$[3].a`", "[3].a", "expected a whole number"),
         ("no path", "", "no path"),
         ("Expected `int` - at `$`", "", "expected a whole number"),
@@ -465,8 +435,5 @@ def test_paths_are_cut_out_of_messages(message: str, path: str, text: str) -> No
 
 def test_a_malformed_message_names_its_field() -> None:
     with pytest.raises(ProtocolError) as caught:
-        decode(
-            decoder(ControlRequest),
-            msgspec.msgpack.encode({"op": "hello", "version": "1", "manager": ""}),
-        )
+        decode(decoder(ControlRequest), msgspec.msgpack.encode({"op": "hello", "version": "1", "manager": ""}))
     assert caught.value.field == "version"

@@ -83,9 +83,7 @@ def gauge(name: str, labels: dict[str, str], minutes: int, fires: int = 1, below
 
 def condition(kind: str, minutes: int) -> Case:
     """Return a condition of a node that lasts for some minutes; without it, there is no series."""
-    series, other = (
-        labelled("larder_node_condition", type=each, **NODE, **MANAGER) for each in (kind, "other")
-    )
+    series, other = (labelled("larder_node_condition", type=each, **NODE, **MANAGER) for each in (kind, "other"))
     short = [{series: f"_x{31 - minutes} 1x{minutes + 5}"}] if minutes else []
     return Case(NODE, {series: f"_x{30 - minutes} 1x{minutes + 5}"}, {other: "1x40"}, also_below=short)
 
@@ -147,17 +145,12 @@ CASES = {
         PUSHED,
         {LAG: "0x24 1x9", NODE_UP: "1x40", NACKED: "0x40", OTHER_NACKED: "1x40"},
         {LAG: "0x25 1x9", NODE_UP: "1x40", NACKED: "0x40"},
-        also_below=[
-            {LAG: "3x40", NODE_UP: "0x40", NACKED: "0x40"},
-            {LAG: "3x40", NODE_UP: "1x40", NACKED: "1x40"},
-        ],
+        also_below=[{LAG: "3x40", NODE_UP: "0x40", NACKED: "0x40"}, {LAG: "3x40", NODE_UP: "1x40", NACKED: "1x40"}],
     ),
     "LarderNodeDrifted": gauge("larder_node_drifted", PUSHED, 2),
     "LarderDataPlaneRestarts": condition("crash_loop", 0),
     "LarderNodeThrashing": condition("thrashing", 5),
-    "LarderTenantOverLimit": compared(
-        "larder_tenant_bytes", "larder_tenant_limit_bytes", TENANT, 1001, 1000, 1000
-    ),
+    "LarderTenantOverLimit": compared("larder_tenant_bytes", "larder_tenant_limit_bytes", TENANT, 1001, 1000, 1000),
     "LarderStoresRefused": Case(
         {**TENANT, "reason": "pool_full"},
         {labelled(REFUSED, reason="pool_full", **TENANT): "0+61x40", REQUESTED: "0+1200x40"},
@@ -171,17 +164,10 @@ CASES = {
     "LarderFloorNotEffective": compared(
         "larder_tenant_effective_floor_bytes", "larder_tenant_floor_bytes", TENANT, 999, 1000, 1000
     ),
-    "LarderPoolFullOfPins": compared(
-        "larder_pool_pinned_bytes", "larder_pool_pin_budget_bytes", NODE, 951, 950, 1000
-    ),
+    "LarderPoolFullOfPins": compared("larder_pool_pinned_bytes", "larder_pool_pin_budget_bytes", NODE, 951, 950, 1000),
     "LarderPinHoldsNothing": gauge("larder_pin_holds_nothing", {"pin": "system"}, 5),
     "LarderHitRatioCollapsed": Case(
-        TENANT,
-        ratio(80, 30),
-        ratio(80, 50),
-        at=DAY + 120,
-        step=10,
-        also_below=[ratio(10, 0), ratio(80, 30, each=500)],
+        TENANT, ratio(80, 30), ratio(80, 50), at=DAY + 120, step=10, also_below=[ratio(10, 0), ratio(80, 30, each=500)]
     ),
     "LarderCacheCold": gauge("larder_cache_cold", NODE, 0),
     "LarderChecksumFailures": grew("larder_corrupt_blocks_total", NODE),
@@ -199,9 +185,7 @@ CASES = {
         {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"{9 * 86400}x144"},
         at=5 * DAY + 60,
         step=60,
-        also_below=[
-            {labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"_x48 {8 * 86400}x96"}
-        ],
+        also_below=[{labelled("larder_token_expires_timestamp_seconds", token="prometheus"): f"_x48 {8 * 86400}x96"}],
     ),
     "LarderGpuCopiesFail": gauge("larder_gpu_copy_pool_problem", GPU, 5),
     "LarderTierOutOfService": gauge("larder_tier_serves", TIER, 2, fires=0, below=1),
@@ -239,9 +223,7 @@ FURTHER = {
 
 def promtool(*arguments: str | Path) -> str:
     require(shutil.which("promtool"), "promtool is not installed (Debian: apt install prometheus)")
-    result = subprocess.run(
-        ["promtool", *arguments], capture_output=True, text=True, check=False, timeout=120
-    )
+    result = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -261,8 +243,7 @@ def rendered(text: str, labels: dict[str, str]) -> str:
 def groups_for(alert: str) -> list[dict[str, Any]]:
     """All groups with their recording rules and this alert: promtool evaluates each rule at each interval."""
     return [
-        {**group, "rules": [rule for rule in group["rules"] if rule.get("alert") in (alert, None)]}
-        for group in GROUPS
+        {**group, "rules": [rule for rule in group["rules"] if rule.get("alert") in (alert, None)]} for group in GROUPS
     ]
 
 

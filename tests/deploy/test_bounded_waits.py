@@ -24,10 +24,7 @@ def unbounded(file: Path) -> Iterator[tuple[int, str]]:
         return
     tree = ast.parse(text)
     not_waited = {
-        id(each)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Await | ast.Call)
-        for each in operands(node)
+        id(each) for node in ast.walk(tree) if isinstance(node, ast.Await | ast.Call) for each in operands(node)
     }
     for node in ast.walk(tree):
         if (

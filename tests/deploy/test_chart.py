@@ -126,9 +126,7 @@ def environment_of(manifest: dict[str, Any]) -> dict[str, str]:
     (container,) = pod(manifest)["containers"]
     filled = {"NODE_NAME": "node-1.example", "POD_IP": "127.0.0.1"}
     found = {each["name"]: each.get("value", "") for each in container["env"]} | filled
-    return {
-        name: re.sub(r"\$\((\w+)\)", lambda match: filled[match[1]], value) for name, value in found.items()
-    }
+    return {name: re.sub(r"\$\((\w+)\)", lambda match: filled[match[1]], value) for name, value in found.items()}
 
 
 def test_helm_finds_no_fault_in_the_chart(helm: Any) -> None:
@@ -164,10 +162,7 @@ def test_large_numbers_stay_whole(helm: Any) -> None:
     assert not [name for name, each in found.items() if re.search(r"\de\+\d", json.dumps(each))]
     daemons = found["DaemonSet/larder-dataplane"]
     context = pod(daemons)["securityContext"]
-    assert [context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")] == [
-        1000650000,
-        *[1000650001] * 2,
-    ]
+    assert [context[name] for name in ("runAsUser", "runAsGroup", "fsGroup")] == [1000650000, *[1000650001] * 2]
     (chown,) = [each for each in pod(daemons)["initContainers"] if "chown" in json.dumps(each)]
     assert "chown 1000650000:1000650001 " in json.dumps(chown)
     environ = environment_of(daemons)
@@ -210,8 +205,7 @@ def test_optional_fields_are_left_out(helm: Any) -> None:
         "NetworkPolicy/larder-dataplane",
     }
     little = manifests(
-        helm,
-        {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}, "manager": {"replicas": 1}},
+        helm, {"dataplane": {"gatewayPort": 0}, "networkPolicy": {"enabled": False}, "manager": {"replicas": 1}}
     )
     assert set(little) == {
         "Deployment/larder-manager",
@@ -221,9 +215,7 @@ def test_optional_fields_are_left_out(helm: Any) -> None:
     }
     found = manifests(helm, EVERYTHING)
     assert {"Deployment/larder-vllm", "ServiceMonitor/larder"} <= set(found)
-    assert pod(found["Deployment/larder-vllm"])["containers"][0]["env"] == [
-        {"name": "LARDER_SHIM", "value": "1"}
-    ]
+    assert pod(found["Deployment/larder-vllm"])["containers"][0]["env"] == [{"name": "LARDER_SHIM", "value": "1"}]
 
 
 def test_alerts_and_dashboards_are_those_of_the_other_deployments(helm: Any) -> None:
@@ -241,9 +233,7 @@ def test_alerts_and_dashboards_are_those_of_the_other_deployments(helm: Any) -> 
 def test_alerts_link_to_the_runbook_of_the_service_by_default(helm: Any) -> None:
     found = manifests(helm, {"metrics": {"prometheusRule": {"enabled": True}}}, "kv")
     groups = found["PrometheusRule/kv-larder"]["spec"]["groups"]
-    links = {
-        rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule
-    }
+    links = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
     page = "http://kv-larder.inference.svc:8470/docs/operate/runbook.md"
     assert {link.partition("#")[0] for link in links} == {page}
 
@@ -258,10 +248,7 @@ def test_alerts_link_to_the_runbook_of_the_service_by_default(helm: Any) -> None
         ({"dataplane": {"tiers": {"hostPaths": ["mnt/nvme0"]}}}, "hostPaths"),
         ({"dataplane": {"tiers": {"claims": [{"claimName": "a"}]}}}, "mountPath"),
         ({"dataplane": {"tiers": {"secretEnv": {"TIER_KEY": "literal"}}}}, "TIER_KEY"),
-        (
-            {"dataplane": {"tiers": {"secretEnv": {"LARDER_TOKEN": {"name": "a", "key": "b"}}}}},
-            "LARDER_TOKEN",
-        ),
+        ({"dataplane": {"tiers": {"secretEnv": {"LARDER_TOKEN": {"name": "a", "key": "b"}}}}}, "LARDER_TOKEN"),
         ({"secrets": {"join": {"name": ""}}}, "name"),
         ({"metrics": {"serviceMonitor": {"enabled": True}}}, "viewer's token"),
         ({"vllm": {"enabled": True}, "dataplane": {"gatewayPort": 0}}, "needs the gateway"),
@@ -364,9 +351,7 @@ class Cluster(ThreadingHTTPServer):
 
 
 def test_each_revision_replaces_the_join_token(helm: Any, socket_dir: Path, tmp_path: Path) -> None:
-    rendered = manifests(
-        helm, {"joinToken": {"enabled": True, "uses": 7, "ttlDays": 2, "labels": {"rack": "7"}}}
-    )
+    rendered = manifests(helm, {"joinToken": {"enabled": True, "uses": 7, "ttlDays": 2, "labels": {"rack": "7"}}})
     job = rendered["Job/larder-join-token-1"]
     for name, text in {"token": "of-the-pod", "namespace": "inference", "admin": ADMIN}.items():
         (tmp_path / name).write_text(text)
@@ -385,11 +370,7 @@ def test_each_revision_replaces_the_join_token(helm: Any, socket_dir: Path, tmp_
         seen = []
         for _ in range(2):
             done = subprocess.run(
-                [sys.executable, "-c", *container["args"]],
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=120,
+                [sys.executable, "-c", *container["args"]], env=environ, capture_output=True, text=True, timeout=120
             )
             assert done.returncode == 0, done.stderr
             seen.append(base64.b64decode(cluster.secrets["larder-join"]["token"]).decode())
@@ -452,9 +433,7 @@ def test_the_holder_of_a_node_shares_the_mounts_of_its_data_plane(helm: Any, val
     for name in ("hostIPC", "securityContext", "nodeSelector", "tolerations", "affinity"):
         assert holding.get(name) == serving.get(name), name
     for name in ("volumes", "volumeMounts"):
-        mine, others = (
-            (spec if name == "volumes" else spec["containers"][0])[name] for spec in (holding, serving)
-        )
+        mine, others = ((spec if name == "volumes" else spec["containers"][0])[name] for spec in (holding, serving))
         assert all(each in others for each in mine)
     assert found["DaemonSet/larder-holder"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
     environ = environment_of(found["DaemonSet/larder-holder"])

@@ -31,22 +31,13 @@ def environment_of_larder(file: str) -> dict[str, str]:
     """Return the environment of a container if the operator sets only the password and the token."""
     found = services(file)["larder"]["environment"]
     text = {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value)) for name, value in found.items()}
-    text = {
-        name: re.sub(r"\$\{LARDER_ADMIN_TOKEN:\?[^}]*\}", "t" * 64, value) for name, value in text.items()
-    }
+    text = {name: re.sub(r"\$\{LARDER_ADMIN_TOKEN:\?[^}]*\}", "t" * 64, value) for name, value in text.items()}
     return {name: re.sub(r"\$\{\w+:\?[^}]*\}", "secret", value) for name, value in text.items()}
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_the_compose_file_fits_the_compose_schema(file: str) -> None:
-    check = [
-        sys.executable,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        "vendor.compose-spec",
-        str(ROOT / file),
-    ]
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(ROOT / file)]
     result = subprocess.run(check, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -70,9 +61,7 @@ def test_every_service_has_a_health_check() -> None:
     base = services("docker-compose.yml")
     for file in FILES:
         for name, service in services(file).items():
-            assert "healthcheck" in service or "healthcheck" in base.get(name, {}), (
-                f"{name} has no healthcheck"
-            )
+            assert "healthcheck" in service or "healthcheck" in base.get(name, {}), f"{name} has no healthcheck"
 
 
 def test_services_without_a_health_check_are_scraped() -> None:

@@ -39,9 +39,7 @@ def test_the_files_follow_from_their_sources(tmp_path: Path) -> None:
     command = [sys.executable, str(GRAFANA / "build.py"), str(tmp_path)]
     subprocess.run(command, check=True, timeout=60)
     made = {str(path.relative_to(tmp_path)): path.read_text("utf-8") for path in tmp_path.rglob("*.*")}
-    committed = [
-        path for name in MADE for path in [GRAFANA / name, *(GRAFANA / name).glob("*")] if path.is_file()
-    ]
+    committed = [path for name in MADE for path in [GRAFANA / name, *(GRAFANA / name).glob("*")] if path.is_file()]
     assert made == {str(path.relative_to(GRAFANA)): path.read_text("utf-8") for path in committed}, (
         "run: python deploy/grafana/build.py"
     )
@@ -97,9 +95,7 @@ def test_panels_have_descriptions_and_legends(dashboard: dict[str, Any]) -> None
             for target in queries:
                 assert target["legendFormat"] != "__auto", panel["title"]
                 labels = target["expr"].partition("by (")[2].partition(")")[0]
-                in_legend = [
-                    label for label in labels.split(", ") if f"{{{{{label}}}}}" in target["legendFormat"]
-                ]
+                in_legend = [label for label in labels.split(", ") if f"{{{{{label}}}}}" in target["legendFormat"]]
                 of_one = {"larder-node": "node", "larder-tenant": "tenant"}.get(dashboard["uid"], "")
                 left_out = set(labels.split(", ")) - {*in_legend, of_one, "le", "gateway", "space", ""}
                 summed = target["expr"].startswith(("sum", "histogram", "topk")) or " / " in target["expr"]

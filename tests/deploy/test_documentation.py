@@ -12,17 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 SOURCES = sorted(
     path
-    for folder in (
-        "app",
-        "dataplane",
-        "migrations",
-        "benchmarks",
-        "examples",
-        "web/src",
-        "deploy",
-        "docs",
-        "tests",
-    )
+    for folder in ("app", "dataplane", "migrations", "benchmarks", "examples", "web/src", "deploy", "docs", "tests")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".ts", ".svelte", ".yml", ".yaml", ".md", ".env")
 )
@@ -65,17 +55,14 @@ def test_pages_that_files_mention_exist() -> None:
 
 def words(page: Path) -> int:
     """Number of words of a page, without code blocks and the bars of tables."""
-    return sum(
-        any(map(str.isalnum, word)) for word in _NO_PROSE.sub("", page.read_text(encoding="utf-8")).split()
-    )
+    return sum(any(map(str.isalnum, word)) for word in _NO_PROSE.sub("", page.read_text(encoding="utf-8")).split())
 
 
 def test_pages_written_by_hand_stay_short() -> None:
     by_hand = {
         str(page.relative_to(ROOT)): words(page)
         for page in (ROOT / "docs").rglob("*.md")
-        if "decisions" not in page.parts
-        and "Made by docs/generate.py" not in page.read_text(encoding="utf-8")
+        if "decisions" not in page.parts and "Made by docs/generate.py" not in page.read_text(encoding="utf-8")
     }
     longest = sorted(by_hand.items(), key=lambda each: -each[1])[:5]
     assert sum(by_hand.values()) <= MAX_WORDS, longest
@@ -85,16 +72,7 @@ def test_pages_written_by_hand_stay_short() -> None:
 @pytest.mark.full
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     built = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "true"},
         capture_output=True,

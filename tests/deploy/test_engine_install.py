@@ -33,13 +33,7 @@ print("stored and read")
 def run(*command: object, **more: object) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environ,
-        **more,
+        [str(part) for part in command], capture_output=True, text=True, timeout=300, check=False, env=environ, **more
     )  # type: ignore[call-overload]
 
 
@@ -62,9 +56,7 @@ def installed(folder: Path, wheels: Path, *names: str) -> tuple[Path, set[str]]:
     made = run(sys.executable, "-m", "venv", "--without-pip", folder)  # the pip of the tests installs into it
     assert made.returncode == 0, made.stderr
     python = folder / "bin" / "python"
-    parts = [
-        f"{next(wheels.glob(f'{name}-*.whl'))}{extra}" for name, _, extra in (n.partition("+") for n in names)
-    ]
+    parts = [f"{next(wheels.glob(f'{name}-*.whl'))}{extra}" for name, _, extra in (n.partition("+") for n in names)]
     done = run(*pip(python), "install", "-q", "--no-compile", "-c", ROOT / "constraints.txt", *parts)
     assert done.returncode == 0, done.stderr
     (packages,) = folder.glob("lib/python3*/site-packages")
@@ -91,9 +83,7 @@ def test_an_engine_installs_three_libraries_and_one_package_and_stores_and_reads
         plane.stop()
     refused = run(python, "-m", "dataplane", cwd=socket_dir)
     assert refused.returncode == 2
-    assert refused.stderr.endswith(
-        "the package 'structlog' is not installed; a data plane needs 'larder[server]'\n"
-    )
+    assert refused.stderr.endswith("the package 'structlog' is not installed; a data plane needs 'larder[server]'\n")
 
 
 @pytest.mark.full

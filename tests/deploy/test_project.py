@@ -45,9 +45,7 @@ def test_both_distributions_have_the_versions_of_their_packages(
     assert project["dependencies"] == [f"{engine['name']}=={engine['version']}"]
 
 
-def test_every_dependency_has_a_tested_version_that_fits(
-    project: dict[str, Any], engine: dict[str, Any]
-) -> None:
+def test_every_dependency_has_a_tested_version_that_fits(project: dict[str, Any], engine: dict[str, Any]) -> None:
     pinned: dict[str, list[str]] = {}
     for line in constraints():
         (pin,) = line.specifier
@@ -62,9 +60,7 @@ def test_every_dependency_has_a_tested_version_that_fits(
         requirement = Requirement(text)
         if requirement.name in (project["name"], engine["name"]):
             continue
-        assert requirement.name in pinned, (
-            f"constraints.txt has no {requirement.name}: run `make constraints`"
-        )
+        assert requirement.name in pinned, f"constraints.txt has no {requirement.name}: run `make constraints`"
         for found in pinned[requirement.name]:
             assert found in requirement.specifier, f"{requirement} is tested with {found}"
 
@@ -75,8 +71,7 @@ def test_the_constraints_leave_the_cuda_packages_to_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["constraints.txt", "pyproject.toml", "dataplane/pyproject.toml", "Makefile", "Dockerfile", ".ci/run"],
+    "file", ["constraints.txt", "pyproject.toml", "dataplane/pyproject.toml", "Makefile", "Dockerfile", ".ci/run"]
 )
 def test_packaging_files_name_no_registry_and_no_folder_of_one_machine(file: str) -> None:
     text = (ROOT / file).read_text(encoding="utf-8")
@@ -104,17 +99,13 @@ def test_no_file_names_a_home_folder() -> None:
 
 
 def test_a_pull_of_the_project_carries_no_results_and_no_local_state() -> None:
-    unwanted = re.compile(
-        r"(^|/)(node_modules|__pycache__|\.venv|dist)/|^benchmarks/results/|\.(log|db|sock|pyc)$"
-    )
+    unwanted = re.compile(r"(^|/)(node_modules|__pycache__|\.venv|dist)/|^benchmarks/results/|\.(log|db|sock|pyc)$")
     assert [name for name in tracked() if unwanted.search(name)] == []
 
 
 def test_links_lead_to_files_of_the_project() -> None:
     require(shutil.which("git") and (ROOT / ".git").exists(), "not a git checkout")
-    listed = subprocess.run(
-        ["git", "ls-files", "-s", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    listed = subprocess.run(["git", "ls-files", "-s", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     links = [entry.split("\t")[1] for entry in listed.stdout.split("\0") if entry.startswith("120000")]
     assert links
     for link in links:
@@ -134,9 +125,7 @@ def test_make_reports_a_missing_python(tmp_path: Path) -> None:
     (tmp_path / "dataplane").mkdir()
     for name in ("pyproject.toml", "dataplane/pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
-    result = subprocess.run(
-        ["make", "lint", "PYTHON="], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run(["make", "lint", "PYTHON="], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "Larder needs Python 3.11 or newer" in result.stderr
 
@@ -148,9 +137,7 @@ def test_the_ci_script_can_be_run() -> None:
 
 
 def test_the_changelog_has_the_version_on_top(version: str) -> None:
-    headings = re.findall(
-        r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    headings = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert version in headings[:2]
 
 

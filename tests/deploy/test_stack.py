@@ -31,9 +31,7 @@ from tests.require import require
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 METRICS = ROOT / "docs" / "reference" / "metrics.md"
-DASHBOARDS = {
-    path.stem: json.loads(path.read_bytes()) for path in (DEPLOY / "grafana" / "dashboards").iterdir()
-}
+DASHBOARDS = {path.stem: json.loads(path.read_bytes()) for path in (DEPLOY / "grafana" / "dashboards").iterdir()}
 NEEDS_A_GPU = {"Memory of GPUs", "Copies", "GPU copies of pins"}
 pytestmark = pytest.mark.timeout(600)
 ALERT = "LarderGatewayNameRemoved"
@@ -75,16 +73,11 @@ def settled(holds: Callable[[], Any], what: str, timeout_s: float = 120) -> Any:
 
 
 @contextmanager
-def running(
-    name: str, log: Path, *arguments: str | Path, **environ: str
-) -> Iterator["subprocess.Popen[bytes]"]:
+def running(name: str, log: Path, *arguments: str | Path, **environ: str) -> Iterator["subprocess.Popen[bytes]"]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [name, *map(str, arguments)],
-            env={
-                **{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")},
-                **environ,
-            },
+            env={**{name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}, **environ},
             cwd=log.parent,
             stdout=output,
             stderr=output,
@@ -207,10 +200,7 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    for tool, package in (
-        ("prometheus", "prometheus"),
-        ("prometheus-alertmanager", "prometheus-alertmanager"),
-    ):
+    for tool, package in (("prometheus", "prometheus"), ("prometheus-alertmanager", "prometheus-alertmanager")):
         require(shutil.which(tool), f"{tool} is not installed (Debian: apt install {package})")
     folder = tmp_path_factory.mktemp("stack")
     with ExitStack() as entered:
@@ -245,9 +235,7 @@ def exercise(made: Stack) -> None:
             return chunks == 4
 
         settled(found, "what was stored")
-        settled(
-            lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'), "its figures"
-        )
+        settled(lambda: made.query('larder_gateway_request_seconds_count{operation="lookup"} > 0'), "its figures")
         client.store([*range(2000, 3024)])
         client.lookup(TOKENS, "s")
         assert not client.commit_store(TOKENS, "t", data=b"bytes in a message")

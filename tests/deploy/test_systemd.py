@@ -80,9 +80,7 @@ def test_the_units_set_known_settings_and_separate_the_planes(units: Path) -> No
     assert managing["ExecStart"] == ["/bin/true up"]
     assert serving["ExecStart"] == ["/bin/true dataplane"]
     for name in ("Wants", "Requires", "BindsTo", "PartOf"):
-        assert "larder-dataplane.service" not in " ".join(managing.get(name, [])), (
-            "each starts and restarts alone"
-        )
+        assert "larder-dataplane.service" not in " ".join(managing.get(name, [])), "each starts and restarts alone"
 
 
 def test_a_data_plane_that_crashes_is_always_started_again(units: Path) -> None:
@@ -96,9 +94,7 @@ def test_the_api_requires_a_token_from_the_start(manager: str, units: Path, tmp_
 
 
 def test_the_holder_starts_with_the_data_plane_and_outlives_it(units: Path) -> None:
-    serving, holding = (
-        settings_of(units / name) for name in ("larder-dataplane.service", "larder-holder.service")
-    )
+    serving, holding = (settings_of(units / name) for name in ("larder-dataplane.service", "larder-holder.service"))
     for name in ("Wants", "After"):
         assert "larder-holder.service" in serving[name][0].split()
     for name in ("Requires", "BindsTo", "PartOf", "StopWhenUnneeded", "KillMode"):
@@ -125,9 +121,7 @@ def test_a_second_install_changes_nothing(manager: str, units: Path, tmp_path: P
     result = install(tmp_path, manager)
     assert result.exit_code == 0
     assert "written" not in result.output
-    assert {path: path.stat().st_ino for path in before} == {
-        path: stat.st_ino for path, stat in before.items()
-    }
+    assert {path: path.stat().st_ino for path in before} == {path: stat.st_ino for path, stat in before.items()}
 
 
 def test_changed_units_are_kept_without_force(manager: str, units: Path, tmp_path: Path) -> None:
@@ -143,9 +137,7 @@ def test_changed_units_are_kept_without_force(manager: str, units: Path, tmp_pat
     assert "ExecStart" in changed.read_text(encoding="utf-8")
 
 
-def test_the_environment_file_is_private_and_never_overwritten(
-    manager: str, units: Path, tmp_path: Path
-) -> None:
+def test_the_environment_file_is_private_and_never_overwritten(manager: str, units: Path, tmp_path: Path) -> None:
     (environment,) = tmp_path.rglob("larder.env")
     assert environment.stat().st_mode & 0o777 == 0o600
     environment.write_text("LARDER_HTTP_PORT=8471\n", encoding="utf-8")
@@ -169,9 +161,7 @@ def test_an_executable_that_a_unit_cannot_name_is_refused(tmp_path: Path, execut
 
 
 @pytest.mark.parametrize("executable", ["/home/me/.venv/bin/larder", "/tmp/venv/bin/larder"])
-def test_an_executable_that_the_units_hide_is_refused_for_the_machine(
-    tmp_path: Path, executable: str
-) -> None:
+def test_an_executable_that_the_units_hide_is_refused_for_the_machine(tmp_path: Path, executable: str) -> None:
     result = install(tmp_path, "--executable", executable)
     assert result.exit_code == 1
     assert "--user" in result.output

@@ -62,19 +62,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     certificate, key, port = folder / "larder.crt", folder / "larder.key", free_port()
     subject = ("-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME},IP:127.0.0.1")
     subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-keyout",
-            key,
-            "-out",
-            certificate,
-            *subject,
-        ],
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *subject],
         check=True,
         capture_output=True,
     )
@@ -133,9 +121,7 @@ def test_a_request_without_a_token_and_a_foreign_name_are_refused(proxied: Proxi
 
 
 def test_the_session_cookie_is_secure(proxied: Proxied) -> None:
-    answer = proxied.http.post(
-        "/api/v1/session", json={"token": TOKEN}, headers={"Origin": f"https://{NAME}"}
-    )
+    answer = proxied.http.post("/api/v1/session", json={"token": TOKEN}, headers={"Origin": f"https://{NAME}"})
     assert answer.status_code == 200, answer.text
     assert "Secure" in answer.headers["set-cookie"]
     assert answer.headers["set-cookie"].startswith("__Host-")

@@ -25,9 +25,7 @@ class DrivenPlane(Plane):
     def begin(self, machine: Machine, **arguments: Any) -> DrivenPlane:
         environ = {name: value for name, value in self.environ.items() if name.startswith("LARDER_")}
         self.machine = machine
-        self.other = Process(
-            "plane", {"kind": machine.kind, "uuid": machine.uuid, "environ": environ, **arguments}
-        )
+        self.other = Process("plane", {"kind": machine.kind, "uuid": machine.uuid, "environ": environ, **arguments})
         assert self.other.hear() == {"ready": True}
         return self
 
@@ -104,9 +102,7 @@ def start() -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
     def begin(machine: Machine, role: str, plane: Plane, **arguments: Any) -> Process:
-        started.append(
-            Process(role, {"kind": machine.kind, "uuid": machine.uuid, "socket": plane.socket, **arguments})
-        )
+        started.append(Process(role, {"kind": machine.kind, "uuid": machine.uuid, "socket": plane.socket, **arguments}))
         assert started[-1].hear() == {"ready": True}
         return started[-1]
 

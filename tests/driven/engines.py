@@ -93,10 +93,7 @@ class Engine:
 def make(machine: Machine, socket: str, arguments: dict[str, Any], **options: Any) -> Engine:
     dtype = arguments.get("dtype", "float16")
     kind = layout(
-        arguments.get("layout", KIND),
-        dtype,
-        arguments.get("page_bytes", 16 << 10),
-        blocks=arguments.get("blocks", 40),
+        arguments.get("layout", KIND), dtype, arguments.get("page_bytes", 16 << 10), blocks=arguments.get("blocks", 40)
     )
     return Engine(machine, socket, kind, dtype, **options)
 

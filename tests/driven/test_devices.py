@@ -36,9 +36,7 @@ def mappings() -> int:
         return sum("memfd:larder-segment-test" in line for line in maps)
 
 
-def test_registrations_of_either_kind_end_with_the_last_user_alone(
-    emulated: Machine, devices: Devices
-) -> None:
+def test_registrations_of_either_kind_end_with_the_last_user_alone(emulated: Machine, devices: Devices) -> None:
     lanes = [devices.lane(emulated.device) for _ in range(2)]
     segment, named = devices.segment(3), devices.named()
     assert segment.cover(0, NBYTES)
@@ -56,9 +54,7 @@ def test_registrations_of_either_kind_end_with_the_last_user_alone(
     assert not named._windows
 
 
-def test_memory_is_registered_again_for_a_client_that_arrives_at_its_end(
-    emulated: Machine, devices: Devices
-) -> None:
+def test_memory_is_registered_again_for_a_client_that_arrives_at_its_end(emulated: Machine, devices: Devices) -> None:
     for _ in range(20):
         lane = devices.lane(emulated.device)
         assert devices.named().cover(0, NBYTES)  # at the same address: refused while it is registered
@@ -97,12 +93,7 @@ def test_no_more_streams_are_made_than_one_process_should_have(
 def test_a_segment_is_not_mapped_once_the_device_is_lost(emulated: Machine, devices: Devices) -> None:
     lane = devices.lane(emulated.device)
     devices.failed(DeviceError("copy", "cudaErrorIllegalAddress", lasting=True))
-    for call in (
-        devices.runtime,
-        lambda: devices.segment(3),
-        devices.named,
-        lambda: devices.lane(emulated.device),
-    ):
+    for call in (devices.runtime, lambda: devices.segment(3), devices.named, lambda: devices.lane(emulated.device)):
         with pytest.raises(DeviceError, match="IllegalAddress"):
             call()
     assert not mappings()

@@ -107,9 +107,7 @@ def test_an_engine_outlives_a_data_plane_that_is_killed_during_its_copies(
 
 
 @pytest.mark.full
-def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(
-    plane: DrivenPlane, engine: Engine
-) -> None:
+def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(plane: DrivenPlane, engine: Engine) -> None:
     done(engine.client.store_from(KEYS, OLD))
     plane.ask("stop_after", nbytes=100_000)
     load = engine.client.load_into(KEYS, NEW)
@@ -120,9 +118,7 @@ def test_a_copy_with_a_lost_connection_ends_once_no_copying_is_certain(
     done(load)
     assert load.ended is not None
     assert load.ended.code is Code.UNAVAILABLE
-    wait_for(
-        lambda: done(engine.client.load_into(KEYS, NEW)).ended.blocks == 1, "it attaches and loads again"
-    )
+    wait_for(lambda: done(engine.client.load_into(KEYS, NEW)).ended.blocks == 1, "it attaches and loads again")
 
 
 def test_a_client_that_closes_during_a_copy_waits_for_it(plane: DrivenPlane, engine: Engine) -> None:
@@ -183,9 +179,7 @@ def test_a_data_plane_stops_during_copies(plane: DrivenPlane, engine: Engine) ->
     assert store.ended.blocks == 0
 
 
-def cycles(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start, count: int
-) -> None:
+def cycles(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine, start: Start, count: int) -> None:
     """So many engines attach, register, store and die; then nothing is left of them, as it was before."""
     plane = make_plane(emulated, pool_bytes="4MiB", dataplane__segment_bytes="2MiB")
     user = make_engine(emulated, plane)

@@ -64,15 +64,11 @@ def files() -> Iterator[list[int]]:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_messages_with_any_values(
-    hostile: tuple[DrivenPlane, Engine], files: list[int], data: st.DataObject
-) -> None:
+def test_messages_with_any_values(hostile: tuple[DrivenPlane, Engine], files: list[int], data: st.DataObject) -> None:
     plane, engine = hostile
     body = engine.tensors[0].handle.body
     tensors = [
-        TensorDescription(
-            0, each.handle.offset, each.handle.nbytes, each.dtype, list(each.shape), list(each.stride)
-        )
+        TensorDescription(0, each.handle.offset, each.handle.nbytes, each.dtype, list(each.shape), list(each.stride))
         for each in engine.tensors
     ]
     bodies = st.one_of(st.just(body), st.binary(max_size=70), st.just(b"\x03e" + body))

@@ -111,11 +111,7 @@ def test_a_load_may_come_from_a_gpu_copy_and_from_the_pool(
 
 def test_workers_of_the_gateway_are_served_from_gpu_copies(machine: Machine, make_plane: MakePlane) -> None:
     port = free_port()
-    plane = make_plane(
-        machine,
-        lmcache_port=str(port),
-        **GPU_POOL,
-    )
+    plane = make_plane(machine, lmcache_port=str(port), **GPU_POOL)
     worker = machine.start("engine")
     try:
         assert worker.hear() == {"ready": True}
@@ -246,13 +242,7 @@ def test_one_engine_does_not_keep_others_from_waiting_for_cuda() -> None:
     bench = Bench(64 * make.KIB)
     none: Any = None
     copies = GpuCopyService(
-        bench.node.gpu_copies,
-        bench.node.engines,
-        none,
-        none,
-        cast("CopyThreads", Never()),
-        1,
-        lambda: bench.now,
+        bench.node.gpu_copies, bench.node.engines, none, none, cast("CopyThreads", Never()), 1, lambda: bench.now
     )
     for _ in range(MAX_WAITING_OF_ONE):
         copies.map(cast("GpuCopyReader", Waiter(1)), MapGpuCopies(1, "gpu", [], [], True))

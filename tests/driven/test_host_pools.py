@@ -114,9 +114,7 @@ def test_a_load_may_leave_out_leading_pages(make_engine: Callable[..., HostEngin
     assert engine.content(TO) == [bytes(PAGE_BYTES)] * 2 + expected[2:]
 
 
-def test_a_pool_is_registered_again_with_a_new_data_plane(
-    make_engine: Callable[..., HostEngine], plane: Plane
-) -> None:
+def test_a_pool_is_registered_again_with_a_new_data_plane(make_engine: Callable[..., HostEngine], plane: Plane) -> None:
     engine = make_engine()
     engine.fill(1)
     engine.register()
@@ -131,9 +129,7 @@ def test_a_pool_is_registered_again_with_a_new_data_plane(
     assert engine.client.lookup(KEYS) == 5
 
 
-def test_a_file_that_is_truncated_fails_the_copy_alone(
-    make_engine: Callable[..., HostEngine], plane: Plane
-) -> None:
+def test_a_file_that_is_truncated_fails_the_copy_alone(make_engine: Callable[..., HostEngine], plane: Plane) -> None:
     engine = make_engine()
     engine.fill(1)
     engine.register()
@@ -304,9 +300,7 @@ def test_a_space_without_block_bytes_or_with_the_layout_of_tensors_is_refused(ra
     try:
         number = paged.attach(SpaceRequest(msgspec.structs.replace(SPACE, layout="paged:x")))
         socket.send_fds(
-            paged.socket,
-            [encode(msgspec.structs.replace(raw.good, space=number.spaces[0]))],
-            [raw.memory.fd],
+            paged.socket, [encode(msgspec.structs.replace(raw.good, space=number.spaces[0]))], [raw.memory.fd]
         )
         answer = paged.receive()
         assert isinstance(answer, Refused)

@@ -68,15 +68,11 @@ class Life:
                 for each in self.engine.tensors
             ]
             body = self.engine.tensors[0].handle.body
-            return RegisterCache(
-                self.request_count, self.space, self.engine.machine.device.uuid, [body], tensors, 16
-            )
+            return RegisterCache(self.request_count, self.space, self.engine.machine.device.uuid, [body], tensors, 16)
         if kind == 2:
             return UnregisterCache(self.request_count, cache)
         if kind < 5:
-            return StoreFrom(
-                self.request_count, cache, "a", keys, blocks, event, b"", self.random.random() < 0.5
-            )
+            return StoreFrom(self.request_count, cache, "a", keys, blocks, event, b"", self.random.random() < 0.5)
         return LoadInto(self.request_count, cache, keys, blocks, event, 0)
 
     def live(self) -> None:

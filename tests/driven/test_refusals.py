@@ -60,12 +60,7 @@ class Raw:
             [engine.tensors[0].handle.body],
             [
                 TensorDescription(
-                    0,
-                    each.handle.offset,
-                    each.handle.nbytes,
-                    each.dtype,
-                    list(each.shape),
-                    list(each.stride),
+                    0, each.handle.offset, each.handle.nbytes, each.dtype, list(each.shape), list(each.stride)
                 )
                 for each in engine.tensors
             ],
@@ -246,9 +241,7 @@ def test_the_engines_side_refuses_wrong_arguments(
     runtime.free(expandable)
 
 
-def test_registrations_that_wait_for_an_earlier_connection_are_bounded(
-    plane: DrivenPlane, engine: Engine
-) -> None:
+def test_registrations_that_wait_for_an_earlier_connection_are_bounded(plane: DrivenPlane, engine: Engine) -> None:
     raw = Raw(plane, engine)
     plane.ask("stop_after", nbytes=100_000)
     engine.client.store_from(make.keys(1), list(range(16)))

@@ -107,9 +107,7 @@ def test_blocks_already_in_the_tier_are_not_copied_again(
     assert whole.ended is not None
 
 
-def test_two_engines_share_one_pool(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
+def test_two_engines_share_one_pool(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> None:
     plane = make_plane(emulated)
     one = make_engine(emulated, plane, blocks=40)
     other = make_engine(emulated, plane, blocks=80)  # more blocks, and the same chunks
@@ -196,9 +194,7 @@ def test_a_load_holds_its_blocks(emulated: Machine, make_plane: MakePlane, make_
 def test_a_full_pool_refuses_part_of_a_driven_store(
     emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
 ) -> None:
-    engine = make_engine(
-        emulated, make_plane(emulated, pool_bytes="2MiB", dataplane__segment_bytes="2MiB"), blocks=80
-    )
+    engine = make_engine(emulated, make_plane(emulated, pool_bytes="2MiB", dataplane__segment_bytes="2MiB"), blocks=80)
     engine.register()
     store = done(engine.client.store_from(make.keys(5), [*OLD, *OLD, *OLD[:PER_CHUNK]]))
     outcomes = store.outcomes.tolist()
@@ -208,9 +204,7 @@ def test_a_full_pool_refuses_part_of_a_driven_store(
     assert store.ended.blocks == outcomes.count(ReserveOutcome.WRITE)
 
 
-def test_copies_count_as_uses_and_traffic(
-    emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine
-) -> None:
+def test_copies_count_as_uses_and_traffic(emulated: Machine, make_plane: MakePlane, make_engine: MakeEngine) -> None:
     plane = make_plane(emulated)
     engine = make_engine(emulated, plane, blocks=80)
     engine.register()

@@ -24,10 +24,7 @@ def opened(larder: Larder, browser: Browser, token: str = "", **options: Any) ->
         stack.callback(context.close)
         page = context.new_page()
         page.on("pageerror", lambda error: thrown.append(str(error)))
-        page.on(
-            "request",
-            lambda request: None if request.url.startswith(larder.url) else foreign.append(request.url),
-        )
+        page.on("request", lambda request: None if request.url.startswith(larder.url) else foreign.append(request.url))
         page.goto(larder.url)
         if token:
             page.get_by_label("Token").fill(token)

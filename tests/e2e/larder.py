@@ -72,9 +72,7 @@ class Larder:
 
     def delete(self, path: str) -> None:
         etag = self.api.get(f"/api/v1/{path}").headers["ETag"]
-        answer = self.api.delete(
-            f"/api/v1/{path}", headers={"If-Match": etag}, params={"wait": APPLIED_WITHIN}
-        )
+        answer = self.api.delete(f"/api/v1/{path}", headers={"If-Match": etag}, params={"wait": APPLIED_WITHIN})
         assert answer.status_code == 204, answer.text
 
     def ready(self) -> bool:

@@ -27,9 +27,7 @@ def token_of(larder: Larder, name: str, role: str, **fields: Any) -> str:
     return token
 
 
-def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(
-    socket_dir: Path, browser: Browser
-) -> None:
+def test_a_quota_is_tried_saved_and_acknowledged_and_conflicts_are_refused(socket_dir: Path, browser: Browser) -> None:
     with running(socket_dir) as larder, opened(larder, browser) as page:
         node = larder.node()["name"]
         go(page, "tenants")
@@ -128,9 +126,7 @@ def test_tiers_and_policies_are_changed_in_forms(socket_dir: Path, browser: Brow
         expect(form.locator("#field-parameters-faults")).to_contain_text("env:NAME")
         expect(form.locator("#field-parameters-faults")).not_to_contain_text("hunter2")
         form.get_by_label("Type type").fill("disk")
-        form.get_by_label("Parameters parameters").fill(
-            f'{{"directories": ["{disk}"], "segment_bytes": {16 << 20}}}'
-        )
+        form.get_by_label("Parameters parameters").fill(f'{{"directories": ["{disk}"], "segment_bytes": {16 << 20}}}')
         press(form, "Check")
         expect(form.get_by_text(f"{node} would accept it")).to_be_visible()
         assert fits(page)

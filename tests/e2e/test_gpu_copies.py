@@ -38,10 +38,7 @@ def effect(pin: dict[str, Any]) -> tuple[str, str]:
 
 
 async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_them_with_its_tier(
-    emulated: Machine,
-    make_plane: Callable[..., DrivenPlane],
-    make_engine: Callable[..., Engine],
-    tmp_path: Path,
+    emulated: Machine, make_plane: Callable[..., DrivenPlane], make_engine: Callable[..., Engine], tmp_path: Path
 ) -> None:
     node = await asyncio.to_thread(make_plane, emulated, **GPU_POOL)
     async with governing(node, tmp_path) as plane:
@@ -57,9 +54,7 @@ async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_
             return engine
 
         engine = await asyncio.to_thread(store)
-        pin = await until(
-            plane, lambda pin: pin["gpu_copies"] == 2 and effect(pin)[0] == "True", "two GPU copies"
-        )
+        pin = await until(plane, lambda pin: pin["gpu_copies"] == 2 and effect(pin)[0] == "True", "two GPU copies")
         (on_node,) = pin["nodes"].values()
         assert (on_node["resident"], on_node["gpu_copies"]) == (2, 2)
         assert on_node["gpu_copy_bytes"] == pin["gpu_copy_bytes"] == 2 * engine.chunk_bytes
@@ -82,16 +77,12 @@ async def test_a_pin_for_gpus_has_gpu_copies_where_an_engine_reads_it_and_loses_
         keys = {"keys": [key.hex() for key in many], "model": "driven", "tier": "gpu"}
         put = await plane.http.put("/api/v1/pins/p?wait=30s", json=keys, headers={"If-Match": "*"})
         assert put.status_code == 200
-        pin = await until(
-            plane, lambda pin: (pin["resident"], pin["gpu_copies"]) == (12, 8), "as many as fit"
-        )
+        pin = await until(plane, lambda pin: (pin["resident"], pin["gpu_copies"]) == (12, 8), "as many as fit")
         assert effect(pin) == ("False", "FewGpuCopies")
         (pool,) = (await plane.node())["stats"]["gpu_copy_pools"]
         assert (pool["used_bytes"], pool["wanted"]) == (pool["capacity_bytes"], 12)
 
         code, _, err = await larder(plane, "pins", "set", "p", "--tier", "host", "--wait", "30s")
         assert (code, err) == (0, "")
-        pin = await until(
-            plane, lambda pin: pin["gpu_copies"] == 0 and effect(pin)[0] == "True", "no GPU copy"
-        )
+        pin = await until(plane, lambda pin: pin["gpu_copies"] == 0 and effect(pin)[0] == "True", "no GPU copy")
         assert (pin["tier"], pin["resident"]) == ("host", 12)

@@ -139,10 +139,7 @@ def test_every_command_of_a_page_prints_the_shown_output(larder: Larder, tmp_pat
         for _ in range(20):
             with engine.acquire(chain, tenant=tenant) as lease:
                 assert len(lease) == 4
-        until(
-            lambda: larder.tenant(tenant)["blocks"] and larder.get("prefixes")["items"],
-            "what engines brought",
-        )
+        until(lambda: larder.tenant(tenant)["blocks"] and larder.get("prefixes")["items"], "what engines brought")
         installed = nullcontext(Path(sys.executable).parent)
         with installed if name == INSTALLED else larder_command(larder.folder) as programs:
             outputs = run(larder, [command.text for command in commands], tmp_path, programs)
@@ -150,9 +147,7 @@ def test_every_command_of_a_page_prints_the_shown_output(larder: Larder, tmp_pat
         if command.shown:
             assert command.is_shown(output), f"{command.text}\n{output}"
         expected = command.expected_status
-        assert all(status == expected if expected else status < 400 for status in statuses), (
-            f"{command.text}\n{output}"
-        )
+        assert all(status == expected if expected else status < 400 for status in statuses), f"{command.text}\n{output}"
         if "curl" not in command.text and not command.may_fail:
             assert code == 0, f"{command.text}\n{output}"
 

@@ -50,9 +50,7 @@ def test_the_dashboard_requires_a_token_and_shows_what_it_permits(socket_dir: Pa
         page.reload()
         expect(page.get_by_text("night-shift", exact=True)).to_be_visible()
         cookies = context.cookies()
-        assert [(c["name"], c["httpOnly"], c["sameSite"]) for c in cookies] == [
-            ("larder_session", True, "Strict")
-        ]
+        assert [(c["name"], c["httpOnly"], c["sameSite"]) for c in cookies] == [("larder_session", True, "Strict")]
         page.get_by_role("button", name="Log out").click()
         expect(field).to_be_visible()
         expect(page.get_by_text("acme")).to_have_count(0)

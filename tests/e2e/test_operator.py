@@ -94,16 +94,12 @@ def test_an_engine_is_killed_in_the_middle_of_a_store_and_its_bytes_come_back(la
             reservation.array(at)[:] = half[at][0]
         time.sleep(600)
         os._exit(1)
-    until(
-        lambda: larder.node()["stats"]["pool"]["reserved_bytes"] == 16 * BLOCK_BYTES, "the engine is writing"
-    )
+    until(lambda: larder.node()["stats"]["pool"]["reserved_bytes"] == 16 * BLOCK_BYTES, "the engine is writing")
     with larder.engine() as reader:
         assert cached(reader, half) == 0
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        pool = until(
-            lambda: (now := larder.node()["stats"]["pool"])["used_bytes"] == 0 and now, "the bytes came back"
-        )
+        pool = until(lambda: (now := larder.node()["stats"]["pool"])["used_bytes"] == 0 and now, "the bytes came back")
         assert (pool["reserved_bytes"], pool["quarantined_bytes"]) == (0, 0)
         assert cached(reader, half) == 0, "no half-written block is ever readable"
         assert store(reader, half, "other") == 16
@@ -118,10 +114,6 @@ def test_the_app_is_killed_and_restarted_with_all_its_records(larder: Larder) ->
     until(larder.ready, "ready again", START_S)
     assert larder.node()["pid"] == data_plane, "it went on without a management plane"
     quota = larder.get("quotas/mine")
-    assert (quota["limit_bytes"], quota["note"], quota["status"]["applied"]) == (
-        4 * BLOCK_BYTES,
-        "kept",
-        True,
-    )
+    assert (quota["limit_bytes"], quota["note"], quota["status"]["applied"]) == (4 * BLOCK_BYTES, "kept", True)
     with larder.engine() as engine:
         assert store(engine, keys("limited", 8), "mine") == 4

@@ -12,22 +12,16 @@ from tests.e2e.larder import BLOCK_BYTES, MODEL, cached, keys, running, store
 
 
 @pytest.mark.browser
-def test_quota_pin_and_node_are_seen_live_without_an_external_request(
-    socket_dir: Path, browser: Browser
-) -> None:
+def test_quota_pin_and_node_are_seen_live_without_an_external_request(socket_dir: Path, browser: Browser) -> None:
     foreign: list[str] = []
     complaints: list[str] = []
     with running(socket_dir) as larder, larder.engine(engine="vllm 0.33", group="engine-0") as engine:
         page = browser.new_page(viewport={"width": 1440, "height": 1100})
-        page.on(
-            "request", lambda request: foreign.append(request.url) if larder.url not in request.url else None
-        )
+        page.on("request", lambda request: foreign.append(request.url) if larder.url not in request.url else None)
         # Chromium gives up its requests when a test beside this one adds a network namespace, and repeats them.
         page.on(
             "console",
-            lambda message: (
-                None if "ERR_NETWORK_CHANGED" in message.text else complaints.append(message.text)
-            ),
+            lambda message: None if "ERR_NETWORK_CHANGED" in message.text else complaints.append(message.text),
         )
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(larder.url)

@@ -174,9 +174,7 @@ def test_a_restart_replaces_both_processes_and_no_read_fails(larder: Restarted) 
     (entry,) = [each for each in larder.get("audit")["items"] if each["action"] == "restart"]
     assert entry["kind"] == "plane"
     assert larder.cli("restart", "--json").returncode == 0, "and once more"
-    assert larder.get("events/history?name=dataplane.exited")["items"] == [], (
-        "a planned restart is no failure"
-    )
+    assert larder.get("events/history?name=dataplane.exited")["items"] == [], "a planned restart is no failure"
     larder.stop()
 
 
@@ -218,17 +216,11 @@ def test_a_restart_that_would_lose_the_cache_is_refused_with_the_amount(larder: 
         before = larder.pid()
         larder.config.write_text("[dataplane]\nmax_blocks = 77\n")
         checked = larder.cli("restart", "--dry-run")
-        assert (checked.returncode, checked.stdout.startswith("3 blocks (192 KiB) would be lost: ")) == (
-            0,
-            True,
-        )
+        assert (checked.returncode, checked.stdout.startswith("3 blocks (192 KiB) would be lost: ")) == (0, True)
         refused = larder.cli("restart")
         assert refused.returncode == 1
         assert "1024 block descriptors, the settings say 77" in refused.stderr
-        assert (
-            "3 blocks (192 KiB) would be lost, among them what the pins 'precious' guarantee"
-            in refused.stderr
-        )
+        assert "3 blocks (192 KiB) would be lost, among them what the pins 'precious' guarantee" in refused.stderr
         assert "Nothing was stopped" in refused.stderr
         assert larder.pid() == before
         assert read(client, blocks) == 3
@@ -269,18 +261,14 @@ def test_a_start_that_fails_leaves_the_memory_and_no_data_plane(larder: Restarte
             ("[app]\njoin_url = 'tcp://somewhere'\n", "join_url"),
         ):
             larder.config.write_text(written)
-            with (larder.folder / "failed").open(
-                "w+"
-            ) as output:  # the keeper of the memory would keep a pipe open
+            with (larder.folder / "failed").open("w+") as output:  # the keeper of the memory would keep a pipe open
                 failed = subprocess.run(command, env=larder.environ, stderr=output, timeout=90, check=False)
                 output.seek(0)
                 text = output.read()
             assert (failed.returncode, expected in text) == (1, True), text
             assert not locked(larder.folder / "dataplane.lock")
         larder.config.write_text("")
-        stopped = subprocess.Popen(
-            command, env=larder.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        stopped = subprocess.Popen(command, env=larder.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until(lambda: locked(larder.folder / "dataplane.lock"), "the data plane starts")
         stopped.send_signal(signal.SIGHUP)  # must not end it without the data plane
         stopped.terminate()
@@ -322,9 +310,7 @@ def test_down_releases_the_memory_of_a_stopped_larder(larder: Restarted) -> None
         assert store(client, keys("left", 2)) == 2
     larder.stop()
     looked = larder.cli("doctor")
-    assert "2 blocks (128 KiB) of a Larder that ended are kept for" in " ".join(looked.stdout.split()), (
-        looked.stdout
-    )
+    assert "2 blocks (128 KiB) of a Larder that ended are kept for" in " ".join(looked.stdout.split()), looked.stdout
     completed = larder.cli("down", "--json")
     released = {"stopped": False, "blocks": 2, "bytes": 2 * BLOCK_BYTES}
     assert json.loads(completed.stdout).items() >= released.items()
@@ -360,11 +346,7 @@ def successor(larder: Restarted) -> int | None:
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except FileNotFoundError:
             continue
-        waits = (
-            b"dataplane" in arguments
-            and b"--supervisor-fd" in arguments
-            and b"--check-memory" not in arguments
-        )
+        waits = b"dataplane" in arguments and b"--supervisor-fd" in arguments and b"--check-memory" not in arguments
         if waits and pid != larder.serving:
             return pid
     return None

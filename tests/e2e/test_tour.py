@@ -87,9 +87,7 @@ def blocks_are_counted_before_they_are_dropped(page: Page) -> None:
     go(page, "blocks?tenant=chat")
     blocks = panel(page, "Blocks")
     expect(blocks).to_contain_text("6 blocks")
-    expect(
-        blocks.get_by_role("list", name="Prefixes, the largest first").get_by_role("listitem")
-    ).to_have_count(1)
+    expect(blocks.get_by_role("list", name="Prefixes, the largest first").get_by_role("listitem")).to_have_count(1)
     press(blocks, "Demote all of these")
     sure = dialog(page, "Demote chat")
     expect(sure).to_contain_text("Affected: 6 blocks, 384 KiB.")
@@ -121,15 +119,11 @@ def a_node_drains_and_serves_again(larder: Larder, page: Page) -> None:
 def a_policy_is_restored_from_its_history(larder: Larder, page: Page) -> None:
     larder.put("policies/default", algorithm="lru", note="first")
     etag = larder.get("policies/default")["etag"]
-    changed = larder.api.put(
-        "/api/v1/policies/default", json={"algorithm": "arc"}, headers={"If-Match": etag}
-    )
+    changed = larder.api.put("/api/v1/policies/default", json={"algorithm": "arc"}, headers={"If-Match": etag})
     assert changed.is_success, changed.text
     go(page, "policy")
     expect(panel(page, "In force")).to_contain_text("arc")
-    panel(page, "History").get_by_role(
-        "button", name=re.compile("^Put back the policy default")
-    ).first.click()
+    panel(page, "History").get_by_role("button", name=re.compile("^Put back the policy default")).first.click()
     form = dialog(page, "Policy default")
     expect(form.get_by_role("row", name="algorithm arc lru")).to_be_visible()
     press(form, "Save")

@@ -17,9 +17,7 @@ CHUNK = 256
 
 @pytest.fixture
 def larder(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Larder]:
-    (socket_dir / "larder.toml").write_text(
-        "[app]\nusage_poll_interval_s = 0.2\nusage_write_interval_s = 0.2\n"
-    )
+    (socket_dir / "larder.toml").write_text("[app]\nusage_poll_interval_s = 0.2\nusage_write_interval_s = 0.2\n")
     monkeypatch.chdir(socket_dir)
     with running(socket_dir) as one:
         yield one
@@ -62,10 +60,7 @@ def test_tokens_served_and_bytes_held_are_reported_for_each_tenant_in_json_and_c
         assert float(rows["red"]["byte_hours"]) >= red["byte_hours"] - 1e-6
     completed = larder.cli("usage", "--step", "1d")
     assert completed.returncode == 0, completed.stderr
-    assert [line.split()[1] for line in completed.stdout.splitlines() if line.startswith("2")] == [
-        "blue",
-        "red",
-    ]
+    assert [line.split()[1] for line in completed.stdout.splitlines() if line.startswith("2")] == ["blue", "red"]
     assert larder.cli("usage", "--csv").stdout.startswith("start,tenant,byte_hours")
     assert "measured" in larder.cli("rates", "list").stdout
     assert larder.cli("rates", "set", "other", "--model", "m", "--tokens-per-s", "5").returncode == 0

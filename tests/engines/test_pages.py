@@ -145,10 +145,7 @@ def test_odd_tensors_are_copied_as_the_reference_copies_them(name, step):
         at += shape[0] * row * 2
     memory = np.random.default_rng(3).integers(0, 256, at, np.uint8)
     pages = Pages(
-        [
-            Layout(memory.ctypes.data + offset, *each, 2)
-            for offset, each in zip(offsets, layouts, strict=True)
-        ],
+        [Layout(memory.ctypes.data + offset, *each, 2) for offset, each in zip(offsets, layouts, strict=True)],
         tokens_per_block=4,
         chunk_tokens=16,
         owner=memory,
@@ -190,12 +187,7 @@ def read_only(nbytes: int) -> np.ndarray:
         (list(range(17)), 0, None, "position: expected 17 blocks within"),
         ([1], 0, lambda size: np.full(size - 1, POISON, np.uint8), "chunk: expected at least"),
         ([1], 0, lambda size: np.full(2 * size, POISON, np.uint8)[::2], "chunk: expected a contiguous"),
-        (
-            [1],
-            0,
-            lambda size: np.full(size, -1, np.int8),
-            "chunk: expected a contiguous numpy array of uint8",
-        ),
+        ([1], 0, lambda size: np.full(size, -1, np.int8), "chunk: expected a contiguous numpy array of uint8"),
         ([1], 0, bytearray, "chunk: expected a contiguous numpy array of uint8"),
     ],
 )
@@ -220,9 +212,7 @@ def test_a_read_only_chunk_is_read_but_not_written():
     assert not cache.gathered([1], 0)[: 4 << 10].any()
 
 
-@pytest.mark.parametrize(
-    ("tokens_per_block", "chunk_tokens"), [(0, 256), (-16, 256), (16, 250), (16, 0), (16, 8)]
-)
+@pytest.mark.parametrize(("tokens_per_block", "chunk_tokens"), [(0, 256), (-16, 256), (16, 250), (16, 0), (16, 8)])
 def test_blocks_that_do_not_divide_a_chunk_are_refused(tokens_per_block, chunk_tokens):
     with pytest.raises(ValueError, match="tokens_per_block: expected a divisor"):
         pages_of([torch.zeros(4, 2, 16, 8)], tokens_per_block=tokens_per_block, chunk_tokens=chunk_tokens)
@@ -235,16 +225,10 @@ def test_tensors_without_blocks_in_cpu_memory_are_refused():
         pages_of([torch.zeros(0, 2, 16, 8)], tokens_per_block=16, chunk_tokens=256)
     with pytest.raises(ValueError, match=r"tensors\[1\]: expected a tensor in CPU memory"):
         pages_of(
-            [torch.zeros(4, 2, 16, 8), torch.zeros(4, 2, 16, 8, device="meta")],
-            tokens_per_block=16,
-            chunk_tokens=256,
+            [torch.zeros(4, 2, 16, 8), torch.zeros(4, 2, 16, 8, device="meta")], tokens_per_block=16, chunk_tokens=256
         )
     with pytest.raises(LayoutRefused, match="overlap"):
-        pages_of(
-            [torch.zeros(4096).as_strided((4, 2, 16, 8), (128, 128, 8, 1))],
-            tokens_per_block=16,
-            chunk_tokens=256,
-        )
+        pages_of([torch.zeros(4096).as_strided((4, 2, 16, 8), (128, 128, 8, 1))], tokens_per_block=16, chunk_tokens=256)
 
 
 @pytest.mark.parametrize("part", [False, True])

@@ -145,10 +145,7 @@ class Adaptive:
             self.again_ghosts.append(self.again.pop(0))
         while len(self.once) + len(self.once_ghosts) > self.capacity:
             self.once_ghosts.pop(0)
-        while (
-            len(self.once) + len(self.again) + len(self.once_ghosts) + len(self.again_ghosts)
-            > 2 * self.capacity
-        ):
+        while len(self.once) + len(self.again) + len(self.once_ghosts) + len(self.again_ghosts) > 2 * self.capacity:
             self.again_ghosts.pop(0)
 
 

@@ -48,12 +48,7 @@ class Machine(RuleBasedStateMachine):
         for policy in (self.policy, self.duplicate):
             getattr(policy, name)(*arguments)
 
-    @rule(
-        number=st.sampled_from(NUMBERS),
-        key=st.integers(0, 40),
-        size=SIZES,
-        hits=st.sampled_from([0, 0, 0, 1, 9]),
-    )
+    @rule(number=st.sampled_from(NUMBERS), key=st.integers(0, 40), size=SIZES, hits=st.sampled_from([0, 0, 0, 1, 9]))
     def insert(self, number, key, size, hits):
         assume(number not in self.blocks)
         self.both("insert", number, key, size, self.now, hits)
@@ -108,9 +103,7 @@ class Machine(RuleBasedStateMachine):
 
 def test_any_allowed_calls_keep_every_block_in_the_order_once(make: Make):
     machine = type("MachineOfThis", (Machine,), {"make": staticmethod(make)})
-    limits = settings(
-        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    limits = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=limits)
 
 

@@ -44,9 +44,7 @@ class Process:
 
     def run(self, command: Sequence[str], environ: dict[str, str]) -> None:
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env={**clean_environ(), **environ}, stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(command, env={**clean_environ(), **environ}, stdout=log, stderr=log)
 
     def log(self) -> str:
         path = self.folder / "log"

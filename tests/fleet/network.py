@@ -114,10 +114,7 @@ class Machine:
     def cut(self, side: str = "near") -> None:
         """Pull the cable: the near side reports at once that there is no route, at the far side packets are lost
         without a word."""
-        ip(
-            *(("link", "set", self._cable) if side == "near" else ("-n", self.name, "link", "set", "eth0")),
-            "down",
-        )
+        ip(*(("link", "set", self._cable) if side == "near" else ("-n", self.name, "link", "set", "eth0")), "down")
 
     def heal(self) -> None:
         ip("link", "set", self._cable, "up")

@@ -59,17 +59,9 @@ def test_every_action_is_answered_once_by_each_node(fleet: Fleet) -> None:
     assert [location["node"] for location in located["items"]] == ["b", "a"]
     assert located["failed_nodes"] == []
     verified = act(app, "verify", {}, wait="20s")
-    assert {name: item["verification"]["checked"] for name, item in verified.items()} == {
-        "a": 2,
-        "b": 4,
-        "c": 0,
-    }
+    assert {name: item["verification"]["checked"] for name, item in verified.items()} == {"a": 2, "b": 4, "c": 0}
     tried = app.ask("POST", "actions/dry-run", DRY_RUN)
-    assert [(item["node"], item["accepted"]) for item in tried["items"]] == [
-        ("a", True),
-        ("b", True),
-        ("c", True),
-    ]
+    assert [(item["node"], item["accepted"]) for item in tried["items"]] == [("a", True), ("b", True), ("c", True)]
     assert tried["accepted"]
     assert app.get("quotas")["total"] == 0
     demoted = act(app, "demote", PREFIX)
@@ -83,9 +75,7 @@ def test_every_action_is_answered_once_by_each_node(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut off", "stopped", "killed"])
-def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action(
-    fleet: Fleet, how: str
-) -> None:
+def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action(fleet: Fleet, how: str) -> None:
     app, node = fleet.app, fleet.nodes["b"]
     for each in fleet.nodes.values():
         store(each, 4)
@@ -96,9 +86,7 @@ def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action
     else:
         node.kill()
     at_once = act(app, "lookup", PREFIX)
-    messages = (
-        rf"b: tcp://{re.escape(node.machine.far)}:8472 (did not answer within 5 s|cannot be reached)|{AWAY}"
-    )
+    messages = rf"b: tcp://{re.escape(node.machine.far)}:8472 (did not answer within 5 s|cannot be reached)|{AWAY}"
     assert re.fullmatch(messages, at_once["b"]["error"]), at_once["b"]["error"]
     assert [sum(at_once[name]["hit_chunks"].values()) for name in "ac"] == [4, 4]
     app.until_states(a="in_sync", b="lost", c="in_sync")
@@ -111,9 +99,7 @@ def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action
         ("dry-run", DRY_RUN),
     ):
         answer = act(app, verb, body)
-        assert {name: item["error"] for name, item in answer.items()} == {"a": None, "b": AWAY, "c": None}, (
-            verb
-        )
+        assert {name: item["error"] for name, item in answer.items()} == {"a": None, "b": AWAY, "c": None}, verb
     assert app.ask("POST", "actions/dry-run", DRY_RUN)["accepted"], "by all that can say anything"
     assert not app.ask("POST", "actions/dry-run", {**DRY_RUN, "nodes": ["a", "b"]})["accepted"]
     located = app.ask("POST", "actions/locate", PREFIX)
@@ -122,9 +108,7 @@ def test_a_node_that_is_unavailable_has_its_own_result_and_others_run_the_action
     assert (alone.status_code, alone.json()["detail"]) == (503, AWAY)
 
 
-def test_a_node_that_refuses_is_shown_alone_with_reason_and_time(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_refuses_is_shown_alone_with_reason_and_time(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     app = fleet.app
     before = app.get("pins?limit=1")["total"]
     assert before == 0
@@ -198,8 +182,5 @@ def test_a_floor_larger_than_a_node_is_applied_and_shown_as_not_in_effect(fleet:
     expected = {"b": [("True", "Applied"), ("False", "FloorReduced")]}
     until(lambda: effective() == expected, "the node tells that it cannot guarantee so much", WAIT_S)
     over_all = app.get("quotas/big")["status"]["conditions"][2]
-    assert (
-        over_all["message"]
-        == "on 0 of 1 nodes; b guarantees 8 MiB of the floor of 16 MiB: its pool is too small"
-    )
+    assert over_all["message"] == "on 0 of 1 nodes; b guarantees 8 MiB of the floor of 16 MiB: its pool is too small"
     assert over_all["since"] > 0

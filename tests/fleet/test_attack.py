@@ -105,13 +105,7 @@ def garbage(chance: random.Random) -> bytes:
         lambda: greeting + b"\x04\xff\x05HELLO" + chance.randbytes(249),
         lambda: greeting + b"\x04\x20\x05ERROR" + chance.randbytes(26),
         lambda: greeting + b"\x00\x05hello" * 50,
-        lambda: (
-            greeting
-            + b"\x04\xc8\x05HELLO\x01\x00"
-            + bytes(192)
-            + b"\x04\xff\x08INITIATE"
-            + chance.randbytes(246)
-        ),
+        lambda: greeting + b"\x04\xc8\x05HELLO\x01\x00" + bytes(192) + b"\x04\xff\x08INITIATE" + chance.randbytes(246),
         lambda: b"\x01\x00" * 500,
     ]
     return chance.choice(kinds)()

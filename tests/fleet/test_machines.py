@@ -63,9 +63,7 @@ def test_wrong_tokens_end_the_data_plane_with_a_sentence(fleet: Fleet) -> None:
     other_key = zmq.curve_keypair()[0].decode()
     node.token_file.write_text(token_text(JoinToken(good.id, good.secret, other_key, good.addresses)))
     node.start()
-    until(
-        lambda: "did not answer" in node.log(), "a management plane with another key gets no answer", WAIT_S
-    )
+    until(lambda: "did not answer" in node.log(), "a management plane with another key gets no answer", WAIT_S)
     assert "d" not in fleet.app.states()
 
 
@@ -78,11 +76,7 @@ def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet:
     for pages in (4, 3, 2):
         app.put_quota("acme", pages * PAGE, wait="2s")
     app.put_quota("late", PAGE, wait="2s")
-    until(
-        lambda: app.applied("acme") == {"a": True, "b": False, "c": True},
-        "the others have applied it",
-        WAIT_S,
-    )
+    until(lambda: app.applied("acme") == {"a": True, "b": False, "c": True}, "the others have applied it", WAIT_S)
     lost = app.get("quotas/acme")["status"]["nodes"]["b"]["conditions"]
     assert [condition["reason"] for condition in lost] == ["NodeLost", "NodeLost"]
     assert stored(nodes[1], "acme", 12) == 8, "what was in force stays in force"
@@ -92,9 +86,7 @@ def test_a_node_behind_a_cut_cable_serves_on_and_catches_up_when_it_heals(fleet:
     assert [stored(node, "late", 3) for node in nodes] == [1, 1, 1]
 
 
-def test_records_committed_before_a_kill_of_the_management_plane_are_pushed_by_the_next(
-    fleet: Fleet,
-) -> None:
+def test_records_committed_before_a_kill_of_the_management_plane_are_pushed_by_the_next(fleet: Fleet) -> None:
     app, nodes = fleet.app, list(fleet.nodes.values())
     for node in nodes:
         node.machine.cut()

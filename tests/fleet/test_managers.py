@@ -66,10 +66,7 @@ def shared_managers() -> Iterator[Shared]:
         key_file = fleet.folder / "manager.key"
         key_file.write_bytes(zmq.curve_keypair()[1])
         key_file.chmod(0o600)
-        environ = {
-            "LARDER_DATABASE_URL": postgres.url("postgres"),
-            "LARDER_APP__CURVE_KEY_FILE": str(key_file),
-        }
+        environ = {"LARDER_DATABASE_URL": postgres.url("postgres"), "LARDER_APP__CURVE_KEY_FILE": str(key_file)}
         first = fleet.manager(**environ).start()
         second = fleet.manager(**environ).start()
         until(lambda: pushes(first) and not pushes(second), "the one that was there before pushes", WAIT_S)
@@ -111,9 +108,7 @@ def test_a_node_that_joined_through_a_dead_manager_is_announced_by_the_other(man
 
 
 def test_a_follower_that_takes_over_pushes_to_nodes_that_joined_elsewhere(managers: Shared) -> None:
-    leader = until(
-        lambda: next((each for each in managers.fleet.managers if pushes(each)), None), "one pushes", WAIT_S
-    )
+    leader = until(lambda: next((each for each in managers.fleet.managers if pushes(each)), None), "one pushes", WAIT_S)
     other = next(each for each in managers.fleet.managers if each is not leader)
     leader.kill()
     until(lambda: pushes(other), "the other one pushes", WAIT_S)
@@ -161,9 +156,7 @@ def test_a_name_is_one_nodes_and_a_node_that_asks_twice_is_one_node(managers: Sh
 
 
 @pytest.mark.parametrize("why", ["expired", "revoked"])
-def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
-    managers: Shared, why: str
-) -> None:
+def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(managers: Shared, why: str) -> None:
     token = create_token(managers, ttl_s=0.001 if why == "expired" else 3600)
     if why == "revoked":
         managers.first.ask("DELETE", f"join-tokens/{token.id}")
@@ -177,9 +170,7 @@ def test_a_token_that_ended_at_one_manager_is_refused_by_the_other_at_once(
 # ---- everything is started again
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, ORDERS))]
-)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, ORDERS))])
 def test_everything_comes_back_in_any_start_order(managers: Shared, seed: int) -> None:
     fleet, first = managers.fleet, managers.first
     first.put_quota("kept", (seed + 1) * PAGE, wait=APPLIED_WITHIN)

@@ -57,9 +57,7 @@ class Layout:
         """One layer of an allocation, blocks first, as numpy's own strides say."""
         stride = [each * self.item_bytes for each in self.strides[number]]
         view = np.lib.stride_tricks.as_strided(
-            memory[self.offsets[number] * self.item_bytes :],
-            (*self.shape, self.item_bytes),
-            (*stride, 1),
+            memory[self.offsets[number] * self.item_bytes :], (*self.shape, self.item_bytes), (*stride, 1)
         )
         return np.moveaxis(view, block_axis(self.shape), 0)
 

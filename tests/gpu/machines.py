@@ -83,13 +83,7 @@ class Machine:
 
 def start_process(module: str, *arguments: str) -> Forked:
     return Forked(
-        module,
-        *arguments,
-        env=dict(os.environ),
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        module, *arguments, env=dict(os.environ), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 

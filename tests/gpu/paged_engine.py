@@ -92,8 +92,7 @@ class PagedEngine:
         """Blocks that came from the pool after that."""
         after = self.machine.download(self.address, self.kind.nbytes)
         return all(
-            bool((self.kind.layer(after, at)[list(numbers)] == POISON).all())
-            for at in range(len(self.kind.offsets))
+            bool((self.kind.layer(after, at)[list(numbers)] == POISON).all()) for at in range(len(self.kind.offsets))
         )
 
     def opened(self) -> int:

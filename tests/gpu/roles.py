@@ -115,11 +115,7 @@ class Engine:
                 nbytes = changes.get("nbytes", handle.nbytes)
                 described["handle"] = [0, body, nbytes, handle.offset, b"", 0, b"", False]
             else:
-                described |= {
-                    "ipc_handle": handle.body,
-                    "alloc_offset": handle.offset,
-                    "nbytes": handle.nbytes,
-                }
+                described |= {"ipc_handle": handle.body, "alloc_offset": handle.offset, "nbytes": handle.nbytes}
             wrappers.append(msgspec.msgpack.Ext(1, packed(described)))
         group = {"layer_indices": list(range(len(wrappers))), "tokens_per_block": TOKENS}
         return [INSTANCE, wrappers, "llama", 1, "vllm", {"kv_layout": "NHD"}, [group]]
@@ -135,9 +131,7 @@ class Engine:
         self.client.ask("unregister_kv_cache", INSTANCE)
         return {}
 
-    def store(
-        self, chunks: int, blocks: list[int], event: str | None = None, **fields: Any
-    ) -> dict[str, Any]:
+    def store(self, chunks: int, blocks: list[int], event: str | None = None, **fields: Any) -> dict[str, Any]:
         assert self.client is not None
         given = self._event() if event is None else bytes.fromhex(event)
         arguments = key(prompt(chunks, **fields), f"s{chunks}"), INSTANCE, [blocks], given

@@ -17,9 +17,7 @@ Start = Callable[..., Other]
 
 def plane(folder: Path, machine: Machine, start: Start, port: int, **arguments: object) -> Other:
     settings = {"lmcache_port": str(port), "pool_bytes": "64MiB", "dataplane__segment_bytes": "16MiB"}
-    environ = {
-        name: value for name, value in Plane(folder, settings).environ.items() if name.startswith("LARDER_")
-    }
+    environ = {name: value for name, value in Plane(folder, settings).environ.items() if name.startswith("LARDER_")}
     other = start(machine, "plane", environ=environ, **arguments)
     assert other.hear() == {"ready": True}
     return other

@@ -116,18 +116,14 @@ def make_driver(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("version", "calls"), [(NEW, ["batch"]), (OLD, ["batch"]), (0, ["copy"] * 50)])
-def test_many_pieces_go_as_one_batch_where_the_driver_has_one(
-    make_driver: Any, version: int, calls: list[str]
-) -> None:
+def test_many_pieces_go_as_one_batch_where_the_driver_has_one(make_driver: Any, version: int, calls: list[str]) -> None:
     driver, library = make_driver(version)
     assert driver.batches == bool(version)
     rng = np.random.default_rng(0)
     source, target = rng.integers(0, 256, (50, 96), np.uint8), np.zeros((50, 96), np.uint8)
     order = rng.permutation(50)
     starts = np.arange(50, dtype=np.int64) * 96
-    driver.copy_batch(
-        target.ctypes.data + order * 96, source.ctypes.data + starts, np.full(50, 96, np.int64), STREAM
-    )
+    driver.copy_batch(target.ctypes.data + order * 96, source.ctypes.data + starts, np.full(50, 96, np.int64), STREAM)
     assert np.array_equal(target[order], source)
     assert library.calls == calls
 

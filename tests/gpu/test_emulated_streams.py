@@ -117,9 +117,7 @@ def test_a_copy_that_stays_stopped_fails(emulated: EmulatedDevice) -> None:
     address, stream = memory_of(emulated), stream_of(emulated)
     emulated.pace.stop_after(0)
     stream.copy(address, address, PAGE_BYTES)
-    with pytest.raises(
-        DeviceError, match=r"copy: cudaErrorTimeout \(the copy was not resumed within 0.05 s\)"
-    ):
+    with pytest.raises(DeviceError, match=r"copy: cudaErrorTimeout \(the copy was not resumed within 0.05 s\)"):
         stream.synchronize()
     stream.close()
 

@@ -214,9 +214,7 @@ class TestFailures:
         assert emulated_engine.store() == 3
 
     @pytest.mark.parametrize("operation", ["copy", "copying", "event"])
-    def test_a_load_that_fails_lets_its_lease_go(
-        self, emulated_engine: Engine, plane: Plane, operation: str
-    ) -> None:
+    def test_a_load_that_fails_lets_its_lease_go(self, emulated_engine: Engine, plane: Plane, operation: str) -> None:
         content = emulated_engine.fill(1)
         emulated_engine.store()
         emulated_engine.machine.emulator.fail(operation)
@@ -260,8 +258,7 @@ class TestFailures:
         assert store.finish().blocks == 0
         plane.start()
         wait_for(
-            lambda: emulated_engine.client.lookup(KEYS) == 0 and emulated_engine.client.connected,
-            "it attaches again",
+            lambda: emulated_engine.client.lookup(KEYS) == 0 and emulated_engine.client.connected, "it attaches again"
         )
         content = emulated_engine.fill(3)
         assert emulated_engine.store() == 3

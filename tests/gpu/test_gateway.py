@@ -33,9 +33,7 @@ def engine(gateway: Gateway, start: Start, machine: Machine, **arguments: Any) -
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_chunks_come_back_into_other_blocks(
-    machine: Machine, make_gateway: Make, start: Start, name: str
-) -> None:
+def test_chunks_come_back_into_other_blocks(machine: Machine, make_gateway: Make, start: Start, name: str) -> None:
     gateway = make_gateway(machine)
     other = engine(gateway, start, machine, layout=name)
     expected = other.ask(do="blocks", numbers=OLD)["digest"]
@@ -48,9 +46,7 @@ def test_chunks_come_back_into_other_blocks(
     gateway.ask(other, do="unregister")
 
 
-def test_the_driver_s_own_handle_does_as_well_as_torch_s(
-    machine: Machine, make_gateway: Make, start: Start
-) -> None:
+def test_the_driver_s_own_handle_does_as_well_as_torch_s(machine: Machine, make_gateway: Make, start: Start) -> None:
     gateway = make_gateway(machine)
     other = start(machine, "engine")
     other.hear()
@@ -87,9 +83,7 @@ def test_a_pool_that_cannot_be_pinned_is_copied_through_a_staging_buffer(
     gateway.ask(other, do="unregister")
 
 
-def test_two_engines_of_one_form_share_their_blocks(
-    machine: Machine, make_gateway: Make, start: Start
-) -> None:
+def test_two_engines_of_one_form_share_their_blocks(machine: Machine, make_gateway: Make, start: Start) -> None:
     gateway = make_gateway(machine)
     others = []
     for seed in (1, 2):
@@ -108,9 +102,7 @@ def test_two_engines_of_one_form_share_their_blocks(
         gateway.ask(other, do="unregister")
 
 
-def test_engines_that_copy_at_once_keep_their_own_bytes(
-    machine: Machine, make_gateway: Make, start: Start
-) -> None:
+def test_engines_that_copy_at_once_keep_their_own_bytes(machine: Machine, make_gateway: Make, start: Start) -> None:
     gateway = make_gateway(machine)
     others = [start(machine, "engine") for _ in range(3)]
     for seed, other in enumerate(others):
@@ -131,12 +123,7 @@ def test_engines_that_copy_at_once_keep_their_own_bytes(
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"nbytes": 1 << 40},
-        {"uuid": "00000000-0000-4000-8000-000000000000"},
-        {"body": "00" * 64},
-        {"body": "ff" * 64},
-    ],
+    [{"nbytes": 1 << 40}, {"uuid": "00000000-0000-4000-8000-000000000000"}, {"body": "00" * 64}, {"body": "ff" * 64}],
     ids=str,
 )
 def test_memory_that_is_not_there_is_refused_and_nothing_stays_open(
@@ -157,9 +144,7 @@ def test_memory_that_is_not_there_is_refused_and_nothing_stays_open(
 
 
 class TestOrder:
-    def test_a_copy_waits_for_the_engine_s_event(
-        self, emulated: Machine, make_gateway: Make, start: Start
-    ) -> None:
+    def test_a_copy_waits_for_the_engine_s_event(self, emulated: Machine, make_gateway: Make, start: Start) -> None:
         gateway = make_gateway(emulated)
         other, helper = engine(gateway, start, emulated), start(emulated, "engine")
         helper.hear()
@@ -308,9 +293,7 @@ class TestTheEnd:
         assert gateway.bench.pool.used_bytes == 0
         helper.kill()
         # A thread closes the engine's memory; nothing was pinned that would tell when.
-        gateway.until(
-            lambda: not emulated.runtime.memory_used(emulated.device), "the engine's memory is closed"
-        )
+        gateway.until(lambda: not emulated.runtime.memory_used(emulated.device), "the engine's memory is closed")
 
     def test_a_restarted_gateway_opens_the_handles_again(
         self, machine: Machine, make_gateway: Make, start: Start

@@ -40,9 +40,7 @@ class Engine:
     def __init__(self, plane: GpuCopyPlane, machine: Machine, **options: Any) -> None:
         self.plane, self.machine = plane, machine
         self.events: list[ClientEvent] = []
-        self.client: Client = attach(
-            plane.socket, [Space(model="gpu")], timeout_s=2, on_event=self.events.append
-        )
+        self.client: Client = attach(plane.socket, [Space(model="gpu")], timeout_s=2, on_event=self.events.append)
         self.caches: list[PagedCache] = []
         self.memory: list[int] = []
         self.kind, self.cache, self.address = self.paged(**options)
@@ -91,9 +89,7 @@ class Engine:
         lane.close()
         return pool.copy()
 
-    def make_gpu_copies(
-        self, content: Bytes, extent: int, with_gpu_copies: list[int], begin: int = 0
-    ) -> None:
+    def make_gpu_copies(self, content: Bytes, extent: int, with_gpu_copies: list[int], begin: int = 0) -> None:
         """The plane has a block for each key, of `content`, and those at some positions have a GPU copy."""
         self.hear()
         size = self.cache.chunk_bytes
@@ -110,9 +106,7 @@ class Engine:
 
     def write(self, extent: int, data: Bytes, begin: int = 0) -> None:
         grant = self.plane.extents[extent]
-        opened = self.machine.runtime.open(
-            Handle(grant.handle, grant.offset, grant.nbytes, self.machine.device.uuid)
-        )
+        opened = self.machine.runtime.open(Handle(grant.handle, grant.offset, grant.nbytes, self.machine.device.uuid))
         self.machine.upload(opened.address + grant.offset + begin, data)
         opened.close()
 
@@ -364,9 +358,7 @@ def test_a_client_that_detaches_has_nothing_open(with_gpu_copies: GpuCopySetup) 
 # ---- blocks and GPU copies that are not each other's
 
 
-def test_a_gpu_copy_of_another_block_of_the_same_descriptor_is_not_read(
-    with_gpu_copies: GpuCopySetup,
-) -> None:
+def test_a_gpu_copy_of_another_block_of_the_same_descriptor_is_not_read(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()
     plane.index.hot[1, HOT_CONTROL] += np.uint64(1 << 16)
@@ -406,9 +398,7 @@ def test_a_withdrawn_extent_is_closed_with_the_next_copy_and_reported(with_gpu_c
     assert len(plane.gpu_copy_requests) == 3
 
 
-def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(
-    with_gpu_copies: GpuCopySetup,
-) -> None:
+def test_an_extent_that_is_given_up_during_a_load_is_closed_when_the_load_ended(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, content = with_gpu_copies
     engine.load()
     engine.fill(3)
@@ -457,9 +447,7 @@ def test_an_answer_that_comes_late_counts_for_the_next_load(
 
 
 def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_later(
-    with_gpu_copies: GpuCopySetup,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plane, engine, content = with_gpu_copies
     engine.machine.emulator.fail("open", "cudaErrorMapBufferObjectFailed")
@@ -473,9 +461,7 @@ def test_an_extent_that_cannot_be_opened_is_left_to_the_pool_and_tried_again_lat
     assert len(plane.gpu_copy_requests) == 2
 
 
-def test_a_copy_from_a_gpu_copy_that_fails_fails_the_load_and_lets_its_lease_go(
-    with_gpu_copies: GpuCopySetup,
-) -> None:
+def test_a_copy_from_a_gpu_copy_that_fails_fails_the_load_and_lets_its_lease_go(with_gpu_copies: GpuCopySetup) -> None:
     plane, engine, content = with_gpu_copies
     for operation in ("copy", "copying"):
         engine.machine.emulator.fail(operation)
@@ -535,9 +521,7 @@ def test_a_refused_device_is_requested_again_later(
 
 
 def test_closed_extents_are_reported_again_after_a_refusal(
-    with_gpu_copies: GpuCopySetup,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    with_gpu_copies: GpuCopySetup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plane, engine, _ = with_gpu_copies
     engine.load()

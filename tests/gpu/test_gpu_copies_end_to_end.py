@@ -55,11 +55,7 @@ def make_engine() -> Iterator[MakeEngine]:
     made: list[PagedEngine] = []
 
     def new(
-        plane: DrivenPlane,
-        name: str = KIND,
-        dtype: str = "float16",
-        page_bytes: int = PAGE_BYTES,
-        **options: Any,
+        plane: DrivenPlane, name: str = KIND, dtype: str = "float16", page_bytes: int = PAGE_BYTES, **options: Any
     ) -> PagedEngine:
         kind = layout(name, dtype, page_bytes, blocks=BLOCKS)
         made.append(PagedEngine(plane.machine, plane.socket, kind, **options))

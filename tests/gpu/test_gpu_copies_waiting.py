@@ -74,9 +74,7 @@ def give_up(plane: GpuCopyPlane) -> None:
     plane.list_extents()
 
 
-def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(
-    with_gpu_copies: GpuCopySetup,
-) -> None:
+def test_a_load_begins_and_ends_while_another_thread_s_request_has_no_answer(with_gpu_copies: GpuCopySetup) -> None:
     _, engine, content = with_gpu_copies
     assert engine.load() == (True, 3)
     engine.fill(3)
@@ -213,9 +211,7 @@ def test_an_unanswered_request_is_repeated_and_its_late_answer_is_accepted(
     assert engine.holds(content, OLD, NEW)
     assert engine.heard == ["attached"]
     give_up(plane)
-    wait_for(
-        lambda: engine.load() == (True, 0) and plane.gpu_copy_requests[-1].closed == [5], "it is reported"
-    )
+    wait_for(lambda: engine.load() == (True, 0) and plane.gpu_copy_requests[-1].closed == [5], "it is reported")
     assert engine.opened() == 0
 
 

@@ -25,9 +25,7 @@ class Kernel:
     def __init__(self) -> None:
         self.copied: list[tuple[int, int]] = []
 
-    def copy(
-        self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction
-    ) -> None:
+    def copy(self, stream: DeviceStream, targets: I64, sources: I64, page_bytes: int, direction: Direction) -> None:
         self.copied.append((len(targets), page_bytes))
         step = min(page_bytes, 4096)
         at = np.arange(0, page_bytes, step, dtype=np.int64)
@@ -63,9 +61,7 @@ class Bench:
         self.lane.copy(Runs(runs.device + self.device, runs.chunk, runs.sizes), self.host, to_device=False)
         self.lane.synchronize()
         expected = np.zeros_like(self.memory)
-        for device, chunk, size in zip(
-            *(each.tolist() for each in (runs.device, runs.chunk, runs.sizes)), strict=True
-        ):
+        for device, chunk, size in zip(*(each.tolist() for each in (runs.device, runs.chunk, runs.sizes)), strict=True):
             expected[chunk : chunk + size] = self.content[device : device + size]
         return np.array_equal(self.memory, expected)
 

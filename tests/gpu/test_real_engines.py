@@ -31,11 +31,7 @@ def needs(module: str) -> pytest.MarkDecorator:
 @pytest.fixture
 def plane(socket_dir: Path) -> Iterator[Plane]:
     """One that finds the GPU by itself."""
-    settings = {
-        "pool_bytes": "1GiB",
-        "dataplane__segment_bytes": "64MiB",
-        "lmcache_port": str(free_port()),
-    }
+    settings = {"pool_bytes": "1GiB", "dataplane__segment_bytes": "64MiB", "lmcache_port": str(free_port())}
     made = Plane(socket_dir, settings).start()
     yield made
     made.kill()

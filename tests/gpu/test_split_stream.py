@@ -45,9 +45,7 @@ def batch(emulated: Machine) -> Iterator[Batch]:
 
 
 @pytest.mark.parametrize("count", [1, MIN_COPIES - 1, PAGES])
-def test_a_batch_runs_between_the_work_before_it_and_after_it(
-    machine: Machine, split: SplitStream, count: int
-) -> None:
+def test_a_batch_runs_between_the_work_before_it_and_after_it(machine: Machine, split: SplitStream, count: int) -> None:
     """Each page goes up, to another place, down again, and is overwritten at once, without a wait in between."""
     content = np.random.default_rng(count).integers(0, 256, count * PAGE, np.uint8)
     device = machine.runtime.allocate(machine.device, 2 * count * PAGE)

@@ -31,11 +31,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: plane.stop())
     plane.run()
     totals = plane.node.pool.totals
-    found = {
-        "faults": plane.node.check(),
-        "evicted": totals.evicted_blocks,
-        "put_back": totals.evictions_cancelled,
-    }
+    found = {"faults": plane.node.check(), "evicted": totals.evicted_blocks, "put_back": totals.evictions_cancelled}
     sys.stdout.write(json.dumps(found) + "\n")
 
 

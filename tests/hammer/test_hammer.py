@@ -208,10 +208,7 @@ def assert_whole_pool_is_usable(beaten: Hammer) -> None:
     """No counter leaked: every old block can be evicted for new ones."""
     block = 64 << 10
     keys = [sha256(b"fresh%d" % at).digest() for at in range(POOL_BYTES // block)]
-    with (
-        attach(beaten.socket, [Space(model=MODEL)], timeout_s=30) as client,
-        client.reserve(keys, block) as room,
-    ):
+    with attach(beaten.socket, [Space(model=MODEL)], timeout_s=30) as client, client.reserve(keys, block) as room:
         assert room.refused == {}
         assert len(room.writable) == len(keys)
     pool = msgspec.to_builtins(beaten.describe().pool)

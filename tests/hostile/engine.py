@@ -29,9 +29,7 @@ def main(path: str, seed: str, report: str) -> None:
         if event.name in ("corrupt", "fault"):
             tell(wrong=f"{event.name}: {event.detail}")
 
-    client = attach(
-        path, [make.space()], group=f"honest-{seed}", timeout_s=30, verify="always", on_event=hear
-    )
+    client = attach(path, [make.space()], group=f"honest-{seed}", timeout_s=30, verify="always", on_event=hear)
     report_at = 0.0
     while True:
         number = int(CHAINS * rng.random() ** 2)

@@ -94,9 +94,7 @@ class Soak:
     def _start_misfit(self) -> None:
         self._seed += 1
         role = self.rng.choice(sorted(ROLES.keys() - NOT_HERE))
-        self.misfits[self._seed] = self._start(
-            "tests.hostile.misfits", role, self.plane.socket, str(self._seed)
-        )
+        self.misfits[self._seed] = self._start("tests.hostile.misfits", role, self.plane.socket, str(self._seed))
 
     def _start(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

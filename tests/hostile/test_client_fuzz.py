@@ -106,9 +106,7 @@ def wrong_answer(rng: random.Random, request: Any) -> tuple[Any, list[int]] | by
 
 
 def anything(rng: random.Random) -> object:
-    return rng.choice(
-        [None, True, -1, 0, 1, 2**63, 1.5, "x", b"", rng.randbytes(8), rng.randbytes(32), [], [1]]
-    )
+    return rng.choice([None, True, -1, 0, 1, 2**63, 1.5, "x", b"", rng.randbytes(8), rng.randbytes(32), [], [1]])
 
 
 def wild(rng: random.Random, value: object) -> object:
@@ -138,9 +136,7 @@ def use(client: Client) -> None:
 
 @pytest.mark.parametrize("membarrier", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_answer_raises_in_the_engine(
-    broken: Callable[..., BrokenPlane], seed: int, membarrier: bool
-) -> None:
+def test_no_answer_raises_in_the_engine(broken: Callable[..., BrokenPlane], seed: int, membarrier: bool) -> None:
     rng = random.Random(seed)
     kinds = set()
     for _ in range(EXAMPLES):

@@ -67,10 +67,7 @@ BODIES = st.one_of(
     st.lists(RECORDS, max_size=4).map(msgspec.msgpack.encode),
     st.binary(max_size=60),
     st.builds(
-        lambda salt, limit, floor: msgspec.msgpack.encode([QuotaSpec(salt, limit, floor)]),
-        TEXT,
-        INTEGERS,
-        INTEGERS,
+        lambda salt, limit, floor: msgspec.msgpack.encode([QuotaSpec(salt, limit, floor)]), TEXT, INTEGERS, INTEGERS
     ),
 )
 SNAPSHOTS = st.builds(
@@ -95,18 +92,14 @@ MESSAGES = st.one_of(
     st.builds(Invalidate, TEXT, SCOPES).map(encode),
     st.builds(Demote, TEXT, SCOPES).map(encode),
     st.builds(Clear, TEXT, st.booleans()).map(encode),
-    st.builds(
-        CountBlocks, TEXT, st.sampled_from(["invalidate", "demote", "clear"]), SCOPES, st.booleans()
-    ).map(encode),
+    st.builds(CountBlocks, TEXT, st.sampled_from(["invalidate", "demote", "clear"]), SCOPES, st.booleans()).map(encode),
     st.builds(LookupChain, TEXT, TEXT, KEYS, st.one_of(st.none(), TEXT), INTEGERS).map(encode),
     st.builds(ListBlocks, TEXT, *[st.one_of(st.none(), TEXT)] * 3, KEYS, INTEGERS, INTEGERS).map(encode),
     st.builds(Verify, TEXT, SCOPES).map(encode),
     st.builds(Verification, TEXT, INTEGERS).map(encode),
     st.builds(Move, TEXT, SCOPES, TEXT, st.booleans(), st.floats(), st.booleans()).map(encode),
     st.builds(ReadMove, TEXT, INTEGERS).map(encode),
-    st.builds(
-        ListPrefixes, TEXT, st.sampled_from(["bytes", "hits"]), st.one_of(st.none(), TEXT), INTEGERS
-    ).map(encode),
+    st.builds(ListPrefixes, TEXT, st.sampled_from(["bytes", "hits"]), st.one_of(st.none(), TEXT), INTEGERS).map(encode),
     st.builds(PrefixKeys, TEXT, TEXT).map(encode),
     st.builds(Trace, TEXT, st.floats(), INTEGERS).map(encode),
     st.builds(Resize, TEXT, st.one_of(st.integers(-1, 64 << 20), st.just(2**62))).map(encode),
@@ -125,9 +118,7 @@ MESSAGES = st.one_of(
     st.binary(max_size=200),
 )
 SETTINGS = settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

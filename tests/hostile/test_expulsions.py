@@ -90,9 +90,7 @@ def clear(plane: Plane) -> None:
         manager.ask(Clear("n"))
 
 
-def test_a_client_of_another_space_keeps_no_tenant_from_storing_and_clear_frees_all(
-    plane: Plane, full: Client
-) -> None:
+def test_a_client_of_another_space_keeps_no_tenant_from_storing_and_clear_frees_all(plane: Plane, full: Client) -> None:
     with plane.manager() as manager:
         manager.push(make.shares(QuotaSpec("acme", floor_bytes=4 * BLOCK)))
     with claimant(plane, "unrelated") as process:
@@ -146,9 +144,7 @@ def test_reservations_of_an_expelled_process_stay_quarantined_until_it_is_killed
         plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back")
 
 
-def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmitted(
-    plane: Plane, full: Client
-) -> None:
+def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmitted(plane: Plane, full: Client) -> None:
     chain = [make.key(0)]
     events: list[ClientEvent] = []
     with full.acquire(chain) as lease:
@@ -159,10 +155,7 @@ def test_an_honest_client_stops_reading_at_once_and_continues_when_it_is_readmit
         assert isinstance(done, Expelled), done
         full._link.emit = events.append
         assert len(full.acquire(chain)) == 0, "the memory is there, and nothing of it is held"
-        wait_for(
-            lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events),
-            "it is reported",
-        )
+        wait_for(lambda: full.lookup(chain) == 0 and any(each.name == "refused" for each in events), "it is reported")
         assert {each.fields["code"] for each in events if each.name == "refused"} == {Code.EXPELLED}
         assert isinstance(manager.ask(Expel("n", stats.engines[0].client, on=False)), Expelled)
     wait_for(lambda: full.lookup(chain) == 1, "it attaches again")

@@ -46,9 +46,7 @@ def test_a_hundred_thousand_tenants_with_one_block_each() -> None:
     bench.pass_time(10.0)
     assert bench.tenant("t1").limit_bytes == 8 * PAGE
     fresh = [make.key(("fresh", number)) for number in range(4096)]
-    assert engine.store(fresh, PAGE, tenant="newcomer").written == 4096, (
-        "room is made among a hundred thousand"
-    )
+    assert engine.store(fresh, PAGE, tenant="newcomer").written == 4096, "room is made among a hundred thousand"
     assert bench.faults() == []
 
 
@@ -59,9 +57,7 @@ def test_a_million_index_entries() -> None:
     bench = Bench(count * PAGE, segment_bytes=1024 * make.MIB, max_blocks=count)
     engine = bench.attach()
     rng = np.random.default_rng(5)
-    chains = [
-        [row.tobytes() for row in rng.integers(0, 256, (piece, 32), np.uint8)] for _ in range(count // piece)
-    ]
+    chains = [[row.tobytes() for row in rng.integers(0, 256, (piece, 32), np.uint8)] for _ in range(count // piece)]
     stored = sum(engine.store(chain, PAGE).written for chain in chains)
     assert stored > 0.999 * count, "at half load two buckets of eight are next to never full"
     assert bench.pool.blocks == stored

@@ -29,8 +29,7 @@ TURNS = 150
 @contextmanager
 def misfit(plane: Plane, role: str, seed: int = 1) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.hostile.misfits", role, plane.socket, str(seed)],
-        stdout=subprocess.PIPE,
+        [sys.executable, "-m", "tests.hostile.misfits", role, plane.socket, str(seed)], stdout=subprocess.PIPE
     )
     try:
         assert line(process) == "ready", role
@@ -119,9 +118,7 @@ def test_an_engine_that_leases_everything_is_shown_and_others_get_the_reason(pla
             assert reservation.refused == {}
 
 
-def test_a_hung_writer_is_quarantined_and_harmless_when_it_continues(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_a_hung_writer_is_quarantined_and_harmless_when_it_continues(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(dataplane__reservation_ttl_s="0.3").start()
     with misfit(plane, "hang") as hanger:
         hanger.send_signal(signal.SIGSTOP)
@@ -162,12 +159,7 @@ time.sleep(60)
         assert lost.quarantined_bytes == 3 * PAGE
         assert (lost.connected, lost.alive, lost.waits_for_pids) == (False, False, [worker.pid])
         here = shown(stats, worker.pid)
-        assert (here.connected, here.alive, here.waits_for_pids, here.quarantined_bytes) == (
-            True,
-            True,
-            [],
-            0,
-        )
+        assert (here.connected, here.alive, here.waits_for_pids, here.quarantined_bytes) == (True, True, [], 0)
         worker.kill()
         stats = plane.wait_stats(lambda stats: not stats.engines, "both are gone")
         assert stats.pool.used_bytes == 0

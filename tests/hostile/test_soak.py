@@ -21,9 +21,7 @@ SECONDS = float(os.environ.get("LARDER_TEST_SOAK_S", size(60, 10)))
 
 @pytest.mark.full
 @pytest.mark.timeout(SECONDS * 1.5 + 180)
-def test_no_byte_is_wrong_no_book_contradicts_itself_and_nothing_grows(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_no_byte_is_wrong_no_book_contradicts_itself_and_nothing_grows(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(dataplane__reservation_ttl_s="1").start()
     seed = int(os.environ.get("LARDER_TEST_SOAK_SEED", str(time.time_ns() % 10_000)))
     soak = Soak(plane, random.Random(seed))

@@ -8,14 +8,7 @@ from contextlib import contextmanager
 
 from dataplane.client import Client
 from dataplane.holding import holder, requests
-from dataplane.protocol.layout import (
-    COLD_CHECKSUM,
-    H_ADOPTED_NS,
-    HOT_CONTROL,
-    HOT_OFFSET,
-    HOT_SPACE_SEGMENT,
-    pack_keys,
-)
+from dataplane.protocol.layout import COLD_CHECKSUM, H_ADOPTED_NS, HOT_CONTROL, HOT_OFFSET, HOT_SPACE_SEGMENT, pack_keys
 from tests.dataplane.plane import Plane, wait_for
 
 

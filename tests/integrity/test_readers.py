@@ -124,9 +124,7 @@ def test_a_corrupt_block_stays_a_miss_without_a_data_plane(plane: Plane) -> None
             assert len(reader.acquire(chain)) == 1
 
 
-def test_a_corrupt_leased_block_is_a_miss_and_is_freed_after_the_lease(
-    plane: Plane,
-) -> None:
+def test_a_corrupt_leased_block_is_a_miss_and_is_freed_after_the_lease(plane: Plane) -> None:
     chain = make.keys(3)
     with connect(plane) as writer, connect(plane, verify="always") as reader:
         store(writer, chain)
@@ -172,9 +170,7 @@ def test_a_reader_that_may_not_write_reports_too(plane: Plane) -> None:
     chain = make.keys(1)
     with (
         connect(plane) as writer,
-        attach(
-            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=30, verify="always"
-        ) as reader,
+        attach(plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=30, verify="always") as reader,
     ):
         store(writer, chain)
         flip(plane, writer, chain[0])

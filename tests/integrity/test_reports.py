@@ -168,9 +168,7 @@ def test_a_leased_corrupt_block_waits_outside_of_the_index() -> None:
         (bytes(8), bytes(8), "controls"),
     ],
 )
-def test_a_report_that_does_not_add_up_names_its_field(
-    descriptors: bytes, controls: bytes, field: str
-) -> None:
+def test_a_report_that_does_not_add_up_names_its_field(descriptors: bytes, controls: bytes, field: str) -> None:
     bench = Bench(make.MIB)
     engine = bench.attach()
     with pytest.raises(ProtocolError) as error:

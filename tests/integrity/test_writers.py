@@ -18,9 +18,7 @@ def connect(plane: Plane, **options: object) -> Client:
     return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "nbytes", [1, PAGE, 64 << 10, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 1_500_000]
-)
+@pytest.mark.parametrize("nbytes", [1, PAGE, 64 << 10, (512 << 10) - 1, 512 << 10, (512 << 10) + 1, 1_500_000])
 def test_copied_blocks_carry_the_checksum_of_their_bytes(plane: Plane, nbytes: int) -> None:
     chain = make.keys(7)
     data = np.random.default_rng(nbytes).integers(0, 256, 7 * nbytes, np.uint8)
@@ -51,9 +49,7 @@ def test_blocks_filled_through_views_are_summed_at_commit_also_after_a_copy(plan
             assert len(lease) == 3
             assert bytes(lease.view(0)[:4]) == b"past"
             assert bytes(lease.view(2)[:4]) == b"\7\7\7\7"
-            assert [checksum_in_index(client, key) for key in chain] == [
-                checksum(lease.view(at)) for at in range(3)
-            ]
+            assert [checksum_in_index(client, key) for key in chain] == [checksum(lease.view(at)) for at in range(3)]
 
 
 def test_only_published_positions_are_summed(plane: Plane) -> None:

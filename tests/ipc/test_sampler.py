@@ -178,9 +178,7 @@ def test_a_broken_store_is_not_read(sampler: IpcSampler, pages: list[int]) -> No
 
 
 @pytest.mark.parametrize("identity", [b"\xff\xfe", b"\x1b[31mred", b"a\nb", b"<script>", b"", b"A" * 32])
-def test_memory_with_an_unknown_identity_is_not_listed(
-    sampler: IpcSampler, pages: list[int], identity: bytes
-) -> None:
+def test_memory_with_an_unknown_identity_is_not_listed(sampler: IpcSampler, pages: list[int], identity: bytes) -> None:
     """A name that is not UTF-8 would end the data plane when it encodes its statistics."""
     with MessageQueue("whole"):
         found = next(each for each in memory.find("queue") if each.name == "whole")

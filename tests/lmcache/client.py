@@ -187,9 +187,7 @@ class Client:
     def status(self, request: str) -> int:
         return self.ask("query_prefetch_status", request)
 
-    def prepare_store(
-        self, tokens: Sequence[int], request: str = "r", instance: int = 7, **fields: Any
-    ) -> Any:
+    def prepare_store(self, tokens: Sequence[int], request: str = "r", instance: int = 7, **fields: Any) -> Any:
         return self.ask("prepare_store", key(tokens, request, **fields), instance)["context"]
 
     def commit_store(
@@ -204,14 +202,10 @@ class Client:
             return True
         return self.commit_store(tokens, request, instance, **fields)
 
-    def prepare_retrieve(
-        self, tokens: Sequence[int], request: str = "r", instance: int = 7, **fields: Any
-    ) -> Any:
+    def prepare_retrieve(self, tokens: Sequence[int], request: str = "r", instance: int = 7, **fields: Any) -> Any:
         return self.ask("prepare_retrieve", key(tokens, request, **fields), instance)
 
-    def commit_retrieve(
-        self, tokens: Sequence[int], request: str = "r", instance: int = 7, **fields: Any
-    ) -> bool:
+    def commit_retrieve(self, tokens: Sequence[int], request: str = "r", instance: int = 7, **fields: Any) -> bool:
         return self.ask("commit_retrieve", key(tokens, request, **fields), instance)
 
     def close(self) -> None:

@@ -64,9 +64,7 @@ class EngineMemory:
         return {**described, **changes}
 
     def wrappers(self, **changes: Any) -> list[msgspec.msgpack.Ext]:
-        return [
-            msgspec.msgpack.Ext(1, packed(self.describe(number, **changes))) for number in range(self.layers)
-        ]
+        return [msgspec.msgpack.Ext(1, packed(self.describe(number, **changes))) for number in range(self.layers)]
 
     def groups(self, tokens_per_block: int = 16) -> list[dict[str, Any]]:
         """One group of all layers."""

@@ -102,9 +102,7 @@ def content(name: int, chunk: int, nbytes: int) -> bytes:
     return (unit * (nbytes // len(unit) + 1))[:nbytes]
 
 
-def store(
-    client: Client, segment: Segment, tokens: list[int], name: int, request: str, **fields: Any
-) -> bool:
+def store(client: Client, segment: Segment, tokens: list[int], name: int, request: str, **fields: Any) -> bool:
     """Prepare, write what is missing, commit."""
     answer = client.prepare_store(tokens, request, **fields)
     if "slots" not in answer:
@@ -114,9 +112,7 @@ def store(
     return not answer["slots"] or client.commit_store(tokens, request, **fields)
 
 
-def check(
-    client: Client, segment: Segment, tokens: list[int], name: int, request: str, **fields: Any
-) -> bool:
+def check(client: Client, segment: Segment, tokens: list[int], name: int, request: str, **fields: Any) -> bool:
     """Retrieve all chunks: True when each has the bytes that were written, False when they are not there."""
     answer = client.prepare_retrieve(tokens, request, **fields)
     if not answer["success"]:

@@ -108,9 +108,7 @@ def test_a_request_that_changes_a_token_has_other_keys() -> None:
     assert request_of(chains, changed) == b"".join(chain(changed))
 
 
-@pytest.mark.parametrize(
-    "wide", [b"\xcd\x00\x05", b"\xce\x00\x00\x00\x05", b"\xcf" + bytes(7) + b"\x05", b"\xd0\x05"]
-)
+@pytest.mark.parametrize("wide", [b"\xcd\x00\x05", b"\xce\x00\x00\x00\x05", b"\xcf" + bytes(7) + b"\x05", b"\xd0\x05"])
 def test_elements_that_take_more_room_than_they_need_give_the_same_keys(wide: bytes) -> None:
     chains = RequestChains()
     for count in (256, 300, 512, 700):
@@ -120,9 +118,7 @@ def test_elements_that_take_more_room_than_they_need_give_the_same_keys(wide: by
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [[-1] * 300, [2**32] * 300, [1.5] * 300, ["1"] * 300, [None] * 300, [[1]] * 300, [True] * 300],
-    ids=str,
+    "ids", [[-1] * 300, [2**32] * 300, [1.5] * 300, ["1"] * 300, [None] * 300, [[1]] * 300, [True] * 300], ids=str
 )
 def test_an_invalid_token_is_refused(ids: list[Any]) -> None:
     with pytest.raises(TokenError):
@@ -151,10 +147,7 @@ def test_a_salt_that_breaks_the_rules_is_refused(salt: str) -> None:
 def test_tokens_are_found_only_in_their_own_field() -> None:
     chains, ids, other = RequestChains(), list(range(300)), list(range(1000, 1600))
     request_of(chains, ids)
-    nested = {
-        "request_configs": {"token_ids": ids},
-        **{k: v for k, v in key(other).items() if k != "request_configs"},
-    }
+    nested = {"request_configs": {"token_ids": ids}, **{k: v for k, v in key(other).items() if k != "request_configs"}}
     assert request_of_frame(chains, packed(nested)) == b"".join(chain(other))
 
 

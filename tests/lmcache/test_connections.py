@@ -280,9 +280,7 @@ class TestPeersThatDisconnect:
                 while True:
                     peer.recv(1 << 20)
                     gateway.turn()
-            gateway.until(
-                lambda: gateway.holder.descriptors or not _drained(peer), "it takes its answers again"
-            )
+            gateway.until(lambda: gateway.holder.descriptors or not _drained(peer), "it takes its answers again")
             while not gateway.holder.descriptors:
                 _drained(peer)
                 gateway.turn()
@@ -295,9 +293,7 @@ def _drained(peer: socket.socket) -> bool:
     return True
 
 
-def test_leases_of_all_clients_are_bounded(
-    gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leases_of_all_clients_are_bounded(gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.gateways.lmcache.zmtp.connections.MAX_TAKEN_BYTES", 5_000_000)
     _, _, port = gateway.server.url.rpartition(":")
     peers = [socket.create_connection(("127.0.0.1", int(port))) for _ in range(4)]
@@ -349,9 +345,7 @@ def test_the_loop_is_notified_once_of_remaining_work(
             heard += 1
 
 
-def test_look_ups_continue_however_often_the_node_is_started_again(
-    make_gateway: Callable[..., Gateway],
-) -> None:
+def test_look_ups_continue_however_often_the_node_is_started_again(make_gateway: Callable[..., Gateway]) -> None:
     """Each start leaves the schedulers of before behind: they do not take the places of those that are there."""
     gateway = make_gateway(max_clients=8)
     with gateway.client() as worker:

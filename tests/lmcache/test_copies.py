@@ -115,9 +115,7 @@ class TestCopying:
     @pytest.mark.parametrize(
         ("skip", "unchanged"), [(0, 0), (1, 0), (15, 0), (16, 1), (100, 6), (256, 16), (300, 18), (10**9, 32)]
     )
-    def test_blocks_that_others_read_are_left_alone(
-        self, engine: EngineMemory, skip: int, unchanged: int
-    ) -> None:
+    def test_blocks_that_others_read_are_left_alone(self, engine: EngineMemory, skip: int, unchanged: int) -> None:
         engine.fill(4)
         copies = copier(engine)
         blocks = list(range(32))
@@ -141,9 +139,7 @@ class TestCopying:
         copies.close()
 
     @pytest.mark.parametrize(
-        "blocks",
-        [[], [[]], [[1] * 15], [[1] * 16, [1] * 16], [[-1] * 16], [[64] * 16], [[2**62] * 16]],
-        ids=str,
+        "blocks", [[], [[]], [[1] * 15], [[1] * 16, [1] * 16], [[-1] * 16], [[64] * 16], [[2**62] * 16]], ids=str
     )
     def test_blocks_that_cannot_be_are_refused(self, engine: EngineMemory, blocks: list[list[int]]) -> None:
         copies = copier(engine)
@@ -173,11 +169,7 @@ class TestCopying:
     def test_equal_forms_have_equal_layouts_and_others_do_not(self) -> None:
         layouts = set()
         for shape, tokens in SHAPES.values():
-            with (
-                EngineMemory(2, shape) as one,
-                EngineMemory(2, shape) as two,
-                EngineMemory(3, shape) as three,
-            ):
+            with EngineMemory(2, shape) as one, EngineMemory(2, shape) as two, EngineMemory(3, shape) as three:
                 copiers = [copier(each, tokens) for each in (one, two, three)]
                 first, same, other = (each.layout for each in copiers)
                 assert first == same != other
@@ -195,9 +187,7 @@ class TestDescriptions:
 
     def test_a_pickle_is_refused_unread(self) -> None:
         with pytest.raises(MemoryUnsupported, match="never unpickles"):
-            decode(
-                [b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94\x8c\x05abort\x93\x94)R\x94."]
-            )
+            decode([b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94\x8c\x05abort\x93\x94)R\x94."])
 
     @pytest.mark.parametrize(
         "body",
@@ -234,9 +224,7 @@ class TestDescriptions:
         ],
         ids=str,
     )
-    def test_a_tensor_that_leaves_its_memory_is_refused(
-        self, engine: EngineMemory, changes: dict[str, Any]
-    ) -> None:
+    def test_a_tensor_that_leaves_its_memory_is_refused(self, engine: EngineMemory, changes: dict[str, Any]) -> None:
         with pytest.raises(MemoryUnsupported):
             decode([packed(engine.describe(0, **changes))])
 
@@ -326,9 +314,7 @@ class TestOverTheWire:
         assert client.ask("retrieve", key(prompt(2)), 7, [list(range(32))], EVENT) == [b"", False]
         assert gateway.leased() == 0
 
-    def test_a_copy_that_fails_publishes_nothing(
-        self, client: Client, gateway: Gateway, engine: EngineMemory
-    ) -> None:
+    def test_a_copy_that_fails_publishes_nothing(self, client: Client, gateway: Gateway, engine: EngineMemory) -> None:
         client.ask("register_kv_cache", *engine.registration())
         os.truncate(engine.path, 4096)
         assert client.ask("store", key(prompt(1)), 7, [list(range(40, 56))], EVENT) == [b"", False]
@@ -365,10 +351,7 @@ class TestOverTheWire:
         client.send([b"\x02", b"\x02", packed(7)])
         answers = sorted(client.receive() for _ in range(2))
         assert answers[1] == [b"\x02", b"\x02"]
-        assert answers[0] in (
-            [b"\x01", b"\x06", packed([b"", False])],
-            [b"\x01", b"\x06", packed([b"", True])],
-        )
+        assert answers[0] in ([b"\x01", b"\x06", packed([b"", False])], [b"\x01", b"\x06", packed([b"", True])])
         if answers[0][2] == packed([b"", False]):
             assert gateway.bench.pool.used_bytes == 0
 
@@ -388,9 +371,7 @@ class TestOverTheWire:
         assert client.ask("lookup", lookup_key(prompt(1)), 1) is not None
         assert client.status("r") == 0
 
-    def test_its_registration_outlives_a_restart(
-        self, client: Client, gateway: Gateway, engine: EngineMemory
-    ) -> None:
+    def test_its_registration_outlives_a_restart(self, client: Client, gateway: Gateway, engine: EngineMemory) -> None:
         engine.fill(6)
         client.ask("register_kv_cache", *engine.registration())
         expected = engine.blocks(list(range(1, 17)))

@@ -20,17 +20,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, line, wait_for
 from tests.lmcache.client import CHUNK_BYTES, NOTHING, Client, key, lookup_key, packed, prompt
 from tests.lmcache.engine_memory import EngineMemory
-from tests.lmcache.planes import (
-    FOLDER,
-    check,
-    gateway_stats,
-    leased,
-    listed,
-    mapped,
-    store,
-    supervised_gateway,
-    url_of,
-)
+from tests.lmcache.planes import FOLDER, check, gateway_stats, leased, listed, mapped, store, supervised_gateway, url_of
 
 POOL_CHUNKS = (16 << 20) // CHUNK_BYTES
 
@@ -125,9 +115,7 @@ def test_d4_a_look_up_that_is_repeated_leaves_one_set_of_leases(plane: Plane, cl
         for name in sorted(set(POLICIES) - {"noop"})
     ],
 )
-def test_d5_every_eviction_policy_keeps_a_full_pool_usable(
-    plane: Plane, client: Client, algorithm: str
-) -> None:
+def test_d5_every_eviction_policy_keeps_a_full_pool_usable(plane: Plane, client: Client, algorithm: str) -> None:
     with plane.manager() as manager:
         assert isinstance(manager.push(make.policy(algorithm=algorithm)), Ack)
     for name in range(POOL_CHUNKS // 4 + 80):

@@ -41,9 +41,7 @@ def expected(engine: EngineMemory, layers: list[int], blocks: list[int]) -> str:
     return digest.hexdigest()
 
 
-def test_digests_are_of_the_bytes_of_each_chunks_blocks(
-    gateway: Gateway, client: Client, engine: EngineMemory
-) -> None:
+def test_digests_are_of_the_bytes_of_each_chunks_blocks(gateway: Gateway, client: Client, engine: EngineMemory) -> None:
     client.ask("register_kv_cache", *engine.registration())
     both = [[expected(engine, [0, 1], [3, 4]), expected(engine, [0, 1], [9])]]
     assert control_reply(gateway) == EngineDigests("n", both)

@@ -97,9 +97,7 @@ def plane() -> Iterator[Plane]:
         assert running.alive, running.log()
         assert running.describe().gateway is not None
         internal = {
-            each.operation: each.failures
-            for each in gateway_stats(running).operations
-            if "internal" in each.failures
+            each.operation: each.failures for each in gateway_stats(running).operations if "internal" in each.failures
         }
         assert not internal, running.log()
         assert "Traceback" not in running.log()
@@ -139,10 +137,7 @@ class Talk:
 
 def test_every_operation_is_in_this_test() -> None:
     assert GOOD.keys() | {"register_kv_cache"} == NUMBERS.keys()
-    assert NUMBERS.keys() == {each.name for each in OPERATIONS if each.served} | {
-        "register_q_cache",
-        "store_q",
-    }
+    assert NUMBERS.keys() == {each.name for each in OPERATIONS if each.served} | {"register_q_cache", "store_q"}
     assert len(BY_NAME) == len(OPERATIONS)
 
 
@@ -170,9 +165,7 @@ def test_there_may_be_any_number_of_arguments(client: Client, operation: str) ->
     talk.settle()
 
 
-@pytest.mark.parametrize(
-    "operation", [each for each in GOOD if GOOD[each] and isinstance(GOOD[each][0], dict)]
-)
+@pytest.mark.parametrize("operation", [each for each in GOOD if GOOD[each] and isinstance(GOOD[each][0], dict)])
 def test_every_field_may_be_anything_or_missing(client: Client, operation: str) -> None:
     talk, number = Talk(client), packed(NUMBERS[operation])
     good = GOOD[operation]
@@ -199,9 +192,7 @@ def test_a_registration_of_memory_may_be_anything(client: Client) -> None:
         described = memory.describe(0)
         for name in (*described, *described["metadata"]):
             for odd in ODD:
-                changes = (
-                    {name: odd} if name in described else {"metadata": {**described["metadata"], name: odd}}
-                )
+                changes = {name: odd} if name in described else {"metadata": {**described["metadata"], name: odd}}
                 body = packed({**described, **changes})
                 talk.say(b"\x01", frames[0], packed([msgspec.msgpack.Ext(1, body)]), *frames[2:])
         talk.settle()
@@ -229,9 +220,7 @@ def test_frames_with_some_bytes_changed_are_answered(client: Client, seed: int) 
                 where = chance.randrange(len(frame) + 1)
                 frame[where:where] = chance.randbytes(chance.randrange(6))
             frames[at] = bytes(frame)
-        number = (
-            packed(NUMBERS[operation]) if chance.random() < 0.9 else chance.randbytes(chance.randrange(1, 6))
-        )
+        number = packed(NUMBERS[operation]) if chance.random() < 0.9 else chance.randbytes(chance.randrange(1, 6))
         talk.say(number, *frames)
     talk.settle()
 

@@ -38,9 +38,7 @@ def registration_files(gateway: Gateway) -> list[Path]:
 
 
 def groups(gateway: Gateway) -> list[str]:
-    return [
-        engine.group for engine in gateway.bench.node.engines.values() if engine.group != "lmcache:schedulers"
-    ]
+    return [engine.group for engine in gateway.bench.node.engines.values() if engine.group != "lmcache:schedulers"]
 
 
 def test_a_worker_that_registers_again_is_the_same(client: Client, gateway: Gateway) -> None:
@@ -85,9 +83,7 @@ def test_a_worker_that_registers_as_something_else_is_another(client: Client, ga
     ],
     ids=str,
 )
-def test_a_wrong_registration_gets_no_segment(
-    client: Client, gateway: Gateway, fields: dict[str, Any]
-) -> None:
+def test_a_wrong_registration_gets_no_segment(client: Client, gateway: Gateway, fields: dict[str, Any]) -> None:
     assert client.register(**fields) == NO_POOL if "instance_id" not in fields else True
     assert client.ask("noop") == "OK"
     assert registration_files(gateway) == []
@@ -156,9 +152,7 @@ def test_bytes_of_a_lost_worker_wait_for_the_end_of_its_process(
     assert (registration_files(gateway), groups(gateway)) == ([], [])
 
 
-def test_two_processes_may_give_the_same_number(
-    gateway: Gateway, unknown_owners: dict[str, processes.Owner]
-) -> None:
+def test_two_processes_may_give_the_same_number(gateway: Gateway, unknown_owners: dict[str, processes.Owner]) -> None:
     unknown_owners["owner"] = os.getpid(), 0
     one = gateway.client()
     one.register(1000)
@@ -339,9 +333,7 @@ class TestRestart:
         [b"", b"LARDERLM1\n", b"rubbish" * 100, b"LARDERLM1\n" + bytes(32) + b"\x90"],
         ids=["empty", "cut", "rubbish", "wrong digest"],
     )
-    def test_a_damaged_registration_is_set_aside(
-        self, client: Client, gateway: Gateway, damage: bytes
-    ) -> None:
+    def test_a_damaged_registration_is_set_aside(self, client: Client, gateway: Gateway, damage: bytes) -> None:
         client.register(1)
         client.register(2)
         registration_files(gateway)[0].write_bytes(damage)

@@ -62,9 +62,7 @@ def test_a_repeated_lookup_keeps_one_set_of_leases(client: Client, gateway: Gate
     assert gateway.leased() == 1
 
 
-def test_a_request_that_comes_back_with_other_tokens_lets_the_first_go(
-    client: Client, gateway: Gateway
-) -> None:
+def test_a_request_that_comes_back_with_other_tokens_lets_the_first_go(client: Client, gateway: Gateway) -> None:
     client.register()
     client.store(prompt(2, 1))
     assert client.lookup(prompt(2, 1)) == 2
@@ -283,9 +281,7 @@ def test_abandoned_look_ups_are_bounded(gateway: Gateway) -> None:
     assert len(released) == 100_000
 
 
-def test_schedulers_beyond_the_limit_of_the_core_share_one_client(
-    make_gateway: Callable[..., Gateway],
-) -> None:
+def test_schedulers_beyond_the_limit_of_the_core_share_one_client(make_gateway: Callable[..., Gateway]) -> None:
     gateway = make_gateway(max_clients=4)
     clients = [gateway.client() for _ in range(8)]
     peers = gateway.server.connections._by_fd.values()
@@ -318,9 +314,7 @@ def test_engines_of_the_gateway_are_shown(client: Client, gateway: Gateway) -> N
     assert InProcess(gateway.bench.node).lost(LMCACHE) == []
 
 
-@pytest.mark.parametrize(
-    "fields", [{"start": -1}, {"end": -1}, {"start": 300, "end": 200}, {"cache_salt": "a/b"}]
-)
+@pytest.mark.parametrize("fields", [{"start": -1}, {"end": -1}, {"start": 300, "end": 200}, {"cache_salt": "a/b"}])
 def test_a_wrong_key_is_a_miss(client: Client, fields: dict[str, Any]) -> None:
     client.register()
     client.store(prompt(1))

@@ -180,9 +180,7 @@ class TestTheNameOfItsMemory:
             wait_for(lambda: plane.logged("lmcache.memory_lost"), "the log says so")
 
     @pytest.mark.parametrize("foreign", [False, True])
-    def test_a_name_that_is_lost_between_two_data_planes_costs_nothing(
-        self, socket_dir: Path, foreign: bool
-    ) -> None:
+    def test_a_name_that_is_lost_between_two_data_planes_costs_nothing(self, socket_dir: Path, foreign: bool) -> None:
         with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as client:
             answer = client.register()
             path = FOLDER / answer["shm_name"]
@@ -233,9 +231,7 @@ class SlowMemory(Plane):
     def start(self) -> Plane:
         program = SLOW_MEMORY.replace("SECONDS", str(self.seconds))
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program], env=self.environ, stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen([sys.executable, "-c", program], env=self.environ, stdout=log, stderr=log)
         wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", START_TIMEOUT_S)
         assert self.alive, self.log()
         return self
@@ -252,11 +248,7 @@ class TestMemoryThatWasNotUsedYet:
     def test_a_store_that_waits_for_memory_does_not_delay_others(self, slow: SlowMemory) -> None:
         slow.seconds = 4.0  # longer than the look-ups take on a busy machine
         slow.start()
-        with (
-            Client(url_of(slow)) as client,
-            Client(url_of(slow)) as other,
-            mapped(client.register()) as segment,
-        ):
+        with Client(url_of(slow)) as client, Client(url_of(slow)) as other, mapped(client.register()) as segment:
             client.send([packed(9000), packed(16), packed(key(prompt(3))), packed(7)])
             for at in range(5):
                 assert other.lookup(prompt(2), f"r{at}") == 0
@@ -339,22 +331,16 @@ class TestAWorkerThatIsKilled:
         assert client.lookup(prompt(2, 50)) == 0
         assert [each.instance for each in gateway_stats(plane).instances] == [7]
 
-    def test_a_worker_that_is_stopped_keeps_its_bytes_quarantined_until_it_is_gone(
-        self, socket_dir: Path
-    ) -> None:
+    def test_a_worker_that_is_stopped_keeps_its_bytes_quarantined_until_it_is_gone(self, socket_dir: Path) -> None:
         with gateway_plane(
             socket_dir, dataplane__lmcache_idle_timeout_s="3", dataplane__lmcache_first_ping_timeout_s="3"
         ) as plane:
             worker = subprocess.Popen(
-                [sys.executable, "-c", WORKER, url_of(plane), "9"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                [sys.executable, "-c", WORKER, url_of(plane), "9"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
             try:
                 assert line(worker) == "2"
-                plane.wait_stats(
-                    lambda stats: stats.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is taken for lost"
-                )
+                plane.wait_stats(lambda stats: stats.pool.quarantined_bytes == 2 * CHUNK_BYTES, "it is taken for lost")
             finally:
                 worker.kill()
                 worker.wait(60)
@@ -408,11 +394,7 @@ class TestAKilledDataPlane:
             assert worker.store(prompt(2)) is True
 
     def test_workers_that_are_copied_for_are_copied_for_again(self, socket_dir: Path) -> None:
-        with (
-            supervised_gateway(socket_dir) as plane,
-            Client(url_of(plane)) as worker,
-            EngineMemory() as memory,
-        ):
+        with supervised_gateway(socket_dir) as plane, Client(url_of(plane)) as worker, EngineMemory() as memory:
             memory.fill(9)
             worker.ask("register_kv_cache", *memory.registration())
             old, new = list(range(1, 33)), list(range(32, 64))
@@ -546,9 +528,7 @@ def test_a_thousand_schedulers_lease_and_release_their_hits(plane: Plane) -> Non
                 sockets.append(context.socket(zmq.DEALER))
                 sockets[-1].linger = 0
                 sockets[-1].connect(url_of(plane))
-                sockets[-1].send_multipart(
-                    [b"\x01", b"\x08", packed(lookup_key(prompt(1), f"r{at}")), b"\x01"]
-                )
+                sockets[-1].send_multipart([b"\x01", b"\x08", packed(lookup_key(prompt(1), f"r{at}")), b"\x01"])
                 sockets[-1].send_multipart([b"\x02", b"\x09", packed(f"r{at}")])
             for each in sockets:
                 assert each.poll(60_000)

@@ -17,10 +17,7 @@ CHUNKS = 4
 
 @pytest.fixture
 def plane(socket_dir: Path, tmp_path: Path) -> Iterator[Plane]:
-    settings = {
-        "dataplane__disk_tier_directories": str(tmp_path / "tier"),
-        "dataplane__disk_tier_bytes": "256MiB",
-    }
+    settings = {"dataplane__disk_tier_directories": str(tmp_path / "tier"), "dataplane__disk_tier_bytes": "256MiB"}
     with gateway_plane(socket_dir, **settings) as running:
         yield running
 
@@ -116,9 +113,7 @@ def test_a_client_that_leaves_while_its_look_up_waits_keeps_nothing(plane: Plane
         push_out(plane, client, segment, tokens)
         with Client(url_of(plane)) as other:
             begin(other, tokens, "r")
-        plane.wait_stats(
-            lambda stats: sum(engine.leased_blocks for engine in stats.engines) == 0, "no lease is left"
-        )
+        plane.wait_stats(lambda stats: sum(engine.leased_blocks for engine in stats.engines) == 0, "no lease is left")
         assert looked_up(client, tokens, "again") == CHUNKS
         client.ask("end_session", "again")
 

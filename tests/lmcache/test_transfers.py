@@ -110,9 +110,7 @@ def test_a_full_pool_is_reported(make_gateway: Callable[..., Gateway]) -> None:
     assert len(client.prepare_store(prompt(4, 99), "late")["slots"]) == 4
 
 
-def test_a_store_with_room_for_a_part_publishes_and_reports_it(
-    make_gateway: Callable[..., Gateway],
-) -> None:
+def test_a_store_with_room_for_a_part_publishes_and_reports_it(make_gateway: Callable[..., Gateway]) -> None:
     gateway = make_gateway(capacity_bytes=2 << 20)
     client = gateway.client()
     client.register()

@@ -20,10 +20,7 @@ def frames(text: str) -> list[bytes]:
 
 GOLDEN = {
     "get_chunk_size": ("02 15", "02 15 cd0100"),
-    "get_chunk_size by name": (
-        "06 ae6765745f6368756e6b5f73697a65",
-        "06 ae6765745f6368756e6b5f73697a65 cd0100",
-    ),
+    "get_chunk_size by name": ("06 ae6765745f6368756e6b5f73697a65", "06 ae6765745f6368756e6b5f73697a65 cd0100"),
     "ping": ("03 16 c0", "03 16 c3"),
     "noop": ("04 18", "04 18 a24f4b"),
     "get_experimental": ("05 20", "05 20 90"),
@@ -59,10 +56,7 @@ REUSED: dict[int, dict[int, dict[str, tuple[list[Any], list[bytes]]]]] = {
         18: {"cb_retrieve_pre_computed_v2": ([_KEY, [], 0, 7, b""], NOT_COPIED)},
     },
     30: {
-        21: {
-            "cb_store_final": ([_KEY, 0, 7, b""], NOT_COPIED),
-            "p2p_query_lookup_results": ([1], []),
-        },
+        21: {"cb_store_final": ([_KEY, 0, 7, b""], NOT_COPIED), "p2p_query_lookup_results": ([1], [])},
         18: {"cb_register_rope_v3": (_ROPE[:4], [])},
     },
     31: {
@@ -80,10 +74,7 @@ REUSED: dict[int, dict[int, dict[str, tuple[list[Any], list[bytes]]]]] = {
         21: {"cb_register_rope_v3": (_ROPE, []), "cb_protocol_handshake": ([1], [packed([0, False])])},
         18: {"cb_unified_lookup": ([_KEY, 1], _MISS)},
     },
-    36: {
-        21: {"cb_unified_lookup": ([_KEY, 1], _MISS)},
-        18: {"p2p_unlock_objects": ([[]], [])},
-    },
+    36: {21: {"cb_unified_lookup": ([_KEY, 1], _MISS)}, 18: {"p2p_unlock_objects": ([[]], [])}},
 }
 """Meaning of an operation number by the client's number of `get_chunk_size`, with arguments and answer."""
 
@@ -142,9 +133,7 @@ def test_an_unknown_operation_is_answered_without_a_result(client: Client, opera
     assert client.call(operation, packed(1)) == []
 
 
-@pytest.mark.parametrize(
-    "operation", [b"\xc0", b"\xc3", b"\x91\x01", b"\xc1", b"\xff", b"\xd9\xff", b"\xa2\xff\xff"]
-)
+@pytest.mark.parametrize("operation", [b"\xc0", b"\xc3", b"\x91\x01", b"\xc1", b"\xff", b"\xd9\xff", b"\xa2\xff\xff"])
 def test_an_unknown_operation_is_answered(client: Client, operation: bytes) -> None:
     client.send([b"\x01", operation])
     assert client.receive() == [b"\x01", operation]
@@ -211,9 +200,7 @@ class TestDialects:
             assert old.call(10, packed("r")) == []
             assert old.call(12, packed(3)) == []
 
-    def test_requests_that_waited_for_a_new_data_plane_tell_their_dialect_by_their_form(
-        self, gateway: Gateway
-    ) -> None:
+    def test_requests_that_waited_for_a_new_data_plane_tell_their_dialect_by_their_form(self, gateway: Gateway) -> None:
         with gateway.client() as new, gateway.client(greet=False) as old:
             new.register(3)
             new.store(prompt(1), instance=3)

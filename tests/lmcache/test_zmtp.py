@@ -173,9 +173,7 @@ class TestConnections:
             peer.setblocking(True)
             assert peer.recv(1) == b""
 
-    def test_nothing_is_read_of_a_peer_that_takes_no_answers_and_nothing_is_lost(
-        self, gateway: Gateway
-    ) -> None:
+    def test_nothing_is_read_of_a_peer_that_takes_no_answers_and_nothing_is_lost(self, gateway: Gateway) -> None:
         count = 40_000
         with gateway.client() as other, self.connect(gateway, GREETING + ready()) as peer:
             request = message([b"\xce\x00\x00\x00\x01", b"\xa4noop", b""])  # refused, and answered

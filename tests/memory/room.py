@@ -45,9 +45,7 @@ class Oracle:
                 self.stays.add(block)
 
     def evictable_bytes(self) -> int:
-        return sum(
-            block.charge for blocks in self.blocks.values() for block in blocks if block not in self.stays
-        )
+        return sum(block.charge for blocks in self.blocks.values() for block in blocks if block not in self.stays)
 
     def could_serve(self) -> str:
         """The place that could; empty when there is none."""

@@ -83,18 +83,12 @@ def test_a_machine_without_huge_pages_gets_the_number_to_reserve() -> None:
 )
 def test_with_huge_pages_sizes_are_whole_pages(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match="multiple of 2 MiB"):
-        settings.load(
-            None, {"LARDER_DATAPLANE__HUGE_PAGES": "true", "LARDER_POOL_BYTES": "4MiB", name: value}
-        )
+        settings.load(None, {"LARDER_DATAPLANE__HUGE_PAGES": "true", "LARDER_POOL_BYTES": "4MiB", name: value})
 
 
-def test_a_pool_of_huge_pages_stores_and_gives_them_back(
-    huge_pages: None, make_plane: Callable[..., Plane]
-) -> None:
+def test_a_pool_of_huge_pages_stores_and_gives_them_back(huge_pages: None, make_plane: Callable[..., Plane]) -> None:
     free = huge_bytes_available()
-    plane = make_plane(
-        pool_bytes="32MiB", dataplane__segment_bytes="4MiB", dataplane__huge_pages="true"
-    ).start()
+    plane = make_plane(pool_bytes="32MiB", dataplane__segment_bytes="4MiB", dataplane__huge_pages="true").start()
     spaces = [make.space("a"), make.space("b")]
     with attach(plane.socket, spaces, timeout_s=30) as client:
         for number, nbytes in enumerate((100_000, 3 * make.MIB, 65_536, 5 * make.MIB, 1_000_000) * 4):
@@ -130,15 +124,11 @@ def test_a_limit_on_locked_memory_is_reported_with_the_setting() -> None:
 def test_a_locked_pool_reports_it(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(pool_bytes="16MiB", dataplane__mlock="true", dataplane__prefault="true")
     try:
-        settings.check_machine(
-            settings.load(None, {"LARDER_POOL_BYTES": "16MiB", "LARDER_DATAPLANE__MLOCK": "1"})
-        )
+        settings.check_machine(settings.load(None, {"LARDER_POOL_BYTES": "16MiB", "LARDER_DATAPLANE__MLOCK": "1"}))
     except SettingsError as error:
         pytest.skip(str(error))
     plane.start()
-    plane.wait_stats(
-        lambda stats: stats.pool.locked and stats.pool.prefaulted_bytes == 16 * make.MIB, "a locked pool"
-    )
+    plane.wait_stats(lambda stats: stats.pool.locked and stats.pool.prefaulted_bytes == 16 * make.MIB, "a locked pool")
     status = Path(f"/proc/{plane.pid}/status").read_text()
     locked = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmLck:"))
     assert locked >= 16 * 1024

@@ -81,9 +81,7 @@ def pages(named: NamedFile) -> int:
     return os.fstat(named.file.fd).st_blocks * 512 - 4096
 
 
-def test_clients_find_a_sparse_file_of_the_right_size_that_is_its_owners_alone(
-    named: NamedFile, name: str
-) -> None:
+def test_clients_find_a_sparse_file_of_the_right_size_that_is_its_owners_alone(named: NamedFile, name: str) -> None:
     status = path_of(name).stat()
     assert stat.S_IMODE(status.st_mode) == 0o600
     assert status.st_size == SIZE + 4096
@@ -343,11 +341,7 @@ def test_segments_of_a_node_are_parts_of_the_file_and_are_read_where_they_are(na
     memory.create_segment(1, make.MIB)
     memory.create_segment(2, make.MIB, 2 * make.MIB)
     assert made == [("segment", 1), ("part", 2)]
-    assert [(kind, number) for kind, number, _ in memory.files()] == [
-        ("index", 0),
-        ("named", 0),
-        ("segment", 1),
-    ]
+    assert [(kind, number) for kind, number, _ in memory.files()] == [("index", 0), ("named", 0), ("segment", 1)]
     named.view()[2 * make.MIB + 4096 : 2 * make.MIB + 8192] = b"y" * 4096
     assert memory.digest(2, 4096, 4096) == checksum(b"y" * 4096)
     memory.retire_segment(2)
@@ -426,12 +420,8 @@ FULL = """
 def test_a_process_that_maps_a_device_may_write_by_address() -> None:
     assert not may_pin(os.getpid())
     assert may_pin(0), "its user is unknown"
-    script = (
-        "import mmap; m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 4096); print(1, flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    script = "import mmap; m = mmap.mmap(open('/dev/zero', 'r+b').fileno(), 4096); print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         assert not may_pin(process.pid), "that is plain memory"
@@ -443,9 +433,7 @@ def test_a_process_that_maps_a_device_may_write_by_address() -> None:
 )
 def test_devices_are_known_by_mappings_of_a_process(line: str) -> None:
     assert maps_device(f"7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        {line}\n")
-    assert not maps_device(
-        "7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /dev/shm/lmcache_l1_pool_x\n"
-    )
+    assert not maps_device("7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /dev/shm/lmcache_l1_pool_x\n")
     assert not maps_device("7f0000000000-7f0000001000 rw-s 00000000 00:18 123           /home/dev/nvidia0\n")
 
 

@@ -16,11 +16,7 @@ MiB = 1 << 20
 BUILT = {peer.name: environment.python(peer) for peer in environment.PEERS.values()}
 collect_ignore_glob = [
     *([] if BUILT["lmcache"] else ["test_[a-u]*.py"]),
-    *(
-        []
-        if BUILT["vllm"]
-        else ["test_vllm.py", "test_vllm_events.py", "test_vllm_releases.py", "test_move.py"]
-    ),
+    *([] if BUILT["vllm"] else ["test_vllm.py", "test_vllm_events.py", "test_vllm_releases.py", "test_move.py"]),
 ]
 """Tests of what is not built are not collected; test_what_is_built says so, in one line."""
 START: dict[str, Callable[[int], AbstractContextManager[Server]]] = {

@@ -32,9 +32,7 @@ class CommandLine:
     def run(self, *commands: str) -> list[dict[str, Any]]:
         """What each tells as JSON; all must succeed."""
         found = []
-        for command, done in zip(
-            commands, self(*(f"{command} --format json" for command in commands)), strict=True
-        ):
+        for command, done in zip(commands, self(*(f"{command} --format json" for command in commands)), strict=True):
             assert done["code"] == 0, f"{command}: {done['said']}"
             found.append(json.loads(done["said"][done["said"].index("{") :])["metrics"])
         return found
@@ -61,16 +59,11 @@ def test_quotas_are_set_shown_listed_and_deleted(command_line: CommandLine):
     assert (set_acme["cache_salt"], set_acme["limit_gb"], set_acme["status"]) == ("acme", 1.5, "ok")
     assert (acme["cache_salt"], acme["limit_gb"], acme["exists"]) == ("acme", 1.5, True)
     assert (default["cache_salt"], default["limit_gb"], default["exists"]) == ("_default", 2.0, True)
-    assert {each["cache_salt"]: each["limit_gb"] for each in listed["quotas"]} == {
-        "acme": 1.5,
-        "_default": 2.0,
-    }
+    assert {each["cache_salt"]: each["limit_gb"] for each in listed["quotas"]} == {"acme": 1.5, "_default": 2.0}
     assert (removed["status"], again["status"], gone["exists"]) == ("removed", "not_found", False)
 
 
-def test_the_server_is_pinged_described_and_cleared(
-    lmcache_python: Path, server: Server, command_line: CommandLine
-):
+def test_the_server_is_pinged_described_and_cleared(lmcache_python: Path, server: Server, command_line: CommandLine):
     ran(lmcache_python, "fill", server.rpc_url)
     pinged, described = command_line.run("ping kvcache", "describe kvcache")
     assert pinged["status"] == "OK"

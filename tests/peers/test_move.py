@@ -31,9 +31,7 @@ SCREENSHOT = os.environ.get("LARDER_TEST_SCREENSHOT")
 @contextmanager
 def _staying(python: Path, server: Server, model: Path) -> Iterator[Any]:
     """A vLLM that lives on after its prompt; what it says of that."""
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))
-    }
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))}
     command = [str(python), str(SCRIPTS / "generate.py"), str(server.rpc_port), str(model), "stay"]
     with subprocess.Popen(
         command, env=environ | QUIET, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -59,9 +57,7 @@ def _opened(browser: Browser, server: Server) -> Page:
     return page
 
 
-def test_the_same_vllm_continues_with_larder_and_is_seen(
-    vllm_python: Path, browser: Browser, tmp_path: Path
-) -> None:
+def test_the_same_vllm_continues_with_larder_and_is_seen(vllm_python: Path, browser: Browser, tmp_path: Path) -> None:
     require((DIST / "index.html").is_file(), "the dashboard is not built (make web)")
     model = write_model(tmp_path)
     with servers.lmcache(512 * MiB, "engine_driven") as before:

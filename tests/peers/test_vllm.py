@@ -35,9 +35,7 @@ def test_a_second_vllm_loads_blocks_of_the_first(vllm_python: Path, server: Serv
     assert second == {"cached": FULL_CHUNKS, "tokens": first["tokens"]}
 
 
-def test_a_vllm_loads_blocks_stored_before_the_data_plane_was_killed(
-    vllm_python: Path, larder: Server, model: Path
-):
+def test_a_vllm_loads_blocks_stored_before_the_data_plane_was_killed(vllm_python: Path, larder: Server, model: Path):
     first = _generated(vllm_python, larder, model)
     with httpx.Client(base_url=larder.http_url, trust_env=False, timeout=60) as api:
         (node,) = api.get("/api/v1/nodes").json()["items"]
@@ -46,9 +44,7 @@ def test_a_vllm_loads_blocks_stored_before_the_data_plane_was_killed(
     assert second == {"cached": FULL_CHUNKS, "tokens": first["tokens"]}
 
 
-def test_a_vllm_takes_chunks_from_disk_after_the_memory_was_lost(
-    vllm_python: Path, model: Path, tmp_path: Path
-):
+def test_a_vllm_takes_chunks_from_disk_after_the_memory_was_lost(vllm_python: Path, model: Path, tmp_path: Path):
     settings = {
         "pool_bytes": "256MiB",
         "dataplane__disk_tier_directories": str(tmp_path / "tier"),
@@ -58,9 +54,7 @@ def test_a_vllm_takes_chunks_from_disk_after_the_memory_was_lost(
         port = plane.settings["lmcache_port"]
         first = ran(vllm_python, "generate", port, model, timeout_s=420)
         assert first["cached"] == 0
-        wait_for(
-            lambda: plane.describe().tiers[0].blocks >= FULL_CHUNKS // CHUNK_TOKENS, "the chunks are on disk"
-        )
+        wait_for(lambda: plane.describe().tiers[0].blocks >= FULL_CHUNKS // CHUNK_TOKENS, "the chunks are on disk")
         plane.kill()
         plane.start()
         assert plane.describe().totals.stored_blocks == 0

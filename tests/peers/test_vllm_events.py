@@ -30,9 +30,7 @@ def test_vllms_own_types_decode_the_stream(vllm_python: Path, lmcache_python: Pa
         "LARDER_DATAPLANE__KV_EVENTS_TOKEN_IDS": "true",
         "LARDER_DATAPLANE__NODE": "node-1",
     }
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))
-    }
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))}
     subscriber = subprocess.Popen(
         [vllm_python, SCRIPTS / "kv_events.py", *urls],
         env=environ | QUIET,

@@ -72,9 +72,7 @@ def test_a_folder_without_vllms_tests_is_refused(tmp_path: Path, monkeypatch: py
 @pytest.mark.timeout(900)
 def test_tests_run_on_both_classes(tmp_path: Path) -> None:
     if environment.python(environment.VLLM_TESTS) is None:
-        pytest.skip(
-            "vLLM is not built for its own tests: `make vllm-tests ARGS=/a/checkout/of/vllm` builds it"
-        )
+        pytest.skip("vLLM is not built for its own tests: `make vllm-tests ARGS=/a/checkout/of/vllm` builds it")
     folder = tmp_path / "tests" / "distributed"
     folder.mkdir(parents=True)
     for name in FILES:

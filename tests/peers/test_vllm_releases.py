@@ -10,13 +10,7 @@ import pytest
 from benchmarks.peers.environment import RELEASES
 from benchmarks.peers.servers import Server
 from benchmarks.peers.vllm_model import FULL_CHUNKS, write_model
-from dataplane.gateways.lmcache.wire.operations import (
-    DIALECT_050,
-    DIALECT_053,
-    DIALECT_055,
-    OPERATIONS,
-    Dialect,
-)
+from dataplane.gateways.lmcache.wire.operations import DIALECT_050, DIALECT_053, DIALECT_055, OPERATIONS, Dialect
 from tests.peers.conftest import BUILT
 from tests.peers.scripting import ran
 
@@ -71,9 +65,7 @@ def test_the_numbers_are_those_of_the_release_and_it_decodes_every_failure_answe
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_same_release_and_the_newest_load_blocks_of_an_older_one(
-    larder: Server, model: Path, release: str
-):
+def test_the_same_release_and_the_newest_load_blocks_of_an_older_one(larder: Server, model: Path, release: str):
     first = _generated(release, larder, model)
     assert first["cached"] == 0
     assert _generated(release, larder, model) == {**first, "cached": FULL_CHUNKS}

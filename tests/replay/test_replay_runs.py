@@ -76,9 +76,7 @@ def test_blocks_that_a_disk_tier_holds_are_hits_with_their_bytes(trace, trace_pa
     _assert_bytes_are_right(result)
 
 
-@pytest.mark.parametrize(
-    "pool_blocks", [7, *(pytest.param(count, marks=pytest.mark.full) for count in (60, 150))]
-)
+@pytest.mark.parametrize("pool_blocks", [7, *(pytest.param(count, marks=pytest.mark.full) for count in (60, 150))])
 def test_one_engine_has_the_hits_of_an_exact_lru(trace, trace_path, pool_blocks):
     reference = ExactLru(pool_blocks)
     for ids in trace:
@@ -113,9 +111,7 @@ def test_larger_blocks_are_exact_too(trace, trace_path):
     reference = ExactLru(100)
     for ids in trace[:150]:
         reference.serve(ids)
-    result = _result(
-        _replay(trace_path, "--limit", 150, "--pool-blocks", 100, "--block-bytes", "64KiB", "--json")
-    )
+    result = _result(_replay(trace_path, "--limit", 150, "--pool-blocks", 100, "--block-bytes", "64KiB", "--json"))
     assert result["blocks_hit"] == reference.hits
     _assert_bytes_are_right(result)
 
@@ -123,9 +119,7 @@ def test_larger_blocks_are_exact_too(trace, trace_path):
 @pytest.mark.full
 def test_tenants_share_no_blocks(trace, trace_path):
     alone = _result(_replay(trace_path, "--pool", "64MiB", "--json"))
-    shared = _result(
-        _replay(trace_path, "--pool", "64MiB", "--tenants", "a=0.5,b=0.3,_default=0.2", "--json")
-    )
+    shared = _result(_replay(trace_path, "--pool", "64MiB", "--tenants", "a=0.5,b=0.3,_default=0.2", "--json"))
     assert alone["blocks_stored"] == len({block for ids in trace for block in ids})
     assert shared["blocks_stored"] > alone["blocks_stored"]
     assert shared["blocks_hit"] < alone["blocks_hit"]
@@ -170,9 +164,7 @@ def test_wrong_bytes_are_reported_by_the_exit_code(trace, trace_path, plane: Pla
     client.close()
     result = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json"), code=1)
     assert result["verify_errors"] == len(keys)
-    unchecked = _result(
-        _replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json", "--no-verify")
-    )
+    unchecked = _result(_replay(trace_path, "--limit", 1, "--attach", plane.engine_socket, "--json", "--no-verify"))
     assert unchecked["blocks_verified"] == 0
 
 
@@ -187,17 +179,7 @@ def test_a_control_socket_of_another_data_plane_is_not_used(plane: Plane, socket
 def test_a_replay_with_a_killed_engine_reports_it_and_stops_everything(trace, tmp_path, socket_dir):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}
-    command = [
-        sys.executable,
-        "-m",
-        "dataplane.replay",
-        str(path),
-        "--speed",
-        "1",
-        "--engines",
-        "2",
-        "--json",
-    ]
+    command = [sys.executable, "-m", "dataplane.replay", str(path), "--speed", "1", "--engines", "2", "--json"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         plane, *engines = _pids_with_engines(socket_dir, engines=2)
         os.kill(engines[0], signal.SIGKILL)
@@ -221,23 +203,11 @@ def test_a_data_plane_of_its_own_ends_with_a_killed_replay(trace, tmp_path, sock
         os.close(pidfd)
 
 
-@pytest.mark.parametrize(
-    "signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_an_interrupted_replay_leaves_no_process_behind(trace, tmp_path, socket_dir, signal_number):
     path = write_trace(tmp_path / "slow.jsonl", trace, every_ms=1_000)
     environ = {**os.environ, "TMPDIR": str(socket_dir)}
-    command = [
-        sys.executable,
-        "-m",
-        "dataplane.replay",
-        str(path),
-        "--speed",
-        "1",
-        "--engines",
-        "2",
-        "--json",
-    ]
+    command = [sys.executable, "-m", "dataplane.replay", str(path), "--speed", "1", "--engines", "2", "--json"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, start_new_session=True) as process:
         children = _pids_with_engines(socket_dir, engines=2)
         os.kill(process.pid, signal_number)

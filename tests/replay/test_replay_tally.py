@@ -5,9 +5,7 @@ from dataplane.replay.tally import ReplayTally, rate_gbps, total
 
 def test_counts_add_up_and_reasons_are_counted_separately():
     one = ReplayTally(requests=2, blocks_hit=3, blocks_refused={"pool_full": 1}, lookup_ns=[1_000])
-    other = ReplayTally(
-        requests=1, blocks_refused={"pool_full": 2, "unavailable": 5}, lookup_ns=[3_000], reconnects=1
-    )
+    other = ReplayTally(requests=1, blocks_refused={"pool_full": 2, "unavailable": 5}, lookup_ns=[3_000], reconnects=1)
     both = total([one, other])
     assert both == ReplayTally(
         requests=3,

@@ -57,11 +57,7 @@ def test_keys_are_the_chain_of_the_ids():
 
 def test_chains_share_prefixes_and_nothing_else():
     chains = DerivedChains()
-    one, other, foreign = (
-        chains.keys("t", [1, 2, 3]),
-        chains.keys("t", [1, 2, 4]),
-        chains.keys("u", [1, 2, 3]),
-    )
+    one, other, foreign = (chains.keys("t", [1, 2, 3]), chains.keys("t", [1, 2, 4]), chains.keys("u", [1, 2, 3]))
     assert (one[:2] == other[:2]).all()
     assert (one[2] != other[2]).any()
     assert not (one[:, None] == foreign[None]).all(axis=2).any()

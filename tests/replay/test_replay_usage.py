@@ -65,17 +65,13 @@ def test_a_bad_line_is_a_usage_error_with_file_line_and_field(trace):
     assert f"{trace}:3: hash_ids[1]: expected a whole number, got text" in done.stderr
 
 
-LINE = (
-    '{"timestamp":%d,"input_length":256,"output_length":0,"hash_ids":[%d],"block_bytes":%d,"tenant":"%s"}\n'
-)
+LINE = '{"timestamp":%d,"input_length":256,"output_length":0,"hash_ids":[%d],"block_bytes":%d,"tenant":"%s"}\n'
 
 
 def recorded(tmp_path: Path, *, blocks: int, sizes: tuple[int, ...], tenants: tuple[str, ...]) -> Path:
     """Two rounds over so many blocks, one a request."""
     trace = tmp_path / "recorded.jsonl"
-    lines = (
-        LINE % (n, n % blocks, sizes[n % len(sizes)], tenants[n % len(tenants)]) for n in range(2 * blocks)
-    )
+    lines = (LINE % (n, n % blocks, sizes[n % len(sizes)], tenants[n % len(tenants)]) for n in range(2 * blocks))
     trace.write_text("".join(lines))
     return trace
 

@@ -27,12 +27,7 @@ def write_trace(path: Path, trace: list[list[int]], *, every_ms: int = 10) -> Pa
     """The trace as a file, 512 tokens a block."""
     lines = (
         json.dumps(
-            {
-                "timestamp": number * every_ms,
-                "input_length": 512 * len(ids),
-                "output_length": 7,
-                "hash_ids": ids,
-            }
+            {"timestamp": number * every_ms, "input_length": 512 * len(ids), "output_length": 7, "hash_ids": ids}
         )
         for number, ids in enumerate(trace)
     )

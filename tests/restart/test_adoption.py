@@ -108,9 +108,7 @@ def test_an_engine_continues_with_its_area_its_leases_and_its_views(plane: Relay
     assert (line["blocks"], line["quarantined_blocks"], line["engines"]) == (5, 0, 1)
 
 
-def test_an_error_that_nothing_catches_keeps_every_block(
-    make_relay: Callable[..., Relay],
-) -> None:
+def test_an_error_that_nothing_catches_keeps_every_block(make_relay: Callable[..., Relay]) -> None:
     plane = make_relay()
     plane.module = "tests.restart.support.failing"
     plane.start()
@@ -216,21 +214,11 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
         ("books", 1, 1, "the recovery table has layout 1, expected 2"),
         ("books", 3, 5, "belong to different memory"),
         *(
-            (
-                "books",
-                word,
-                2**64 - 1,
-                f"word {word} of the recovery table is {2**64 - 1}, expected less than ",
-            )
+            ("books", word, 2**64 - 1, f"word {word} of the recovery table is {2**64 - 1}, expected less than ")
             for word in (B_CLIENT, B_SEGMENT, B_SPACE, B_TENANT, B_RESERVATION, B_CAPACITY)
         ),
         *(
-            (
-                "books",
-                PAGE // 8 + word,
-                2**64 - 1,
-                f"a row of the recovery table has {2**64 - 1} in word {word}",
-            )
+            ("books", PAGE // 8 + word, 2**64 - 1, f"a row of the recovery table has {2**64 - 1} in word {word}")
             for word in (ROW_USED, ROW_HITS, ROW_RESERVATION)
         ),
         ("names", 1, 9, "the journal has layout 9, expected 2"),
@@ -238,9 +226,7 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
         ("names", PAGE // 8, 0xFFFFFFFF, "a record of"),
     ],
 )
-def test_memory_that_is_not_ours_is_a_cold_start(
-    plane: Relay, kind: str, word: int, value: int, reason: str
-) -> None:
+def test_memory_that_is_not_ours_is_a_cold_start(plane: Relay, kind: str, word: int, value: int, reason: str) -> None:
     with connect(plane) as client:
         store(client, make.keys(5))
         kill(plane, client)

@@ -68,9 +68,7 @@ def check_all(made: KillBench, engine: BenchEngine, work: Work) -> list[KillBenc
         assert survivors(image) == set(after.ready()), "a READY block was lost, or one appeared"
         if engine.client in after.node.engines:
             again = after.resume(engine)
-            assert not after.node.engines[engine.client].expired, (
-                "what it does not write any more is released"
-            )
+            assert not after.node.engines[engine.client].expired, "what it does not write any more is released"
             chain = make.keys(3, "afterwards")
             stored = again.store(chain, SLOT)
             assert after.faults() == []
@@ -83,10 +81,7 @@ def test_a_store_that_is_cut_anywhere_leaves_the_others_and_nothing_half_made() 
     made, engine = bench()
     engine.store(make.keys(4, "before"), SLOT, tenant="a")
     ends = check_all(made, engine, lambda: engine.store(make.keys(5, "cut"), SLOT, tenant="new"))
-    found = {
-        BenchEngine(end, engine.client, engine.spaces, engine.area).lookup(make.keys(5, "cut"))
-        for end in ends
-    }
+    found = {BenchEngine(end, engine.client, engine.spaces, engine.area).lookup(make.keys(5, "cut")) for end in ends}
     assert {0, 5} <= found
     for end in ends:
         assert BenchEngine(end, engine.client, engine.spaces, engine.area).lookup(make.keys(4, "before")) == 4
@@ -218,13 +213,7 @@ def test_a_reservation_that_its_owner_still_writes_ends_with_its_commit() -> Non
     assert after.pool.quarantined_bytes == 4 * SLOT
     known = after.node.engines[engine.client]
     message = Attach(
-        1,
-        VERSION,
-        "one",
-        [SpaceRequest(make.space())],
-        resume=engine.client,
-        resume_memory=MEMORY,
-        writing=[number],
+        1, VERSION, "one", [SpaceRequest(make.space())], resume=engine.client, resume_memory=MEMORY, writing=[number]
     )
     again, numbers = after.node.attach(message, known.pid, after.now)
     assert again.resumed
@@ -290,9 +279,7 @@ def test_a_restart_keeps_hinted_blocks_and_forgets_their_hints() -> None:
     assert after.node.pool.hints.pinned_bytes == 0
     after.pass_time(20)
     after.pass_time(1)
-    assert sorted(block.key for block in after.node.pool.table.blocks.values()) == sorted(
-        [make.key(0), make.key(1)]
-    )
+    assert sorted(block.key for block in after.node.pool.table.blocks.values()) == sorted([make.key(0), make.key(1)])
     assert after.node.check() == []
 
 

@@ -38,12 +38,7 @@ COPIED = 4 * CHUNKS * CHUNK_BYTES
 @pytest.fixture
 def plane(emulated: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
     made = DeviceRelay(
-        socket_dir,
-        {
-            "pool_bytes": f"{32 + 2 * KILLS}MiB",
-            "lmcache_port": str(free_port()),
-        },
-        uuid=emulated.uuid,
+        socket_dir, {"pool_bytes": f"{32 + 2 * KILLS}MiB", "lmcache_port": str(free_port())}, uuid=emulated.uuid
     )
     made.start()
     yield made
@@ -53,9 +48,7 @@ def plane(emulated: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
 @pytest.fixture
 def engines(emulated: Machine, plane: DeviceRelay) -> Iterator[list[Engine]]:
     """In this process, as many as a round needs, registered."""
-    made = [
-        make_engine(emulated, plane.socket, FORM, group=f"driven-{at}", timeout_s=30.0) for at in range(3)
-    ]
+    made = [make_engine(emulated, plane.socket, FORM, group=f"driven-{at}", timeout_s=30.0) for at in range(3)]
     for at, engine in enumerate(made):
         engine.fill(at)
         assert engine.register() is None
@@ -117,9 +110,7 @@ def test_many_kills_during_copies_lose_nothing_and_leave_nothing(
         plane.ask("resume_for", nbytes=COPIED * 9 // 10 * (kill - 1) // KILLS)
         assert plane.ask("stopped") == {"stopped": True}
         plane.kill()
-        assert (
-            emulated.runtime.memory_used(emulated.device) == own
-        )  # no other process has what engines exported
+        assert emulated.runtime.memory_used(emulated.device) == own  # no other process has what engines exported
         plane.start()
         # The engine has said nothing yet: what it may have to leave alone is not reused.
         wait_for(lambda: other.client.lookup(keys("base")) == CHUNKS, "another one is attached")
@@ -168,9 +159,7 @@ def store_again(engine: Engine, chain: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("do", ["begin_store", "load"])
-def test_bytes_copied_for_a_dead_engine_are_freed_at_once(
-    emulated: Machine, plane: DeviceRelay, do: str
-) -> None:
+def test_bytes_copied_for_a_dead_engine_are_freed_at_once(emulated: Machine, plane: DeviceRelay, do: str) -> None:
     arguments = {"kind": emulated.kind, "uuid": emulated.uuid, "socket": plane.socket, **FORM}
     dying = Process("engine", arguments)
     assert dying.hear() == {"ready": True}

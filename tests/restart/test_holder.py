@@ -177,9 +177,7 @@ def test_memory_that_comes_and_goes_is_followed(plane: Relay) -> None:
     wait_for(lambda: "area" not in kinds(), "the area of an engine that left is not")
 
 
-def test_a_data_plane_that_is_killed_before_its_holder_runs_leaves_the_memory_to_it(
-    socket_dir: Path,
-) -> None:
+def test_a_data_plane_that_is_killed_before_its_holder_runs_leaves_the_memory_to_it(socket_dir: Path) -> None:
     """The socket has its name, and the memory is on its way, before the process of the holder runs."""
     fd = os.memfd_create("index")
     first = HolderConnection(socket_dir, 60)
@@ -227,9 +225,7 @@ def test_a_holder_that_is_killed_is_replaced_and_has_everything(plane: Relay) ->
         assert read(client, make.keys(3)) == 3
 
 
-def test_a_start_after_the_death_of_the_holder_is_cold_and_logged(
-    plane: Relay,
-) -> None:
+def test_a_start_after_the_death_of_the_holder_is_cold_and_logged(plane: Relay) -> None:
     store_alone(plane)
     assert plane.stop() == 0
     requests.signal_holders(plane.folder, signal.SIGKILL)
@@ -270,10 +266,7 @@ def test_engines_under_load_read_on_through_stops_and_kills_and_lose_nothing(pla
 
 
 def test_blocks_of_lmcache_clients_survive_a_stop_and_a_start(socket_dir: Path) -> None:
-    with (
-        gateway_plane(socket_dir, dataplane__keep_memory_s="60") as plane,
-        LMCacheClient(url_of(plane)) as client,
-    ):
+    with gateway_plane(socket_dir, dataplane__keep_memory_s="60") as plane, LMCacheClient(url_of(plane)) as client:
         registered = client.register()
         name = registered["shm_name"]
         with mapped(registered) as segment:
@@ -306,9 +299,7 @@ def test_a_kill_keeps_the_connections_of_lmcache_clients(make_plane: Callable[..
             assert check_chunks(client, segment, tokens, 1, request)
 
 
-def test_connections_of_lmcache_clients_end_after_a_while(
-    make_plane: Callable[..., Relay],
-) -> None:
+def test_connections_of_lmcache_clients_end_after_a_while(make_plane: Callable[..., Relay]) -> None:
     """Without a data plane, a client would wait for an answer that does not come."""
     plane = make_plane(lmcache_port=str(free_port())).start()
     wait_for(lambda: "listener" in {each[0] for each in peeked(plane)}, "the listener is held")
@@ -342,9 +333,7 @@ def test_nothing_is_kept_of_an_empty_cache(plane: Relay) -> None:
     assert plane.describe().start.kind == "first"
 
 
-def test_without_time_to_keep_it_the_memory_is_released_by_a_stop_alone(
-    make_plane: Callable[..., Relay],
-) -> None:
+def test_without_time_to_keep_it_the_memory_is_released_by_a_stop_alone(make_plane: Callable[..., Relay]) -> None:
     plane = make_plane(dataplane__keep_memory_s="0").start()
     with connect(plane) as client:
         store(client, make.keys(3))
@@ -429,9 +418,7 @@ def test_a_deleted_state_directory_releases_the_memory(make_plane: Callable[...,
     assert not list(SHM.glob(pattern))
 
 
-def test_a_renamed_state_directory_and_a_removed_socket_keep_the_memory(
-    make_plane: Callable[..., Relay],
-) -> None:
+def test_a_renamed_state_directory_and_a_removed_socket_keep_the_memory(make_plane: Callable[..., Relay]) -> None:
     plane = make_plane()
     plane.folder /= "state"
     plane.folder.mkdir()
@@ -518,9 +505,7 @@ def test_starts_that_fail_because_of_the_memory_give_it_up(plane: Relay, message
 
 
 @pytest.mark.parametrize("messages", [(), ("adopting", "leave")], ids=["killed", "left"])
-def test_starts_that_end_before_or_beside_the_adoption_do_not_count(
-    plane: Relay, messages: tuple[str, ...]
-) -> None:
+def test_starts_that_end_before_or_beside_the_adoption_do_not_count(plane: Relay, messages: tuple[str, ...]) -> None:
     store_alone(plane)
     plane.kill()
     for _ in range(holder.WARM_STARTS + 1):
@@ -546,11 +531,7 @@ def test_a_start_without_enough_descriptors_leaves_the_memory(socket_dir: Path) 
     hold(socket_dir, [("segment", number, fd) for number in range(200)])
     for _ in range(holder.WARM_STARTS + 1):
         ran = subprocess.run(
-            [sys.executable, "-c", TAKES, str(socket_dir)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
+            [sys.executable, "-c", TAKES, str(socket_dir)], capture_output=True, text=True, check=False, timeout=60
         )
         assert ran.stdout == "Too many open files\n", ran.stderr
     second = HolderConnection(socket_dir, 60)
@@ -635,9 +616,7 @@ def test_the_holder_knows_the_word_of_the_index_header_without_numpy() -> None:
 
 def test_the_holder_is_small(plane: Relay) -> None:
     (pid,) = holders(plane.folder)
-    status = wait_for(
-        lambda: describe(plane.folder) and Path(f"/proc/{pid}/status").read_text(), "the holder answers"
-    )
+    status = wait_for(lambda: describe(plane.folder) and Path(f"/proc/{pid}/status").read_text(), "the holder answers")
     resident = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert resident is not None
     assert int(resident[1]) <= 15_000
@@ -646,9 +625,7 @@ def test_the_holder_is_small(plane: Relay) -> None:
 @contextmanager
 def external(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A holder that a service manager runs."""
-    with subprocess.Popen(
-        standalone_command(requests.PROGRAM, str(folder)), stderr=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen(standalone_command(requests.PROGRAM, str(folder)), stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -681,9 +658,7 @@ def test_a_holder_of_a_service_stays_and_is_awaited(make_plane: Callable[..., Re
         assert process.poll() is None
 
 
-def test_a_holder_of_a_service_that_is_restarted_gets_everything_again(
-    make_plane: Callable[..., Relay],
-) -> None:
+def test_a_holder_of_a_service_that_is_restarted_gets_everything_again(make_plane: Callable[..., Relay]) -> None:
     plane = make_plane(dataplane__external_holder="true")
     with external(plane.folder):
         wait_for(lambda: (plane.folder / holder.SOCKET_NAME).exists(), "it listens")
@@ -898,9 +873,7 @@ def test_a_holder_that_never_answers_is_killed_and_replaced(
     monkeypatch.setattr(connection_module, "SILENT_S", 0.5)
     monkeypatch.setattr(requests, "ANSWER_TIMEOUT_S", 0.2)
     arguments = [str(socket_dir / holder.SOCKET_NAME), str(backlog), requests.PROGRAM, str(socket_dir)]
-    with subprocess.Popen(
-        [sys.executable, "-c", NEVER_ANSWERS, *arguments], stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", NEVER_ANSWERS, *arguments], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"listens\n"
@@ -909,9 +882,7 @@ def test_a_holder_that_never_answers_is_killed_and_replaced(
                 memory, reason = connection.take()
             assert memory == []
             assert reason.startswith("the holder of the memory ")
-            assert [(line["event"], line["killed"]) for line in lines] == [
-                ("memory.not_taken", [process.pid])
-            ]
+            assert [(line["event"], line["killed"]) for line in lines] == [("memory.not_taken", [process.pid])]
             assert process.wait(60) == -signal.SIGKILL
         finally:
             process.kill()

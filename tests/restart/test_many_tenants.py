@@ -84,9 +84,7 @@ def test_seventy_two_thousand_tenants_with_the_longest_salts_live_through_a_kill
         plane.end()
 
 
-def test_a_smaller_journal_of_an_older_release_is_adopted(
-    socket_dir: Path,
-) -> None:
+def test_a_smaller_journal_of_an_older_release_is_adopted(socket_dir: Path) -> None:
     plane = relay(socket_dir, pool_bytes="128MiB", dataplane__max_blocks="32768")
     plane.module = "tests.restart.support.small_journal"
     try:
@@ -99,9 +97,7 @@ def test_a_smaller_journal_of_an_older_release_is_adopted(
             wait_for(lambda: client.lookup(make.keys(4)) == 4 and not client.connected, "the loss is noticed")
             plane.module = "dataplane"
             plane.start()
-            wait_for(
-                lambda: client.lookup(make.keys(4)) == 4 and client.connected, "the client attaches again"
-            )
+            wait_for(lambda: client.lookup(make.keys(4)) == 4 and client.connected, "the client attaches again")
             stats = plane.describe()
             assert (stats.adopted_blocks, [tenant.tenant for tenant in stats.tenants]) == (4, ["acme"])
             (line,) = plane.wait_logged("names.migrated")

@@ -139,9 +139,7 @@ def rival(plane: Gateway, folder: Path) -> subprocess.CompletedProcess[str]:
     return run("dataplane", env=Gateway(folder, settings).environ)
 
 
-def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
-    plane: Gateway, tmp_path: Path
-) -> None:
+def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(plane: Gateway, tmp_path: Path) -> None:
     first = report(plane)
     failed = rival(plane, tmp_path / "one")
     assert failed.returncode == 2
@@ -230,9 +228,7 @@ def test_a_size_beyond_dev_shm_is_logged_in_one_line(make_plane: Callable[..., G
     assert not path_of(plane).exists()
 
 
-def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
-    make_plane: Callable[..., Gateway],
-) -> None:
+def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(make_plane: Callable[..., Gateway]) -> None:
     small = make_plane().start()
     assert report(small)["nbytes"] == 16 * make.MIB
     settings = load(environ={"LARDER_POOL_BYTES": "64MiB"})
@@ -242,9 +238,7 @@ def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(
         named_segment._size(settings, 8 * make.MIB)
 
 
-def test_a_pool_larger_than_the_machine_is_refused_with_the_size_that_fits(
-    make_plane: Callable[..., Gateway],
-) -> None:
+def test_a_pool_larger_than_the_machine_is_refused_with_the_size_that_fits(make_plane: Callable[..., Gateway]) -> None:
     failed = run("dataplane", env=make_plane(pool_bytes="512TiB").environ)
     assert failed.returncode == 2
     assert re.search(

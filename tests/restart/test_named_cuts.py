@@ -170,8 +170,6 @@ def test_ranges_that_overlap_are_refused() -> None:
     worker.store(make.keys(40), SLOT)
     first, second = made.node.pool.slabs.segments.values()
     assert (first.base, second.base) == (0, 32 * SLOT)
-    made.node.pool.table.names.append(
-        SegmentName(second.number, second.space, second.nbytes, second.small, 16 * SLOT)
-    )
+    made.node.pool.table.names.append(SegmentName(second.number, second.space, second.nbytes, second.small, 16 * SLOT))
     with pytest.raises(Contradiction, match="are not free"):
         restore(made.image())

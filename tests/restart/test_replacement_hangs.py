@@ -46,9 +46,7 @@ def store(client: Client, chain: list[bytes]) -> int:
 def read(client: Client, chain: list[bytes]) -> int:
     """Return the number of leading blocks that are there, each with the right bytes."""
     with client.acquire(chain) as lease:
-        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, PAGE_BYTES)[
-            : len(lease)
-        ]
+        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, PAGE_BYTES)[: len(lease)]
         return len(lease)
 
 

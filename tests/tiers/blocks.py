@@ -9,16 +9,7 @@ import msgspec
 import numpy as np
 
 from dataplane.protocol.checksums import checksum
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    Tier,
-    writer_number,
-)
+from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, Tier, writer_number
 
 CLUSTER = b"cluster of tests"
 OTHER_CLUSTER = b"another cluster!"
@@ -42,12 +33,7 @@ def block(number: int, length: int, tenant: str = "acme", sequence: int = 0) -> 
     data = contents(name(number), sequence, length)
     return BlockStore(
         StoredBlock(
-            name(number),
-            tenant,
-            sequence,
-            length,
-            checksum(data),
-            name(number - 1).key if number > 1 else b"",
+            name(number), tenant, sequence, length, checksum(data), name(number - 1).key if number > 1 else b""
         ),
         data,
     )

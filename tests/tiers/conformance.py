@@ -11,16 +11,7 @@ import pytest
 import xxhash
 
 from dataplane.tiers.header import HEADER_BYTES
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Loaded,
-    Outcome,
-    StoredBlock,
-    Tier,
-    TierError,
-)
+from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Loaded, Outcome, StoredBlock, Tier, TierError
 from tests.sizes import size
 from tests.threads import join
 from tests.tiers import blocks
@@ -93,9 +84,7 @@ class TierConformance:
         memory[offset:] = stored.data
         assert store(tier, BlockStore(stored.block, memoryview(memory)[offset:])) == [Outcome.OK]
         into = bytearray(b"\xaa" * (offset + length + 64))
-        (loaded,) = tier.load(
-            [BlockLoad(stored.block.name, memoryview(into)[offset : offset + length])], soon()
-        )
+        (loaded,) = tier.load([BlockLoad(stored.block.name, memoryview(into)[offset : offset + length])], soon())
         assert loaded == Loaded(Outcome.OK, stored.block)
         assert into[offset : offset + length] == stored.data
         assert into[:offset] == b"\xaa" * offset
@@ -106,14 +95,9 @@ class TierConformance:
         assert store(tier, *stored) == [Outcome.OK] * len(stored)
         expected = [*reversed(stored), block(99, 10)]
         memory = [bytearray(each.block.length) for each in expected]
-        loads = [
-            BlockLoad(each.block.name, memoryview(into)) for each, into in zip(expected, memory, strict=True)
-        ]
+        loads = [BlockLoad(each.block.name, memoryview(into)) for each, into in zip(expected, memory, strict=True)]
         loaded = tier.load(loads, soon())
-        assert loaded == [
-            *(Loaded(Outcome.OK, each.block) for each in expected[:-1]),
-            Loaded(Outcome.MISSING),
-        ]
+        assert loaded == [*(Loaded(Outcome.OK, each.block) for each in expected[:-1]), Loaded(Outcome.MISSING)]
         assert memory[:-1] == [each.data for each in expected[:-1]]
 
     def test_calls_without_blocks_do_nothing(self, tier: Tier) -> None:
@@ -141,9 +125,7 @@ class TierConformance:
         assert_lacks(tier, [stored])
 
     @pytest.mark.parametrize("lengths", [(100, 100), (100, 1 << 20), (1 << 20, 1)])
-    def test_a_block_replaces_the_one_of_its_name(
-        self, tier: Tier, backend: Backend, lengths: tuple[int, int]
-    ) -> None:
+    def test_a_block_replaces_the_one_of_its_name(self, tier: Tier, backend: Backend, lengths: tuple[int, int]) -> None:
         before, after = (block(1, length) for length in lengths)
         assert store(tier, before) == [Outcome.OK]
         assert store(tier, after) == [Outcome.OK]
@@ -227,9 +209,7 @@ class TierConformance:
         (loaded,) = tier.load([BlockLoad(stored.block.name, memoryview(bytearray(4999)))], soon())
         assert loaded == Loaded(Outcome.CORRUPT)
 
-    @pytest.mark.parametrize(
-        "at", [0, 8, 120, 200, HEADER_BYTES, HEADER_BYTES + 50_000, HEADER_BYTES + 69_999]
-    )
+    @pytest.mark.parametrize("at", [0, 8, 120, 200, HEADER_BYTES, HEADER_BYTES + 50_000, HEADER_BYTES + 69_999])
     def test_a_flipped_bit_is_never_served(self, tier: Tier, backend: Backend, at: int) -> None:
         stored, other = block(1, 70_000), block(2, 70_000)
         store(tier, stored, other)
@@ -258,9 +238,7 @@ class TierConformance:
         _assert_refused(tier, one)
         _assert_refused(tier, other)
 
-    def test_an_older_block_instead_of_a_newer_one_is_not_served_as_newer(
-        self, tier: Tier, backend: Backend
-    ) -> None:
+    def test_an_older_block_instead_of_a_newer_one_is_not_served_as_newer(self, tier: Tier, backend: Backend) -> None:
         old, new = block(1, 70_000), block(1, 70_000)
         store(tier, old)
         before = backend.stored(tier, old.block.name)
@@ -271,9 +249,7 @@ class TierConformance:
         assert loaded.outcome is not Outcome.OK or (loaded.block == old.block and data == old.data)
 
     @pytest.mark.parametrize("version", [0, 3])
-    def test_a_header_of_another_version_is_not_served(
-        self, tier: Tier, backend: Backend, version: int
-    ) -> None:
+    def test_a_header_of_another_version_is_not_served(self, tier: Tier, backend: Backend, version: int) -> None:
         stored = block(1, 70_000)
         store(tier, stored)
         changed = bytearray(backend.stored(tier, stored.block.name))
@@ -355,9 +331,7 @@ class TierConformance:
             except BaseException as error:  # noqa: BLE001  # reported below
                 failures.append(error)
 
-        threads = [
-            threading.Thread(target=work, args=[number], name=f"worker {number}") for number in range(THREADS)
-        ]
+        threads = [threading.Thread(target=work, args=[number], name=f"worker {number}") for number in range(THREADS)]
         for each in threads:
             each.start()
         join(*threads)

@@ -20,26 +20,14 @@ class DiskBackend:
     """Opens disk tiers on the directories that it was given."""
 
     def __init__(
-        self,
-        *directories: Path,
-        budget_bytes: int = BUDGET_BYTES,
-        segment_bytes: int = SEGMENT_BYTES,
-        **more: Any,
+        self, *directories: Path, budget_bytes: int = BUDGET_BYTES, segment_bytes: int = SEGMENT_BYTES, **more: Any
     ) -> None:
         self.directories = directories
         self.budget_bytes = budget_bytes
-        self.parameters = {
-            "directories": [str(each) for each in directories],
-            "segment_bytes": segment_bytes,
-            **more,
-        }
+        self.parameters = {"directories": [str(each) for each in directories], "segment_bytes": segment_bytes, **more}
 
     def open(
-        self,
-        cluster: bytes = CLUSTER,
-        node: str = "node-1",
-        budget_bytes: int = 0,
-        cluster_name: str = "production",
+        self, cluster: bytes = CLUSTER, node: str = "node-1", budget_bytes: int = 0, cluster_name: str = "production"
     ) -> DiskTier:
         context = TierContext(cluster, node, budget_bytes or self.budget_bytes, cluster_name)
         return cast(DiskTier, open_tier("disk", self.parameters, context))

@@ -30,9 +30,7 @@ def redis_binary() -> str:
 class RedisServer:
     """A server in a folder of its own. `start` may follow `kill`; nothing is kept then."""
 
-    def __init__(
-        self, *options: str, tls: bool = False, client_certificates: bool = False, **client: Any
-    ) -> None:
+    def __init__(self, *options: str, tls: bool = False, client_certificates: bool = False, **client: Any) -> None:
         self._binary = redis_binary()
         self.folder = Path(tempfile.mkdtemp(prefix="larder-redis-"))
         self.port = free_port()
@@ -108,10 +106,7 @@ def redis_cluster() -> Iterator[list[RedisServer]]:
     """Run three servers that form a cluster and share its slots."""
     # The others count a server as gone after this time, and then serve no slot at all.
     patient = ["--cluster-node-timeout", "600000"]
-    servers = [
-        RedisServer("--cluster-enabled", "yes", "--cluster-port", str(free_port()), *patient)
-        for _ in range(3)
-    ]
+    servers = [RedisServer("--cluster-enabled", "yes", "--cluster-port", str(free_port()), *patient) for _ in range(3)]
     try:
         for server in servers:
             server.start()

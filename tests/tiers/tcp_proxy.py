@@ -170,9 +170,7 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted_server(
-    answer: bytes, *, stays_open: bool = False, endless: bool = False
-) -> Iterator[ScriptedServer]:
+def scripted_server(answer: bytes, *, stays_open: bool = False, endless: bool = False) -> Iterator[ScriptedServer]:
     """Run a server that gives one answer."""
     server = ScriptedServer(answer, stays_open=stays_open, endless=endless)
     try:

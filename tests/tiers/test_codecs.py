@@ -153,9 +153,7 @@ class TestFp8:
     @given(st.lists(st.floats(width=16, allow_nan=False, allow_infinity=False), min_size=8, max_size=8))
     def test_any_finite_value_stays_finite_and_keeps_its_sign(self, values: list[float]) -> None:
         data = np.array(values, np.float16).tobytes()
-        after = np.frombuffer(
-            decoded("fp8", FP8.encode(data, BlockForm("float16", 4)), len(data)), np.float16
-        )
+        after = np.frombuffer(decoded("fp8", FP8.encode(data, BlockForm("float16", 4)), len(data)), np.float16)
         assert np.isfinite(after).all()
         assert ((np.sign(after) == np.sign(values)) | (after == 0)).all()
 

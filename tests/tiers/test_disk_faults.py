@@ -40,9 +40,7 @@ def _fails(
 # --- who may use a directory
 
 
-def test_a_second_node_is_refused_while_the_first_runs_and_continues_its_directory_then(
-    tmp_path: Path,
-) -> None:
+def test_a_second_node_is_refused_while_the_first_runs_and_continues_its_directory_then(tmp_path: Path) -> None:
     backend = DiskBackend(tmp_path / "one")
     first = backend.open(node="node-1")
     with pytest.raises(TierError, match=rf"{tmp_path}/one: in use by node node-1, process {os.getpid()}$"):
@@ -52,9 +50,7 @@ def test_a_second_node_is_refused_while_the_first_runs_and_continues_its_directo
     first.close()
     with capture_logs() as lines:
         second = backend.open(node="node-2")
-    assert [(line["event"], line["node_before"]) for line in lines] == [
-        ("tier.directory_continued", "node-1")
-    ]
+    assert [(line["event"], line["node_before"]) for line in lines] == [("tier.directory_continued", "node-1")]
     assert_holds(second, [kept])
     superblock = msgspec.json.decode((tmp_path / "one" / "superblock.json").read_bytes())
     assert superblock["node"] == "node-2"
@@ -162,9 +158,7 @@ def test_a_file_system_without_direct_io_is_shown(tmp_path: Path, monkeypatch: p
     assert health.ok
     assert health.reason == f"{tmp_path}/one: I/O is buffered, without O_DIRECT"
     tier.close()
-    with pytest.raises(
-        TierError, match=f"{tmp_path}/one: the file system has no O_DIRECT, and direct_io is on"
-    ):
+    with pytest.raises(TierError, match=f"{tmp_path}/one: the file system has no O_DIRECT, and direct_io is on"):
         DiskBackend(tmp_path / "one", direct_io="on").open()
 
 
@@ -264,9 +258,7 @@ def test_a_journal_that_cannot_be_written_is_replaced_by_the_headers(
     tier.close()
 
 
-def test_a_journal_is_written_again_when_the_device_has_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_is_written_again_when_the_device_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = DiskBackend(tmp_path / "one")
     tier = backend.open()
     mend = _fails(monkeypatch, "write", errno.ENOSPC, lambda path: path.name.startswith("journal"))
@@ -316,9 +308,7 @@ def test_a_directory_that_cannot_be_written_leaves_the_others_in_service(
     tier.close()
 
 
-def test_without_a_directory_in_service_the_tier_is_not_usable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_directory_in_service_the_tier_is_not_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tier, one, two = _two(tmp_path)
     whole = block(1, 5000)
     store(tier, whole)

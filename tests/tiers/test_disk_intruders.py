@@ -71,9 +71,7 @@ def test_links_instead_of_files_that_are_written_again_are_replaced(
     assert victim.read_bytes() == PRECIOUS
 
 
-def test_a_link_instead_of_the_next_superblock_is_replaced(
-    backend: DiskBackend, folder: Path, victim: Path
-) -> None:
+def test_a_link_instead_of_the_next_superblock_is_replaced(backend: DiskBackend, folder: Path, victim: Path) -> None:
     folder.mkdir()
     (folder / "superblock.json.new").symlink_to(victim)
     backend.open().close()
@@ -81,9 +79,7 @@ def test_a_link_instead_of_the_next_superblock_is_replaced(
 
 
 @pytest.mark.parametrize("others", [[], ["status"]])
-def test_the_lock_of_another_program_is_left_as_it_is(
-    backend: DiskBackend, folder: Path, others: list[str]
-) -> None:
+def test_the_lock_of_another_program_is_left_as_it_is(backend: DiskBackend, folder: Path, others: list[str]) -> None:
     folder.mkdir()
     for name in ("lock", *others):
         (folder / name).write_bytes(PRECIOUS)

@@ -50,9 +50,7 @@ def test_a_kill_loses_no_acknowledged_block(tmp_path: Path, seed: int) -> None:
     assert operations > KILLS
 
 
-def _killed(
-    killed: DiskBackend, first: int, lines: int, acknowledged: dict[int, Version]
-) -> dict[int, Version]:
+def _killed(killed: DiskBackend, first: int, lines: int, acknowledged: dict[int, Version]) -> dict[int, Version]:
     """Run a writer until it has written so many lines and is killed. Update what it acknowledged, and return what it
     was doing."""
     command = [sys.executable, "-m", "tests.tiers.disk_writer", str(first), *map(str, killed.directories)]

@@ -31,9 +31,7 @@ def test_a_whole_directory_has_no_fault(backend: DiskBackend) -> None:
     before = _bytes_of(folder)
     found = offline.check(str(folder))
     assert found.faults == []
-    assert (
-        (found.blocks, found.stored_bytes) == (used.blocks, used.stored_bytes) == (11, 10 * 12_288 + 77_824)
-    )
+    assert (found.blocks, found.stored_bytes) == (used.blocks, used.stored_bytes) == (11, 10 * 12_288 + 77_824)
     assert (found.node, found.segments, found.segment_bytes) == ("node-1", 2, 2 * SEGMENT_BYTES)
     assert found.journal == ""
     assert _bytes_of(folder) == before
@@ -89,9 +87,7 @@ def test_a_slot_that_only_its_header_knows_is_bad(backend: DiskBackend) -> None:
         file.seek(segment.offset(slot))
         file.write(raw)
     tier.close()
-    assert offline.check(str(folder)).faults == [
-        TierFault("segment-000000", slot, "the journal has no such block")
-    ]
+    assert offline.check(str(folder)).faults == [TierFault("segment-000000", slot, "the journal has no such block")]
     offline.repair(str(folder))
     tier = backend.scanned()
     assert_holds(tier, [whole])
@@ -99,9 +95,7 @@ def test_a_slot_that_only_its_header_knows_is_bad(backend: DiskBackend) -> None:
     tier.close()
 
 
-def test_orphaned_and_truncated_segments_are_listed_and_repaired(
-    tmp_path: Path, backend: DiskBackend
-) -> None:
+def test_orphaned_and_truncated_segments_are_listed_and_repaired(tmp_path: Path, backend: DiskBackend) -> None:
     (folder,) = backend.directories
     tier = backend.open()
     lost, whole, small = block(1, 70_000), block(2, 70_000), block(3, 5000)
@@ -154,19 +148,13 @@ def test_usage_counts_tenants_and_sizes(backend: DiskBackend) -> None:
     store(tier, block(1, 5000, "a"), block(2, 5000, "b"), block(3, 70_000, "a"), block(4, 1, ""))
     tier.close()
     found = offline.usage(str(folder))
-    assert found.tenants == {
-        "": BlockSum(1, 8192),
-        "a": BlockSum(2, 12_288 + 77_824),
-        "b": BlockSum(1, 12_288),
-    }
+    assert found.tenants == {"": BlockSum(1, 8192), "a": BlockSum(2, 12_288 + 77_824), "b": BlockSum(1, 12_288)}
     assert found.sizes == {8192: BlockSum(1, 8192), 12_288: BlockSum(2, 24_576), 77_824: BlockSum(1, 77_824)}
     assert found.segment_bytes == 3 * SEGMENT_BYTES
 
 
 @pytest.mark.parametrize("work", [offline.check, offline.repair, offline.usage])
-def test_a_directory_in_use_or_of_nothing_is_refused(
-    tmp_path: Path, backend: DiskBackend, work: object
-) -> None:
+def test_a_directory_in_use_or_of_nothing_is_refused(tmp_path: Path, backend: DiskBackend, work: object) -> None:
     assert callable(work)
     tier = backend.open()
     with pytest.raises(TierError, match="one: in use by node node-1, process"):

@@ -76,9 +76,7 @@ def test_work_continues_after_each_kind_of_recovery(backend: DiskBackend) -> Non
         _abandoned(tier)
 
 
-def test_a_long_journal_is_replaced_by_a_checkpoint(
-    backend: DiskBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_journal_is_replaced_by_a_checkpoint(backend: DiskBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slot_journal, "_MIN_COMPACTED_BYTES", 4096)
     tier = backend.open()
     expected_blocks = _changed(tier, 3, 400)

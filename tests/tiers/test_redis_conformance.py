@@ -73,9 +73,7 @@ class TestTls(TierConformance):
     def backend(self, tls_server: RedisServer) -> Iterator[Backend]:
         with tls_server.client() as client:
             client.flushdb()
-            yield RedisBackend(
-                client, servers=[tls_server.address], tls=True, ca_file=str(tls_server.certificate)
-            )
+            yield RedisBackend(client, servers=[tls_server.address], tls=True, ca_file=str(tls_server.certificate))
 
 
 class TestCluster(TierConformance):

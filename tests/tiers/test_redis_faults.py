@@ -30,14 +30,7 @@ from tests.tiers.blocks import (
     store,
     written_by,
 )
-from tests.tiers.redis_server import (
-    SLOTS,
-    RedisServer,
-    redis_cluster,
-    redis_server,
-    unused_address,
-    wait_until,
-)
+from tests.tiers.redis_server import SLOTS, RedisServer, redis_cluster, redis_server, unused_address, wait_until
 from tests.tiers.tcp_proxy import scripted_server, tcp_proxy
 
 SECRET = "correct-horse-battery"
@@ -141,9 +134,7 @@ def test_a_password_of_a_file_is_read_again_for_each_connection(
     wait_until(lambda: tier.health(soon()).ok, "the new password is used")
 
 
-def test_a_password_file_that_others_can_read_is_refused(
-    tiers: Any, server: RedisServer, tmp_path: Path
-) -> None:
+def test_a_password_file_that_others_can_read_is_refused(tiers: Any, server: RedisServer, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(SECRET)
     file.chmod(0o644)
@@ -238,12 +229,8 @@ def test_a_server_without_memory_is_full(tiers: Any) -> None:
         outcomes = store(tier, *stored)
         assert set(outcomes) == {Outcome.OK, Outcome.FULL}
         assert tier.usage().blocks == outcomes.count(Outcome.OK)
-        assert_holds(
-            tier, [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.OK]
-        )
-        assert_lacks(
-            tier, [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.FULL]
-        )
+        assert_holds(tier, [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.OK])
+        assert_lacks(tier, [each for each, outcome in zip(stored, outcomes, strict=True) if outcome is Outcome.FULL])
 
 
 def test_a_silent_connection_is_late_and_is_replaced(tiers: Any, server: RedisServer) -> None:
@@ -253,9 +240,7 @@ def test_a_silent_connection_is_late_and_is_replaced(tiers: Any, server: RedisSe
         store(tier, cached)
         proxy.silent = True
         memory = memoryview(bytearray(100_000))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
-            Loaded(Outcome.LATE)
-        ]
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
         assert tier.store([block(2, 100)], monotonic() + SHORT_S) == [Outcome.LATE]
         # Of another block, because the server may still carry it out.
         assert tier.delete([name(3)], monotonic() + SHORT_S) == [Outcome.LATE]
@@ -279,9 +264,7 @@ def test_a_slow_server_is_late(tiers: Any, server: RedisServer) -> None:
         store(tier, cached)
         proxy.slow = True
         memory = memoryview(bytearray(MIB))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
-            Loaded(Outcome.LATE)
-        ]
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
         proxy.slow = False
         assert_holds(tier, [cached])
 

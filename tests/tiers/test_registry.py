@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.tiers.disk.parameters import DiskParameters
-from dataplane.tiers.registry import (
-    ParameterError,
-    TierContext,
-    open_tier,
-    parse_parameters,
-    tier_type,
-    tier_types,
-)
+from dataplane.tiers.registry import ParameterError, TierContext, open_tier, parse_parameters, tier_type, tier_types
 from dataplane.tiers.tier import TierError
 
 
@@ -37,22 +30,13 @@ def test_parameters_have_defaults() -> None:
         ({}, "directories: expected a list, got nothing"),
         ({"directories": []}, "directories: expected at least 1 item"),
         ({"directories": ["relative"]}, "directories[0]: expected text such as '/mnt/nvme0/larder'"),
-        (
-            {"directories": ["/a"], "segment_bytes": "1GiB"},
-            "segment_bytes: expected bytes as a whole number, got text",
-        ),
-        (
-            {"directories": ["/a"], "segment_bytes": 1},
-            "segment_bytes: expected a whole number, at least 16384",
-        ),
+        ({"directories": ["/a"], "segment_bytes": "1GiB"}, "segment_bytes: expected bytes as a whole number, got text"),
+        ({"directories": ["/a"], "segment_bytes": 1}, "segment_bytes: expected a whole number, at least 16384"),
         (
             {"directories": ["/a"], "segment_bytes": 20_000},
             "segment_bytes: expected a whole number, a multiple of 4096",
         ),
-        (
-            {"directories": ["/a"], "direct_io": "maybe"},
-            "direct_io: expected one of auto, on, off, got 'maybe'",
-        ),
+        ({"directories": ["/a"], "direct_io": "maybe"}, "direct_io: expected one of auto, on, off, got 'maybe'"),
         ({"directories": ["/a"], "threads": 0}, "threads: expected a whole number, at least 1"),
         (
             {"directories": ["/a"], "depth": 1},

@@ -18,16 +18,7 @@ from dataplane.tiers.codecs.decoding import CODECS
 from dataplane.tiers.header import pack_header
 from dataplane.tiers.registry import ParameterError, TierContext, open_tier
 from dataplane.tiers.s3.tier import S3Tier
-from dataplane.tiers.tier import (
-    BlockLoad,
-    BlockName,
-    BlockStore,
-    Encoding,
-    Loaded,
-    Outcome,
-    TierError,
-    writer_number,
-)
+from dataplane.tiers.tier import BlockLoad, BlockName, BlockStore, Encoding, Loaded, Outcome, TierError, writer_number
 from dataplane.tiers.values import value_name, value_prefix, value_size
 from tests.tiers.blocks import (
     CLUSTER,
@@ -113,9 +104,7 @@ def http(status: str, code: str = "", headers: str = "") -> bytes:
 
 def test_a_server_that_is_gone_is_named(tiers: Any) -> None:
     address = unused_address()
-    expected = (
-        f"s3://{BUCKET}/faults at http://{address}: the server does not answer: the connection is refused"
-    )
+    expected = f"s3://{BUCKET}/faults at http://{address}: the server does not answer: the connection is refused"
     assert fails(tiers(address, retries=0)) == expected
 
 
@@ -139,10 +128,7 @@ def test_a_bucket_that_does_not_exist_is_named(tiers: Any, server: S3Server) -> 
         (http("400 Bad Request", "ExpiredToken"), "access is denied (ExpiredToken)"),
         (http("403 Forbidden"), "access is denied (HTTP 403)"),
         (http("401 Unauthorized"), "access is denied (HTTP 401)"),
-        (
-            http("400 Bad Request", "AuthorizationHeaderMalformed"),
-            "the bucket is in another region: set region",
-        ),
+        (http("400 Bad Request", "AuthorizationHeaderMalformed"), "the bucket is in another region: set region"),
         (http("301 Moved Permanently", "PermanentRedirect"), "the bucket is in another region: set region"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "the server answers, but not in HTTP"),
         (b"\x00\xff" * 50, "the server answers, but not in HTTP"),
@@ -217,9 +203,7 @@ def test_a_silent_server_is_late(tiers: Any, server: S3Server) -> None:
         store(tier, cached)
         proxy.silent = True
         memory = memoryview(bytearray(100_000))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
-            Loaded(Outcome.LATE)
-        ]
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
         assert tier.store([other], monotonic() + SHORT_S) == [Outcome.LATE]
         # Of another block, because the request may be made again before it is cancelled.
         assert tier.delete([name(3)], monotonic() + SHORT_S) == [Outcome.LATE]
@@ -238,9 +222,7 @@ def test_a_slow_server_is_late(tiers: Any, server: S3Server) -> None:
         store(tier, cached)
         proxy.slow = True
         memory = memoryview(bytearray(MIB))
-        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [
-            Loaded(Outcome.LATE)
-        ]
+        assert tier.load([BlockLoad(cached.block.name, memory)], monotonic() + SHORT_S) == [Loaded(Outcome.LATE)]
         proxy.slow = False
         assert_holds(tier, [cached])
 
@@ -293,9 +275,7 @@ def test_credentials_of_a_file_are_read_again_after_a_refusal(tiers: Any, tmp_pa
         ({"bucket": "other"}, "bucket"),
     ],
 )
-def test_a_parameter_that_is_wrong_is_named_and_not_shown(
-    tiers: Any, more: dict[str, Any], field: str
-) -> None:
+def test_a_parameter_that_is_wrong_is_named_and_not_shown(tiers: Any, more: dict[str, Any], field: str) -> None:
     with pytest.raises(ParameterError, match=rf"^{re.escape(field)}\b.*: ") as caught:
         tiers("127.0.0.1:1", **more)
     assert SECRET not in str(caught.value)
@@ -330,9 +310,7 @@ def test_other_clouds_are_reached_at_the_endpoint(
 
 def test_nodes_share_blocks_and_count_only_their_own(tiers: Any, server: S3Server) -> None:
     url = f"s3://{BUCKET}"
-    one, other, foreign = (
-        tiers(server.address, identity, url=url) for identity in (CLUSTER, CLUSTER, OTHER_CLUSTER)
-    )
+    one, other, foreign = (tiers(server.address, identity, url=url) for identity in (CLUSTER, CLUSTER, OTHER_CLUSTER))
     mine, theirs = block(1, 1000), block(2, 2000)
     store(one, mine)
     store(other, theirs)
@@ -363,12 +341,8 @@ def test_objects_have_the_storage_class_of_the_record(tiers: Any, server: S3Serv
     assert_holds(tier, [stored])
 
 
-@pytest.mark.parametrize(
-    ("virtual_hosted", "path"), [(False, f"/{BUCKET}/faults/larder"), (True, "/faults/larder")]
-)
-def test_the_bucket_is_in_the_path_or_in_the_name_of_the_host(
-    tiers: Any, virtual_hosted: bool, path: str
-) -> None:
+@pytest.mark.parametrize(("virtual_hosted", "path"), [(False, f"/{BUCKET}/faults/larder"), (True, "/faults/larder")])
+def test_the_bucket_is_in_the_path_or_in_the_name_of_the_host(tiers: Any, virtual_hosted: bool, path: str) -> None:
     with scripted_server(http("503 Slow Down")) as busy:
         load(tiers(busy.address, virtual_hosted=virtual_hosted, retries=0), block(1, 100))
     assert busy.received.startswith(f"GET {path}/1/".encode())
@@ -380,9 +354,7 @@ def test_a_server_with_tls_is_used_if_its_certificate_is_trusted(tiers: Any) -> 
         trusting = tiers("", endpoint=server.endpoint, ca_file=str(server.certificate))
         assert store(trusting, stored) == [Outcome.OK]
         assert_holds(trusting, [stored])
-        assert "the server's certificate is not trusted" in fails(
-            tiers("", endpoint=server.endpoint, retries=0)
-        )
+        assert "the server's certificate is not trusted" in fails(tiers("", endpoint=server.endpoint, retries=0))
 
 
 def test_the_budget_bounds_writes_of_a_node(tiers: Any, server: S3Server) -> None:
@@ -447,9 +419,7 @@ def test_a_listing_counts_earlier_writes_of_this_node(tiers: Any, server: S3Serv
     assert after.usage().blocks == 0
 
 
-def test_an_object_that_claims_to_be_larger_than_its_block_is_not_decoded(
-    tiers: Any, server: S3Server
-) -> None:
+def test_an_object_that_claims_to_be_larger_than_its_block_is_not_decoded(tiers: Any, server: S3Server) -> None:
     """The header is valid: whoever writes to the bucket can make one."""
     tier = tiers(server.address, url=f"s3://{BUCKET}/bombs")
     cached = block(1, 4096)
@@ -461,10 +431,7 @@ def test_an_object_that_claims_to_be_larger_than_its_block_is_not_decoded(
         "fp8 of other sizes": (Encoding(2, 1, 128, half.encoding.nbytes), half.data),
         "fewer bytes than it says": (half.encoding._replace(nbytes=4000), half.data),
         "more bytes than it says": (half.encoding._replace(nbytes=10), half.data),
-        "bytes behind the frame": (
-            half.encoding._replace(nbytes=half.encoding.nbytes + 9),
-            half.data + b"x" * 9,
-        ),
+        "bytes behind the frame": (half.encoding._replace(nbytes=half.encoding.nbytes + 9), half.data + b"x" * 9),
     }
     for what, (encoding, data) in objects.items():
         value = pack_header(cached.block, CLUSTER, encoding) + bytes(data)
@@ -483,9 +450,7 @@ def test_an_object_of_a_size_that_no_block_has_is_not_listed(tiers: Any, server:
     assert list(tier.blocks(soon())) == []
 
 
-def test_an_object_of_another_size_than_its_header_states_is_not_counted(
-    tiers: Any, server: S3Server
-) -> None:
+def test_an_object_of_another_size_than_its_header_states_is_not_counted(tiers: Any, server: S3Server) -> None:
     """Whoever writes to the bucket can make a header with the number of this node."""
     tier = tiers(server.address, url=f"s3://{BUCKET}/claims")
     own = msgspec.structs.replace(block(1, 4096).block, writer=writer_number("node-1"))

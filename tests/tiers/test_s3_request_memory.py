@@ -67,9 +67,7 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], N
 def start(script: Callable[[str], None]) -> Iterator[Start]:
     with ExitStack() as started:
 
-        def start_one(
-            statement: str, memory_bytes: int = 1 << 30, cached_bytes: int = 64 * MIB
-        ) -> WorkerProcess:
+        def start_one(statement: str, memory_bytes: int = 1 << 30, cached_bytes: int = 64 * MIB) -> WorkerProcess:
             script(statement)
             process = WorkerProcess(memory_bytes, cached_bytes)
             started.callback(process.close)
@@ -182,9 +180,7 @@ def test_memory_of_a_late_request_is_not_used_again_before_its_answer(start: Sta
         assert third.memory == b"\3" * MIB
 
 
-def test_a_process_that_does_not_answer_a_late_request_is_killed(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_does_not_answer_a_late_request_is_killed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "_TIMEOUT_S", 1)
     process = start("pass")
     get(process, 4096).end()

@@ -85,12 +85,8 @@ def has_ended(pid: int) -> bool:
     return state in "ZX"
 
 
-@pytest.mark.parametrize(
-    "size", [HUGE[0], *(pytest.param(size, marks=pytest.mark.full) for size in HUGE[1:])]
-)
-@pytest.mark.parametrize(
-    "status", ["404 Not Found", pytest.param("500 Internal Server Error", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("size", [HUGE[0], *(pytest.param(size, marks=pytest.mark.full) for size in HUGE[1:])])
+@pytest.mark.parametrize("status", ["404 Not Found", pytest.param("500 Internal Server Error", marks=pytest.mark.full)])
 @pytest.mark.parametrize("call", ["lookup", "load", "store", "delete", "list"])
 def test_an_error_that_claims_a_huge_body_ends_the_process_of_the_tier_alone(
     tiers: Callable[..., S3Tier], size: int, status: str, call: str

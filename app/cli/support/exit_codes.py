@@ -20,14 +20,7 @@ MEANINGS = {
     UNREACHABLE: "The server or its database does not respond.",
 }
 
-_BY_STATUS = {
-    401: FORBIDDEN,
-    403: FORBIDDEN,
-    404: NOT_FOUND,
-    502: UNREACHABLE,
-    503: UNREACHABLE,
-    504: UNREACHABLE,
-}
+_BY_STATUS = {401: FORBIDDEN, 403: FORBIDDEN, 404: NOT_FOUND, 502: UNREACHABLE, 503: UNREACHABLE, 504: UNREACHABLE}
 
 
 class NothingFound(click.ClickException):

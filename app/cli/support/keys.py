@@ -32,13 +32,9 @@ FINITE = FiniteFloat()
 def key_options(command: F) -> F:
     """Add `--tokens`, `--tokens-file`, `--keys-file` and `--chunk-tokens`."""
     for option in (
+        click.option("--chunk-tokens", type=int, help="Tokens in a chunk, as the engines use it; default 256."),
         click.option(
-            "--chunk-tokens", type=int, help="Tokens in a chunk, as the engines use it; default 256."
-        ),
-        click.option(
-            "--keys-file",
-            type=click.File(encoding="utf-8"),
-            help="File of keys, 64 hex digits each; - for stdin.",
+            "--keys-file", type=click.File(encoding="utf-8"), help="File of keys, 64 hex digits each; - for stdin."
         ),
         click.option(
             "--tokens-file",
@@ -70,9 +66,7 @@ def key_fields(
 def text_options(command: F) -> F:
     """Add `--text`, `--text-file`, `--messages` and `--generation-prompt`."""
     for option in (
-        click.option(
-            "--generation-prompt", is_flag=True, help="Append the start of the model's turn to the messages."
-        ),
+        click.option("--generation-prompt", is_flag=True, help="Append the start of the model's turn to the messages."),
         click.option(
             "--messages",
             type=click.File(encoding="utf-8"),
@@ -106,9 +100,7 @@ def _read(option: str, file: IO[str]) -> str:
     try:
         return file.read()
     except UnicodeDecodeError as error:
-        raise click.UsageError(
-            f"{option}: expected text in UTF-8, got other bytes at {error.start}"
-        ) from None
+        raise click.UsageError(f"{option}: expected text in UTF-8, got other bytes at {error.start}") from None
     except OSError as error:
         raise click.UsageError(f"{option}: cannot be read: {error.strerror}") from None
 

@@ -158,9 +158,7 @@ class ProblemProtocol(HttpToolsProtocol):
         if not self.url.startswith(b"/"):
             self.url = b"/" + self.url
         if sum(name == b"host" for name, _ in self.headers) == 1:  # `stack` rejects any other number of them
-            self.headers[:] = [
-                (name, authority if name == b"host" else value) for name, value in self.headers
-            ]
+            self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
 
     def _check_upgrade(self) -> None:
         """Raise RequestRefused for a request with `Upgrade` and a body: the parser would read the body as a

@@ -51,10 +51,7 @@ UNANNOUNCED = (
 )
 """Reason to refuse a forwarded request that reaches a loopback address from a proxy that the settings do not name."""
 SECURITY_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    ),
+    (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -144,11 +141,7 @@ class MiddlewareStack:
                 )
                 extra = [*SECURITY_HEADERS, (b"x-request-id", request_id.encode())]
                 message["headers"] = [*message["headers"], *extra]
-            elif (
-                isinstance(known, Principal)
-                and message.get("more_body")
-                and time.perf_counter() >= sure_until
-            ):
+            elif isinstance(known, Principal) and message.get("more_body") and time.perf_counter() >= sure_until:
                 # A stream must not outlive the token that opened it.
                 await still(known, "stream")
             await send(message)
@@ -184,11 +177,7 @@ class MiddlewareStack:
         cookies = headers.get(b"cookie", "")
         cookie = cookies and session_cookie(cookies, secure=self._sources.is_secure(scope, headers))
         return Credentials(
-            headers.get(b"authorization"),
-            cookie,
-            request_id,
-            self._sources.address(scope, headers),
-            trace_id(headers),
+            headers.get(b"authorization"), cookie, request_id, self._sources.address(scope, headers), trace_id(headers)
         )
 
     async def _identify(
@@ -205,9 +194,7 @@ class MiddlewareStack:
         if known.session and method not in _SAFE:
             expected = self._auth.hasher.csrf(attempt.cookie)
             if not same(headers.get(b"x-csrf-token", ""), expected):
-                return Forbidden(
-                    "expected the header X-CSRF-Token with the token that GET /api/v1/session returns"
-                )
+                return Forbidden("expected the header X-CSRF-Token with the token that GET /api/v1/session returns")
         return known
 
     async def _keep_refusal(
@@ -265,11 +252,7 @@ class MiddlewareStack:
             raise ForeignOrigin(
                 f"pages of {origin[:80]!r} may not call this API; LARDER_APP__ALLOWED_ORIGINS names those that may"
             )
-        if (
-            not origin
-            and method not in _SAFE
-            and headers.get(b"sec-fetch-site") in ("cross-site", "same-site")
-        ):
+        if not origin and method not in _SAFE and headers.get(b"sec-fetch-site") in ("cross-site", "same-site"):
             raise ForeignOrigin("a page of another site may not call this API")
 
     @staticmethod

@@ -14,15 +14,7 @@ from dataplane.protocol.event import EventStruct, name_of
 from dataplane.protocol.events import Event
 from dataplane.protocol.stats.node import NodeStats
 
-__all__ = [
-    "CATALOGUE",
-    "DROPPED_FIRST",
-    "NOT_STORED",
-    "OF_DATA_PLANES",
-    "OF_MANAGEMENT_PLANE",
-    "PlaneEvent",
-    "name_of",
-]
+__all__ = ["CATALOGUE", "DROPPED_FIRST", "NOT_STORED", "OF_DATA_PLANES", "OF_MANAGEMENT_PLANE", "PlaneEvent", "name_of"]
 
 OF_MANAGEMENT_PLANE: tuple[type[PlaneEvent], ...] = tuple(
     each
@@ -30,12 +22,8 @@ OF_MANAGEMENT_PLANE: tuple[type[PlaneEvent], ...] = tuple(
     for each in vars(module).values()
     if isinstance(each, type) and issubclass(each, PlaneEvent) and each.__module__ == module.__name__
 )
-OF_DATA_PLANES: tuple[type[EventStruct], ...] = tuple(
-    each for each in get_args(Event) if each is not NodeStats
-)
-CATALOGUE: dict[str, type[EventStruct]] = {
-    name_of(each): each for each in (*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES)
-}
+OF_DATA_PLANES: tuple[type[EventStruct], ...] = tuple(each for each in get_args(Event) if each is not NodeStats)
+CATALOGUE: dict[str, type[EventStruct]] = {name_of(each): each for each in (*OF_MANAGEMENT_PLANE, *OF_DATA_PLANES)}
 """All events that the event bus of a management plane delivers, by name."""
 NOT_STORED = frozenset(name for name, each in CATALOGUE.items() if not each.stored)
 """Names of events of normal operation, which are not stored."""

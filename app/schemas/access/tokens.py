@@ -12,10 +12,7 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
     """A token to create."""
 
     name: Annotated[
-        str,
-        Meta(
-            description="Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -"
-        ),
+        str, Meta(description="Name shown in lists and in the audit log: 1 to 128 characters of A-Z a-z 0-9 . _ -")
     ]
     role: Annotated[
         RoleName,
@@ -30,15 +27,13 @@ class TokenPost(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[list[str], Meta(max_length=1000)] | None,
         Meta(
             description=(
-                "Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for "
-                "all tenants."
+                "Tenants, as shown, to which the token is limited (`_default` is the empty salt); null for all tenants."
             )
         ),
     ] = None
     ttl_s: Annotated[float | None, Meta(description="Time to live in seconds from now.")] = None
     expires_at: Annotated[
-        float | str | None,
-        Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),
+        float | str | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry.")
     ] = None
 
 
@@ -46,9 +41,7 @@ class TokenPatch(msgspec.Struct, forbid_unknown_fields=True):
     """Fields of a token to change; omitted fields keep their values."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
-    ttl_s: Annotated[float | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = (
-        msgspec.UNSET
-    )
+    ttl_s: Annotated[float | msgspec.UnsetType, Meta(description="Time to live in seconds from now.")] = msgspec.UNSET
     expires_at: Annotated[
         float | str | msgspec.UnsetType | None,
         Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset; null for no expiry."),

@@ -22,8 +22,7 @@ class TargetedPost(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     node: Annotated[str | None, Meta(description="Name of one node.")] = None
     nodes: Annotated[
-        Annotated[list[str], Meta(min_length=1, max_length=1000)] | None,
-        Meta(description="Names of several nodes."),
+        Annotated[list[str], Meta(min_length=1, max_length=1000)] | None, Meta(description="Names of several nodes.")
     ] = None
 
 
@@ -101,9 +100,7 @@ class MovePost(ScopePost, kw_only=True):
     deadline_s: Annotated[
         float,
         Meta(
-            gt=0,
-            le=MAX_MOVE_S,
-            description="Seconds after which blocks that have not been moved stay where they are.",
+            gt=0, le=MAX_MOVE_S, description="Seconds after which blocks that have not been moved stay where they are."
         ),
     ] = 300.0
     dry_run: Annotated[bool, Meta(description="Only count the blocks, without moving them.")] = False
@@ -124,9 +121,7 @@ class CompressPost(ScopePost, kw_only=True):
     deadline_s: Annotated[
         float,
         Meta(
-            gt=0,
-            le=MAX_MOVE_S,
-            description="Seconds after which blocks that have not been encoded stay as they are.",
+            gt=0, le=MAX_MOVE_S, description="Seconds after which blocks that have not been encoded stay as they are."
         ),
     ] = 300.0
     dry_run: Annotated[bool, Meta(description="Only count the blocks, without encoding them.")] = False
@@ -152,21 +147,18 @@ class LookupPost(KeySource, kw_only=True):
     """A prefix in one tenant and one model."""
 
     model: Annotated[str, Meta(description="Model name with which engines attach.")]
-    tenant: Annotated[
-        str | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt.")
-    ] = None
+    tenant: Annotated[str | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt.")] = None
 
 
 class DryRunPost(TargetedPost, kw_only=True):
     """Records to try, in place of the existing ones."""
 
     quotas: Annotated[
-        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None,
-        Meta(description="Quotas by tenant, as shown."),
+        Annotated[dict[str, QuotaPut], Meta(max_length=1000)] | None, Meta(description="Quotas by tenant, as shown.")
     ] = None
-    pins: Annotated[
-        Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="Pins by name.")
-    ] = None
+    pins: Annotated[Annotated[dict[str, PinPut], Meta(max_length=1000)] | None, Meta(description="Pins by name.")] = (
+        None
+    )
     policies: Annotated[
         Annotated[dict[str, PolicyPut], Meta(max_length=1)] | None,
         Meta(description="At most one policy, by name; it is checked as if it were in force."),

@@ -34,9 +34,7 @@ class ApplyPut(msgspec.Struct, forbid_unknown_fields=True):
     expect: Annotated[
         dict[TypeName, int] | None,
         Meta(
-            description=(
-                "`generations` of an earlier answer: refuse the request if a record has changed since then."
-            )
+            description=("`generations` of an earlier answer: refuse the request if a record has changed since then.")
         ),
     ] = None
 

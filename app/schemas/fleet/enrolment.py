@@ -13,18 +13,13 @@ class JoinTokenPost(msgspec.Struct, forbid_unknown_fields=True):
     labels: Annotated[
         Annotated[dict[str, str], Meta(max_length=32)],
         Meta(
-            description=(
-                "Labels for nodes that join with the token; they override the labels that the nodes report."
-            )
+            description=("Labels for nodes that join with the token; they override the labels that the nodes report.")
         ),
     ] = {}
     uses: Annotated[
-        int | None,
-        Meta(description="Number of nodes that may join with the token, 1 to 10,000; null for no limit."),
+        int | None, Meta(description="Number of nodes that may join with the token, 1 to 10,000; null for no limit.")
     ] = 1
-    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds; null for no expiry.")] = (
-        86_400.0
-    )
+    ttl_s: Annotated[float | None, Meta(description="Time to live in seconds; null for no expiry.")] = 86_400.0
     addresses: Annotated[
         Annotated[list[str], Meta(max_length=8)],
         Meta(

@@ -9,12 +9,7 @@ from app.schemas.base.records import Note
 from dataplane.protocol.control.records import Strength
 
 NoBound = Literal[
-    "max_limit_bytes",
-    "max_floor_bytes",
-    "max_weight",
-    "max_pin_budget_bytes",
-    "max_store_rate_bytes",
-    "max_ttl_s",
+    "max_limit_bytes", "max_floor_bytes", "max_weight", "max_pin_budget_bytes", "max_store_rate_bytes", "max_ttl_s"
 ]
 _LEFT_OUT = "null: it may not be raised, unless `no_bound` names it"
 _Size = Annotated[int | str | None, Meta(description=f"Bytes, or text such as `4GiB`; {_LEFT_OUT}.")]
@@ -33,12 +28,10 @@ class CeilingPut(msgspec.Struct, forbid_unknown_fields=True):
         float | None, Meta(description="Longest time to live of a pin in seconds; null for no limit.")
     ] = None
     strengths: Annotated[
-        list[Strength] | None,
-        Meta(description="Strengths that pins may have; null for `soft` and `guaranteed`."),
+        list[Strength] | None, Meta(description="Strengths that pins may have; null for `soft` and `guaranteed`.")
     ] = None
     no_bound: Annotated[
-        list[NoBound],
-        Meta(description="Fields without any bound; `max_ttl_s` is always one of them if it is null."),
+        list[NoBound], Meta(description="Fields without any bound; `max_ttl_s` is always one of them if it is null.")
     ] = []
     note: Note = ""
 

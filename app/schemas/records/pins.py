@@ -24,24 +24,17 @@ class PinSource(msgspec.Struct, forbid_unknown_fields=True):
         str | None, Meta(description="Model name; the pin applies in all of its spaces. Implied by `prefix`.")
     ] = None
     tenant: Annotated[
-        str | None,
-        Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`."),
+        str | None, Meta(description="Tenant, as shown; defaults to `_default`, the empty salt. Implied by `prefix`.")
     ] = None
     tokens: Annotated[
         Sequence[TokenId] | None,
-        Meta(
-            description="Token ids of the prefix, split into chunks; only full chunks are cached and pinned."
-        ),
+        Meta(description="Token ids of the prefix, split into chunks; only full chunks are cached and pinned."),
     ] = None
     keys: Annotated[list[str] | None, Meta(description="Keys of the chunks, 64 hex digits each.")] = None
-    prefix: Annotated[
-        str | None, Meta(description="Label of a hot prefix that `/prefixes` currently lists.")
-    ] = None
+    prefix: Annotated[str | None, Meta(description="Label of a hot prefix that `/prefixes` currently lists.")] = None
     text: Annotated[
         str | None,
-        Meta(
-            description="Text of the prefix, which the tokenizer registered for the model turns into tokens."
-        ),
+        Meta(description="Text of the prefix, which the tokenizer registered for the model turns into tokens."),
     ] = None
     messages: Annotated[
         list[dict[str, Any]] | None,
@@ -79,9 +72,9 @@ class PinPut(PinSource, forbid_unknown_fields=True):
     ] = "host"
     refresh_on_hit: Annotated[bool, Meta(description="Extend the expiry to `ttl_s` after every hit.")] = False
     ttl_s: Annotated[float | None, Meta(description="Time to live in seconds from now.")] = None
-    expires_at: Annotated[
-        float | str | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset.")
-    ] = None
+    expires_at: Annotated[float | str | None, Meta(description="Expiry: Unix seconds, or RFC 3339 with an offset.")] = (
+        None
+    )
     note: Note = ""
     managed_by: ManagedBy = ""
     selector: Selector = None

@@ -16,8 +16,7 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
     """A complete policy record; omitted fields get their defaults. At least one field of the policy is required."""
 
     algorithm: Annotated[
-        Algorithm | msgspec.UnsetType,
-        Meta(description="Order in which blocks are evicted; defaults to `lru`."),
+        Algorithm | msgspec.UnsetType, Meta(description="Order in which blocks are evicted; defaults to `lru`.")
     ] = msgspec.UNSET
     admission: Annotated[
         bool | msgspec.UnsetType,
@@ -47,8 +46,7 @@ class PolicyPut(msgspec.Struct, forbid_unknown_fields=True):
         float | msgspec.UnsetType,
         Meta(
             description=(
-                "Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, "
-                "defaults to 1."
+                "Share of the pool at which eviction ahead of need stops; 0.5 to the high watermark, defaults to 1."
             ),
             examples=[0.8],
         ),

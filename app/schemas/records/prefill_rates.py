@@ -12,9 +12,9 @@ class RatePut(msgspec.Struct, forbid_unknown_fields=True):
     """A prefill rate: tokens per second that an engine computes, as measured by the operator. `model` and
     `prefill_tokens_per_s` have no default."""
 
-    model: Annotated[
-        str | msgspec.UnsetType, Meta(description="Required: model name with which engines attach.")
-    ] = msgspec.UNSET
+    model: Annotated[str | msgspec.UnsetType, Meta(description="Required: model name with which engines attach.")] = (
+        msgspec.UNSET
+    )
     prefill_tokens_per_s: Annotated[
         float | msgspec.UnsetType,
         Meta(

@@ -15,8 +15,7 @@ class TierQuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     """Share of a tenant in one tier behind memory."""
 
     floor_bytes: Annotated[
-        int | str,
-        Meta(description="Bytes of the tier that no other tenant's blocks may take; at most the limit."),
+        int | str, Meta(description="Bytes of the tier that no other tenant's blocks may take; at most the limit.")
     ] = 0
     limit_bytes: Annotated[
         int | str | None,
@@ -42,9 +41,7 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     weight: Annotated[
         float | msgspec.UnsetType,
         Meta(
-            description=(
-                "Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1."
-            ),
+            description=("Weight against other tenants in the use of borrowed bytes: 0.01 to 1,000, defaults to 1."),
             examples=[2],
         ),
     ] = msgspec.UNSET
@@ -61,8 +58,7 @@ class QuotaPut(msgspec.Struct, forbid_unknown_fields=True):
     store_rate_bytes: Annotated[
         int | str | msgspec.UnsetType | None,
         Meta(
-            description="Bytes per second that the tenant may store, at least 1; null for no limit.",
-            examples=["1MiB"],
+            description="Bytes per second that the tenant may store, at least 1; null for no limit.", examples=["1MiB"]
         ),
     ] = msgspec.UNSET
     on_exceed: Annotated[

@@ -45,9 +45,7 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
     order: Annotated[
         int,
         Meta(
-            description=(
-                "A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000."
-            ),
+            description=("A block that several tiers hold is loaded from the one with the lowest number: 0 to 1,000."),
             examples=[10],
         ),
     ] = 0
@@ -65,10 +63,7 @@ class TierPut(msgspec.Struct, forbid_unknown_fields=True):
     ] = "commit"
     load_deadline_s: Annotated[
         float,
-        Meta(
-            description="Seconds after which a load that has not begun is cancelled: at most 300.",
-            examples=[2],
-        ),
+        Meta(description="Seconds after which a load that has not begun is cancelled: at most 300.", examples=[2]),
     ] = 5.0
     max_bytes_in_flight: Annotated[
         int | str,

@@ -13,9 +13,7 @@ class TokenizerPut(msgspec.Struct, forbid_unknown_fields=True):
 
     model: Annotated[
         str | msgspec.UnsetType,
-        Meta(
-            description="Required: model name with which engines attach. A model has at most one tokenizer."
-        ),
+        Meta(description="Required: model name with which engines attach. A model has at most one tokenizer."),
     ] = msgspec.UNSET
     tokenizer: Annotated[
         dict[str, Any] | str | msgspec.UnsetType,

@@ -18,9 +18,7 @@ class WebhookAlert(msgspec.Struct, frozen=True, rename="camel"):
     status: Literal["firing", "resolved"]
     labels: Annotated[
         dict[str, str],
-        Meta(
-            description="At most 64, of at most 1,024 characters. `tenant` and `node` name what the alert is about."
-        ),
+        Meta(description="At most 64, of at most 1,024 characters. `tenant` and `node` name what the alert is about."),
     ]
     starts_at: Annotated[str, Meta(description="RFC 3339.", examples=["2026-01-31T12:00:00Z"])]
     annotations: Annotated[
@@ -45,9 +43,7 @@ class AlertsPost(msgspec.Struct, frozen=True, rename="camel"):
 
     version: Annotated[str, Meta(description="`4` of Alertmanager, `1` of Grafana.")]
     alerts: Annotated[list[WebhookAlert], Meta(max_length=MAX_ALERTS)]
-    truncated_alerts: Annotated[
-        int, Meta(description="Alerts that the sender left out.", ge=0, le=(1 << 53))
-    ] = 0
+    truncated_alerts: Annotated[int, Meta(description="Alerts that the sender left out.", ge=0, le=(1 << 53))] = 0
 
 
 class AlertsTaken(msgspec.Struct, frozen=True):

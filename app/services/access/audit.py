@@ -123,9 +123,7 @@ class ChainVerification:
     def end(self, head_id: int, head_hash: str) -> None:
         """Check that the chain ends at its head."""
         if not self.fault and head_id > self.last_id:
-            self.fault = (
-                f"{_these(self.last_id + 1, head_id)} missing at the end: the head is entry {head_id}"
-            )
+            self.fault = f"{_these(self.last_id + 1, head_id)} missing at the end: the head is entry {head_id}"
         elif not self.fault and head_id < self.last_id:
             self.fault = f"{_these(head_id + 1, self.last_id)} added after the head, which is entry {head_id}"
         elif not self.fault and head_hash != self.last_hash:

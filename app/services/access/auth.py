@@ -250,15 +250,11 @@ class Auth:
     async def _failed(self, attempt: Credentials, wrong: "_Wrong") -> LarderError:
         self.counts.failed(wrong.reason)
         wait_s = self._throttle.failed(attempt.source, time.monotonic())
-        by = Principal(
-            attempt.request_id, "", "viewer", None, wrong.token_id, attempt.source, attempt.trace_id
-        )
+        by = Principal(attempt.request_id, "", "viewer", None, wrong.token_id, attempt.source, attempt.trace_id)
         await self._keep(401, by, "authenticate", "token", wrong.token_id, wrong.message)
         if not wait_s:
             return wrong.plain()
-        return TooManyRequests(
-            f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s
-        )
+        return TooManyRequests(f"too many wrong tokens from {attempt.source}: {wrong.message}", retry_after_s=wait_s)
 
     async def _keep(self, status: int, by: Principal, action: str, kind: str, name: str, reason: str) -> None:
         refusals = self._refusals[status]
@@ -278,9 +274,7 @@ class Auth:
 
     async def _write_down(self, refused: "_Refused", more: dict[str, int] | None) -> None:
         try:
-            await self._changes.denied(
-                refused.action, refused.kind, refused.name, more, refused.by, refused.reason
-            )
+            await self._changes.denied(refused.action, refused.kind, refused.name, more, refused.by, refused.reason)
         except (LarderError, SQLAlchemyError) as error:  # the refusal stands whether or not it is audited
             self._log.warning("audit.failed", reason=str(error))
 
@@ -322,12 +316,7 @@ class _Wrong(Exception):
 
 
 def _caller(
-    attempt: Credentials,
-    actor: str,
-    role: Role,
-    salts: frozenset[str] | None,
-    token_id: str,
-    session_hash: str = "",
+    attempt: Credentials, actor: str, role: Role, salts: frozenset[str] | None, token_id: str, session_hash: str = ""
 ) -> Principal:
     return Principal(
         attempt.request_id,

@@ -41,9 +41,7 @@ class TokenExpiries:
         """Publish the expiries that have no event yet. Raises StoreUnavailable."""
         name, since = name_of(TokenExpired), now - LATE_S
         async with self._database.read() as session:
-            expired = {
-                (row.id, row.expires_at): row.name for row in await tokens.expired(session, since, now)
-            }
+            expired = {(row.id, row.expires_at): row.name for row in await tokens.expired(session, since, now)}
             if expired.keys() <= self._published:
                 return
             known = await events.page(session, PageRequest(MOST), EventFilters(name, since=since))

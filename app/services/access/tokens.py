@@ -9,15 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import Conflict, FieldError, Forbidden, Unauthorized
 from app.observe.catalogue.access import TokenChanged, TokenCreated, TokenRevoked
-from app.schemas.access.tokens import (
-    RoleName,
-    TokenAnswer,
-    TokenList,
-    TokenMade,
-    TokenPatch,
-    TokenPost,
-    Whoami,
-)
+from app.schemas.access.tokens import RoleName, TokenAnswer, TokenList, TokenMade, TokenPatch, TokenPost, Whoami
 from app.schemas.base.listing import PageRequest
 from app.services.access import credentials
 from app.services.access.auth import Auth
@@ -158,20 +150,16 @@ def _checked(request: TokenPost, now: float) -> tuple[list[str] | None, float | 
     if request.tenants is not None:
         paths = [f"tenants[{at}]" for at in range(len(request.tenants))]
         found = [
-            faults.check(path, partial(_salt, name, path))
-            for path, name in zip(paths, request.tenants, strict=True)
+            faults.check(path, partial(_salt, name, path)) for path, name in zip(paths, request.tenants, strict=True)
         ]
         salts = sorted({salt for salt in found if salt is not None})
         if not request.tenants:
             faults.add("tenants", "expected at least one tenant, or null for all")
         if request.role == "admin":
-            faults.add(
-                "role", "an admin is not limited to tenants: expected viewer or operator, or no tenants"
-            )
+            faults.add("role", "an admin is not limited to tenants: expected viewer or operator, or no tenants")
         if request.role == "alerts":
             faults.add(
-                "role",
-                "the role alerts cannot be limited to tenants: expected viewer or operator, or no tenants",
+                "role", "the role alerts cannot be limited to tenants: expected viewer or operator, or no tenants"
             )
     expires_at = expiry(request.ttl_s, request.expires_at, now, faults)
     faults.stop()

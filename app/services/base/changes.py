@@ -167,9 +167,7 @@ class Changes:
         """Size of the records of a type at a generation."""
 
     @asynccontextmanager
-    async def begin(
-        self, by: Principal, *kinds: SnapshotType, dry_run: bool = False
-    ) -> AsyncIterator[Change]:
+    async def begin(self, by: Principal, *kinds: SnapshotType, dry_run: bool = False) -> AsyncIterator[Change]:
         """Open a change of records of these types (none: of records that nodes do not receive). Commits at the end of
         the block; a dry run undoes everything there, and the records of the block stay readable. Raises
         StoreUnavailable; Conflict if the result would be too large to send to nodes."""
@@ -208,9 +206,7 @@ class Changes:
         growth = change.growth[kind]
         number, known = self._weights.get(kind, (-1, None))
         if known is not None and number == change.generations[kind] - 1:
-            after = SnapshotSize(
-                known.records + growth.records, known.bytes + growth.bytes, known.keys + growth.keys
-            )
+            after = SnapshotSize(known.records + growth.records, known.bytes + growth.bytes, known.keys + growth.keys)
         else:
             await change.session.flush()
             after = await snapshot_size.weight(change.session, kind)
@@ -241,9 +237,7 @@ class Changes:
     ) -> None:
         """Audit the refusal of an action. It has no event. Raises StoreUnavailable."""
         async with self._database.write() as session:
-            await audit.append(
-                session, [entry(by, time.time(), action, noun, name, None, after, denied=reason)]
-            )
+            await audit.append(session, [entry(by, time.time(), action, noun, name, None, after, denied=reason)])
 
     async def _notify(self, change: Change) -> None:
         """Notify the other managers with the events of a change."""

@@ -61,13 +61,9 @@ class FairLimiter:
     async def _wait(self, caller: str) -> None:
         own = len(self._queues.get(caller, ()))
         if own >= self._bounds.each_waiting:
-            raise TooManyRequests(
-                f"{own} {self._resource} of yours are waiting already; try again in a moment"
-            )
+            raise TooManyRequests(f"{own} {self._resource} of yours are waiting already; try again in a moment")
         if self.waiting >= self._bounds.waiting:
-            raise TooManyRequests(
-                f"{self.waiting} {self._resource} are waiting already; try again in a moment"
-            )
+            raise TooManyRequests(f"{self.waiting} {self._resource} are waiting already; try again in a moment")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(caller, deque()).append(turn)
         try:
@@ -80,9 +76,7 @@ class FairLimiter:
             raise
 
     def _may(self, caller: str) -> bool:
-        return (
-            self._running.total() < self._bounds.at_once and self._running[caller] < self._bounds.each_at_once
-        )
+        return self._running.total() < self._bounds.at_once and self._running[caller] < self._bounds.each_at_once
 
     def _take(self, caller: str, turn: asyncio.Future[None]) -> None:
         """Remove a turn from the queue, and move its caller behind the others."""

@@ -63,9 +63,7 @@ def check(kind: SnapshotType, after: SnapshotSize, growth: SnapshotGrowth) -> No
     elif growth.records > 0 and after.records > MAX_RECORDS:
         message = f"nodes accept at most {MAX_RECORDS:,} {kind}; delete some of the fleet first"
     elif growth.keys > 0 and after.keys > MAX_PINNED_KEYS:
-        message = (
-            f"nodes accept at most {MAX_PINNED_KEYS:,} keys of all {kind} together; delete some {kind} first"
-        )
+        message = f"nodes accept at most {MAX_PINNED_KEYS:,} keys of all {kind} together; delete some {kind} first"
     else:
         return
     raise Conflict(f"{kind}: {message}", [FieldError(kind, message)])

@@ -52,9 +52,7 @@ class _Cancellation:
             call()
 
 
-_cancellation: contextvars.ContextVar[_Cancellation | None] = contextvars.ContextVar(
-    "cancellation", default=None
-)
+_cancellation: contextvars.ContextVar[_Cancellation | None] = contextvars.ContextVar("cancellation", default=None)
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -56,9 +56,7 @@ _SPACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 class Actions:
-    def __init__(
-        self, targets: Targets, changes: Changes, tokenizers: Tokenizers, large_work: LargeWork
-    ) -> None:
+    def __init__(self, targets: Targets, changes: Changes, tokenizers: Tokenizers, large_work: LargeWork) -> None:
         self._targets = targets
         self._changes = changes
         self._tokenizers = tokenizers
@@ -70,9 +68,7 @@ class Actions:
         scope, used = await self._scope(request, by, whole=False)
         nodes = self._targets.selected(request)
         if request.dry_run:
-            return _counted(
-                await self._ask(nodes, lambda nonce: CountBlocks(nonce, verb, scope), Counted), used
-            )
+            return _counted(await self._ask(nodes, lambda nonce: CountBlocks(nonce, verb, scope), Counted), used)
         event = SweepRequested(verb, _name(scope), _names(nodes), *_limits(scope))
         await self._changes.note(verb, "blocks", _name(scope), _audited(scope, nodes), by, event)
         kind = Invalidate if verb == "invalidate" else Demote
@@ -119,9 +115,7 @@ class Actions:
         numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}
         nodes = [each.node for each in replies if each.answer is not None]
         until = time.monotonic() + wait_s
-        while wait_s and any(
-            each.answer is not None and each.answer.state.ended_at is None for each in replies
-        ):
+        while wait_s and any(each.answer is not None and each.answer.state.ended_at is None for each in replies):
             left = until - time.monotonic()
             if left <= 0:
                 break
@@ -166,13 +160,7 @@ class Actions:
             used,
             wait_s,
             lambda nonce: Move(
-                nonce,
-                scope,
-                request.tier,
-                request.release,
-                request.deadline_s,
-                request.dry_run,
-                request.source,
+                nonce, scope, request.tier, request.release, request.deadline_s, request.dry_run, request.source
             ),
         )
 
@@ -192,32 +180,19 @@ class Actions:
             used,
             wait_s,
             lambda nonce: Move(
-                nonce,
-                scope,
-                request.tier,
-                deadline_s=request.deadline_s,
-                dry_run=request.dry_run,
-                compress=True,
+                nonce, scope, request.tier, deadline_s=request.deadline_s, dry_run=request.dry_run, compress=True
             ),
         )
 
     async def _start(
-        self,
-        nodes: Sequence[FleetNode],
-        used: TokenizerUsed | None,
-        wait_s: float,
-        message: Callable[[str], Question],
+        self, nodes: Sequence[FleetNode], used: TokenizerUsed | None, wait_s: float, message: Callable[[str], Question]
     ) -> MoveAnswer:
         """Start a move on nodes, and wait for its end for at most `wait_s` seconds."""
         replies = await self._ask(nodes, message, Moved)
         items = [_move(each) for each in await self._ended(replies, self._moved, wait_s)]
         states = [item.move for item in items if item.move is not None]
         return MoveAnswer(
-            items,
-            len(items),
-            used,
-            sum(state.blocks for state in states),
-            sum(state.bytes for state in states),
+            items, len(items), used, sum(state.blocks for state in states), sum(state.bytes for state in states)
         )
 
     async def move_progress(self, name: str, number: int, by: Principal) -> NodeMove:
@@ -261,29 +236,21 @@ class Actions:
         return _verification(NodeAnswers(node, reply, None))
 
     async def _progress(self, node: FleetNode, number: int) -> Verified:
-        return await self._targets.node_requests.ask(
-            node, lambda nonce: Verification(nonce, number), Verified
-        )
+        return await self._targets.node_requests.ask(node, lambda nonce: Verification(nonce, number), Verified)
 
     async def _ask(
         self, nodes: Sequence[FleetNode], message: Callable[[str], Question], kind: type[R]
     ) -> list[NodeAnswers[R]]:
-        return await self._targets.each(
-            nodes, lambda node: self._targets.node_requests.ask(node, message, kind)
-        )
+        return await self._targets.each(nodes, lambda node: self._targets.node_requests.ask(node, message, kind))
 
-    async def _scope(
-        self, request: ScopePost, by: Principal, *, whole: bool
-    ) -> tuple[Scope, TokenizerUsed | None]:
+    async def _scope(self, request: ScopePost, by: Principal, *, whole: bool) -> tuple[Scope, TokenizerUsed | None]:
         """Return the scope of a request. `whole`: a request without any field means everything. Raises Invalid with
         every fault found, Forbidden."""
         faults = checks.Faults()
         named = (request.tenant, request.model, request.space)
         if not whole and all(name is None for name in named) and not given(request):
             fields = "tenant, model, space, tokens, keys, text, messages"
-            faults.add(
-                "tenant", f"expected at least one of {fields}: a scope without any field is not allowed"
-            )
+            faults.add("tenant", f"expected at least one of {fields}: a scope without any field is not allowed")
             faults.stop()
         salt = model = space = None
         if request.tenant is not None:

@@ -64,13 +64,9 @@ class BlockService:
         """Return a page of blocks. Raises Invalid, Forbidden, NotFound, NodeUnreachable."""
         query = await self._query(filters, by)
         found = await self.listed(query, self._targets.one_or_connected(filters.node), limit, cursor)
-        return BlockList(
-            [_answer(name, block) for name, block in found.blocks], found.next_cursor, found.failed_nodes
-        )
+        return BlockList([_answer(name, block) for name, block in found.blocks], found.next_cursor, found.failed_nodes)
 
-    async def listed(
-        self, query: ListBlocks, nodes: Sequence[FleetNode], limit: int, cursor: str
-    ) -> ListedBlocks:
+    async def listed(self, query: ListBlocks, nodes: Sequence[FleetNode], limit: int, cursor: str) -> ListedBlocks:
         """Return a page of the blocks that nodes (sorted by name) list. Raises Invalid."""
         at = _read(cursor)
         found: list[tuple[str, CachedBlock]] = []
@@ -84,9 +80,7 @@ class BlockService:
                 if len(found) >= limit or questions >= MAX_QUESTIONS:
                     return ListedBlocks(found, _write(node.name, after), failed_nodes)
                 questions += 1
-                message = msgspec.structs.replace(
-                    query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found))
-                )
+                message = msgspec.structs.replace(query, after=after, limit=min(MAX_LISTED_BLOCKS, limit - len(found)))
                 try:
                     part = await self._ask(node, message)
                 except LarderError as error:
@@ -105,9 +99,7 @@ class BlockService:
         faults.stop()
         assert name is not None
         query = ListBlocks("", keys=bytes.fromhex(name), limit=MAX_LISTED_BLOCKS)
-        replies = await self._targets.each(
-            self._targets.node_requests.connected(), lambda node: self._all(node, query)
-        )
+        replies = await self._targets.each(self._targets.node_requests.connected(), lambda node: self._all(node, query))
         found = [(each.node.name, block) for each in replies for block in each.answer or ()]
         items = [_answer(node, block) for node, block in found if by.sees(block.tenant)]
         failed_nodes = [NodeError(each.node.name, each.error) for each in replies if each.error is not None]
@@ -149,9 +141,7 @@ class BlockService:
             by.check_salt(query.tenant)
         elif by.salts is not None:
             if len(by.salts) != 1:
-                raise Forbidden(
-                    f"this token is limited to the tenants {by.tenants()}: say which with 'tenant'"
-                )
+                raise Forbidden(f"this token is limited to the tenants {by.tenants()}: say which with 'tenant'")
             (query.tenant,) = by.salts
         if filters.prefix is not None:
             tenant = None if query.tenant is None else shown(query.tenant)
@@ -185,7 +175,5 @@ def _read(text: str) -> _Cursor:
 
 
 def _answer(node: str, block: CachedBlock) -> BlockAnswer:
-    fields = {
-        name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE
-    }
+    fields = {name: value for name, value in msgspec.structs.asdict(block).items() if name not in _OF_THE_SPACE}
     return BlockAnswer(node=node, **{**fields, "tenant": shown(block.tenant)})

@@ -80,9 +80,7 @@ class DryRuns:
             message = f"expected at least one of {', '.join(SNAPSHOT_TYPES)}"
             raise Invalid(f"quotas: {message}", [FieldError("quotas", message)])
         nodes = self._targets.selected(request)
-        disconnected = (
-            set() if request.node or request.nodes else {node.name for node in nodes if not node.welcomed}
-        )
+        disconnected = set() if request.node or request.nodes else {node.name for node in nodes if not node.welcomed}
         await self._desired.refresh()
         items: list[NodeVerdict] = []
         for kind, records in candidates.items():
@@ -139,9 +137,7 @@ class DryRuns:
 
         return await self._targets.node_requests.try_out(node, snapshot, fetch)
 
-    def _verdict(
-        self, kind: SnapshotType, records: Candidates, reply: NodeAnswers[Ack | Nack]
-    ) -> NodeVerdict:
+    def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeAnswers[Ack | Nack]) -> NodeVerdict:
         answer, node = reply.answer, reply.node
         found = answer.errors if isinstance(answer, Nack) else []
         mine = [spec for selector, spec in records if matches(node.labels, selector)]
@@ -150,9 +146,7 @@ class DryRuns:
             found = with_names(found, sorted(names.union(self._desired.names(kind, node.labels))))
         faults = [DryRunFault(fault.path, fault.code, fault.message) for fault in found]
         evictions = _evictions(node, mine) if kind == "quotas" and isinstance(answer, Ack) else []
-        return NodeVerdict(
-            node.name, kind, bool(mine), isinstance(answer, Ack), faults, reply.error, evictions
-        )
+        return NodeVerdict(node.name, kind, bool(mine), isinstance(answer, Ack), faults, reply.error, evictions)
 
 
 def _evictions(node: FleetNode, quotas: Sequence[QuotaSpec]) -> list[Eviction]:

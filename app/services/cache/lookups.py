@@ -57,21 +57,12 @@ class Lookups:
         ]
         # Among equal numbers of chunks, those in a nearer tier count more; tiers are listed from the nearest on.
         items.sort(
-            key=lambda location: (
-                -sum(location.hit_chunks.values()),
-                *(-n for n in location.hit_chunks.values()),
-            )
+            key=lambda location: (-sum(location.hit_chunks.values()), *(-n for n in location.hit_chunks.values()))
         )
-        failed_nodes = [
-            NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None
-        ]
-        return LocateAnswer(
-            items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes
-        )
+        failed_nodes = [NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None]
+        return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes)
 
-    async def _ask(
-        self, request: LookupPost, by: Principal
-    ) -> tuple[KeyChain, list[NodeAnswers[list[SpaceHits]]]]:
+    async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeAnswers[list[SpaceHits]]]]:
         faults = checks.Faults()
         tenant = DEFAULT_TENANT if request.tenant is None else request.tenant
         salt = faults.check("tenant", lambda: checks.tenant(tenant))

@@ -50,9 +50,7 @@ class Traces:
                 return
             after, part = part.next, await self._part(name, since, part.next)
             if 0 < part.next <= after:
-                raise NodeRefused(
-                    f"{name} repeats itself: after part {after} of its trace it names {part.next}"
-                )
+                raise NodeRefused(f"{name} repeats itself: after part {after} of its trace it names {part.next}")
         raise NodeRefused(f"{name} sent {MAX_PARTS} parts of its trace without an end")
 
     async def _part(self, name: str, since: float, after: int) -> TracePart:

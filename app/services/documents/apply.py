@@ -86,16 +86,12 @@ class Apply:
             if not self._uncollected:
                 gc.enable()
 
-    async def apply(
-        self, request: ApplyPut, by: Principal, wait_s: float = 0.0, *, assumed: str = ""
-    ) -> ApplyAnswer:
+    async def apply(self, request: ApplyPut, by: Principal, wait_s: float = 0.0, *, assumed: str = "") -> ApplyAnswer:
         """Apply a document and return what changed. `assumed` is the owner of records without one. Raises Invalid with
         every fault; Conflict with every record of another owner; Forbidden, FloorsExceedCapacity, PreconditionFailed,
         TooManyRequests."""
         if not request.dry_run and not by.may("operator"):
-            raise Forbidden(
-                f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run"
-            )
+            raise Forbidden(f"this needs the role 'operator', and {by.actor!r} is a {by.role}: only a dry run")
         _check_size(request, by)
         async with self._turns[request.dry_run].turn(by.share):
             with self._without_collection():
@@ -115,9 +111,7 @@ class Apply:
             status={name: self._status(name, numbers[name]) for name in KINDS},
         )
 
-    async def _done(
-        self, request: ApplyPut, by: Principal, assumed: str
-    ) -> tuple[ApplyPlan, dict[SnapshotType, int]]:
+    async def _done(self, request: ApplyPut, by: Principal, assumed: str) -> tuple[ApplyPlan, dict[SnapshotType, int]]:
         """Return the executed plan (for a dry run, the plan only) and the generations."""
         declared = await in_thread(
             declare, request.document, request.managed_by, by, time.time(), self._encoder(by), assumed
@@ -155,9 +149,7 @@ class Apply:
             if time.monotonic() > ends:
                 raise _too_much(f"the texts of this document took longer than {TEXTS_S:g} s to tokenise")
             prompt = pin.add_generation_prompt
-            work = self._tokenizers.encode(
-                pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt
-            )
+            work = self._tokenizers.encode(pin.model, pin.text, pin.messages, by, add_generation_prompt=prompt)
             return awaited(asyncio.run_coroutine_threadsafe(work, loop))
 
         return encode
@@ -191,9 +183,7 @@ class Apply:
         await in_thread(_check_sizes, stored, result, pins)
         return result
 
-    def _check_floors(
-        self, declared: DeclaredRecords, stored: StoredRecords, result: ApplyPlan, by: Principal
-    ) -> None:
+    def _check_floors(self, declared: DeclaredRecords, stored: StoredRecords, result: ApplyPlan, by: Principal) -> None:
         """Check the floors after the whole plan: one floor may grow by what another releases."""
         before = {key: _floor(row) for key, row in stored["quotas"].items()}
         after = dict(before)

@@ -42,9 +42,7 @@ class DeclaredRecords:
     """Owner of the documents."""
     assumed: str = ""
     """Owner of records that name none, in documents that name none."""
-    records: dict[SnapshotType, dict[str, DeclaredRecord]] = field(
-        default_factory=lambda: {kind: {} for kind in KINDS}
-    )
+    records: dict[SnapshotType, dict[str, DeclaredRecord]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
     """Records by type and key."""
     faults: list[FieldError] = field(default_factory=list)
     named: dict[tuple[SnapshotType, str], str] = field(default_factory=dict)
@@ -71,9 +69,7 @@ def declare(
     documents = list(_documents(given, texts, found))
     found.owner = _owner(documents, owner, found)
     for path, document in documents:
-        _sections(
-            document, path, found, by, lambda kind, name, put: RESOLVE[kind.name](name, put, now, encode)
-        )
+        _sections(document, path, found, by, lambda kind, name, put: RESOLVE[kind.name](name, put, now, encode))
     if found.foreign is not None:
         path, salt = found.foreign
         if salt is None:
@@ -145,9 +141,7 @@ def _owner(documents: list[tuple[str, dict[str, Any]]], default: str, found: Dec
     return owner
 
 
-def _sections(
-    document: dict[str, Any], path: str, found: DeclaredRecords, by: Principal, resolve: _Resolve
-) -> None:
+def _sections(document: dict[str, Any], path: str, found: DeclaredRecords, by: Principal, resolve: _Resolve) -> None:
     version = document.get("apiVersion")
     if version != API_VERSION:
         got = repr(version[:40]) if isinstance(version, str) else _kind_of(version)

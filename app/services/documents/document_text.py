@@ -137,9 +137,7 @@ class _Builder:
             self._alias(event)
         elif isinstance(event, yaml.DocumentStartEvent):
             if len(self.documents) >= MAX_DOCUMENTS:
-                raise DocumentSyntaxError(
-                    f"{_at(event.start_mark)}: expected at most {MAX_DOCUMENTS:,} documents"
-                )
+                raise DocumentSyntaxError(f"{_at(event.start_mark)}: expected at most {MAX_DOCUMENTS:,} documents")
             self.anchors.clear()
 
     def _scalar(self, event: Any) -> None:
@@ -172,9 +170,7 @@ class _Builder:
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self.anchors:
-            raise DocumentSyntaxError(
-                f"{_at(event.start_mark)}: there is no anchor {event.anchor[:80]!r} before it"
-            )
+            raise DocumentSyntaxError(f"{_at(event.start_mark)}: there is no anchor {event.anchor[:80]!r} before it")
         value, nodes = self.anchors[event.anchor]
         self._count(nodes, event)
         self._put(value, event)

@@ -68,10 +68,7 @@ def _is_exported(kind: PushedType[Any], row: Mapping[str, Any], owner: str | Non
 
 
 def _document(
-    rows: Mapping[SnapshotType, list[Mapping[str, Any]]],
-    bodies: Mapping[str, bytes],
-    owner: str | None,
-    now: float,
+    rows: Mapping[SnapshotType, list[Mapping[str, Any]]], bodies: Mapping[str, bytes], owner: str | None, now: float
 ) -> tuple[dict[str, Any], int]:
     """Return the document, and the number of pins that it omits because they have ended."""
     document: dict[str, Any] = {"apiVersion": API_VERSION}

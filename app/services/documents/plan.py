@@ -36,9 +36,7 @@ class PlanStep:
         before = {} if self.before is None else self.kind.audited(self.before)
         after = {} if self.after is None else self.kind.audited(self.after)
         return {
-            name: (before.get(name), after.get(name))
-            for name in before or after
-            if before.get(name) != after.get(name)
+            name: (before.get(name), after.get(name)) for name in before or after if before.get(name) != after.get(name)
         }
 
 
@@ -56,13 +54,7 @@ class ApplyPlan:
 
 
 def outcome(
-    declared: DeclaredRecords,
-    stored: StoredRecords,
-    by: Principal,
-    now: float,
-    *,
-    prune: bool,
-    take_over: bool,
+    declared: DeclaredRecords, stored: StoredRecords, by: Principal, now: float, *, prune: bool, take_over: bool
 ) -> ApplyPlan:
     """Return the plan. Raises Conflict that lists every record of another owner; Forbidden for a record of another
     tenant."""
@@ -125,11 +117,7 @@ def _end(values: Values, row: Mapping[str, Any] | None, ttl_s: float, now: float
 
 
 def _check_owner(
-    kind: PushedType[Any],
-    record: DeclaredRecord,
-    row: Mapping[str, Any],
-    conflicts: list[FieldError],
-    take_over: bool,
+    kind: PushedType[Any], record: DeclaredRecord, row: Mapping[str, Any], conflicts: list[FieldError], take_over: bool
 ) -> None:
     owner, requested = row["managed_by"], record.checked.values["managed_by"]
     if owner == requested or take_over:

@@ -80,8 +80,7 @@ def _moment(value: float | str | None) -> float | None:
 def _pin(name: str, intent: PinPut, now: float, encode: Encode) -> CheckedRecord:
     if intent.prefix is not None:
         raise Invalid(
-            "prefix",
-            [FieldError("prefix", "labels of prefixes are not stable; use 'keys' or 'tokens' in a document")],
+            "prefix", [FieldError("prefix", "labels of prefixes are not stable; use 'keys' or 'tokens' in a document")]
         )
     at = _moment(intent.expires_at)
     ended = at is not None and at <= now

@@ -76,9 +76,7 @@ class StartupDocument:
             untouched = not any((await generations.heads(session)).values())
         fault = await self._try()
         if fault and untouched:
-            raise StartupDocumentError(
-                f"{fault}; the database is new, so there are no earlier records to keep"
-            )
+            raise StartupDocumentError(f"{fault}; the database is new, so there are no earlier records to keep")
 
     async def run(self) -> None:
         """Watch the file until cancelled."""

@@ -162,9 +162,7 @@ class Enrolment:
 
     async def decide(self, message: Join, key: str, address: str) -> JoinReply:
         """Return the reply to the holder of a key."""
-        if (
-            wait_s := self._ignored_until.get(address, 0.0) - time.monotonic()
-        ) > 0:  # no transaction and no log line
+        if (wait_s := self._ignored_until.get(address, 0.0) - time.monotonic()) > 0:  # no transaction and no log line
             return _rate_limited(wait_s)
         try:
             try:
@@ -174,15 +172,11 @@ class Enrolment:
         except _Refusal as refusal:
             return await self._refused(message, key, address, refusal)
         except StoreUnavailable:
-            return JoinRefused(
-                "unavailable", "the database of the management plane is unavailable; try again"
-            )
+            return JoinRefused("unavailable", "the database of the management plane is unavailable; try again")
         except Exception:  # a bug that one node triggers must not block enrolment for all others
             log.exception("join.failed", node=_plain(message.node))
             self._failed(address)
-            return JoinRefused(
-                "unavailable", "the management plane failed to handle this message; see its log"
-            )
+            return JoinRefused("unavailable", "the management plane failed to handle this message; see its log")
         return joined
 
     async def _join(self, message: Join, key: str, address: str) -> Joined:
@@ -229,8 +223,7 @@ class Enrolment:
         """Enrol an unknown node by its token. Raises _Refusal."""
         if not message.token:
             raise _Refusal(
-                "unknown_node",
-                "the node is unknown to this management plane, or was removed; join with a token",
+                "unknown_node", "the node is unknown to this management plane, or was removed; join with a token"
             )
         token = await enrolment.claim(change.session, message.token)
         if (row := await nodes.by_key(change.session, key)) is not None and row.name == message.node:
@@ -301,9 +294,7 @@ class Enrolment:
         now = time.monotonic()
         wait_s = self._throttle.failed(address, now)
         if wait_s:
-            self._ignored_until = {
-                other: until for other, until in self._ignored_until.items() if until > now
-            }
+            self._ignored_until = {other: until for other, until in self._ignored_until.items() if until > now}
             self._ignored_until[address] = now + wait_s
         return wait_s
 
@@ -325,9 +316,7 @@ def _checked(message: Join, key: str, address: str) -> tuple[str, str]:
         raise _Refusal("version_mismatch", f"expected version {VERSION} of joining, got {message.version}")
     name = message.node
     if not 1 <= len(name) <= MAX_NAME_CHARACTERS or not name.isprintable() or "/" in name:
-        raise _Refusal(
-            "bad_field", f"node: expected 1 to {MAX_NAME_CHARACTERS} printable characters without '/'"
-        )
+        raise _Refusal("bad_field", f"node: expected 1 to {MAX_NAME_CHARACTERS} printable characters without '/'")
     if message.token and not _TOKEN_ID.match(message.token):
         raise _Refusal("bad_token", "the join token does not exist, or no longer exists")
     if not message.release.isprintable():

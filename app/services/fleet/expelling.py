@@ -27,9 +27,7 @@ class EngineExpulsion:
         verb = "expel" if request.on else "readmit"
         after = {"client": client, "force": request.force, "kill": request.kill}
         event = (
-            EngineExpelRequested(client, request.force, request.kill)
-            if request.on
-            else EngineReadmitRequested(client)
+            EngineExpelRequested(client, request.force, request.kill) if request.on else EngineReadmitRequested(client)
         )
         await self._changes.note(verb, "node", name, after, by, event, name)
         reply = await self._targets.node_requests.ask(

@@ -63,21 +63,13 @@ class NodeIntent:
             if before != after:
                 row.labels = dict(sorted(after.items())) or None
                 change.noted(
-                    "label",
-                    "node",
-                    name,
-                    {"labels": before},
-                    {"labels": after},
-                    event=NodeRelabeled(after),
-                    node=name,
+                    "label", "node", name, {"labels": before}, {"labels": after}, event=NodeRelabeled(after), node=name
                 )
         node.own_labels = after
         self._fleet.change_signal.notify()
         self._bus.touch()
 
-    async def forget(
-        self, name: str, by: Principal, *, force: bool = False, lost_s: float | None = None
-    ) -> None:
+    async def forget(self, name: str, by: Principal, *, force: bool = False, lost_s: float | None = None) -> None:
         """Forget the node: it receives nothing more, and must join again. `lost_s`: seconds for which it was lost, if
         that is why. Raises NotFound, Conflict."""
         node = known_node(self._fleet, name)
@@ -88,15 +80,11 @@ class NodeIntent:
                 "once"
             )
         if connected and not (node.draining or force):
-            raise Conflict(
-                f"{name} is connected and engines may use it: drain it first, or forget it with force=true"
-            )
+            raise Conflict(f"{name} is connected and engines may use it: drain it first, or forget it with force=true")
         async with self._changes.begin(by) as change:
             row = await change.session.get(NodeRow, name)
             if row is not None:
-                change.noted(
-                    "forget", "node", name, _audited(row), None, event=NodeForgotten(lost_s), node=name
-                )
+                change.noted("forget", "node", name, _audited(row), None, event=NodeForgotten(lost_s), node=name)
                 await nodes.forget(change.session, row)
         self._fleet.nodes.pop(name, None)
         self._fleet.change_signal.notify()

@@ -73,13 +73,10 @@ class Nodes:
             seen_at=node.seen_at,
             desired=self._progress.generations(),
             observed={
-                kind: ObservedState(seen.generation, seen.digest, seen.store)
-                for kind, seen in node.observed.items()
+                kind: ObservedState(seen.generation, seen.digest, seen.store) for kind, seen in node.observed.items()
             },
             faults=[
-                NodeFault(
-                    type=kind, generation=refusal.generation, at=refusal.at, **msgspec.structs.asdict(fault)
-                )
+                NodeFault(type=kind, generation=refusal.generation, at=refusal.at, **msgspec.structs.asdict(fault))
                 for kind, refusal in node.refused.items()
                 for fault in refusal.faults
             ],

@@ -15,9 +15,7 @@ from dataplane.protocol.control.nodes import Resize, Resized
 
 
 class PoolResize:
-    def __init__(
-        self, database: Database, node_requests: NodeRequests, changes: Changes, fleet: Fleet
-    ) -> None:
+    def __init__(self, database: Database, node_requests: NodeRequests, changes: Changes, fleet: Fleet) -> None:
         self._database = database
         self._node_requests = node_requests
         self._changes = changes
@@ -30,9 +28,7 @@ class PoolResize:
         size = faults.check("pool_bytes", lambda: _pool(request.pool_bytes)) or 0
         faults.stop()
         self._node_requests.check(node)
-        await self._changes.note(
-            "resize", "node", name, {"pool_bytes": size}, by, NodeResizeRequested(size), name
-        )
+        await self._changes.note("resize", "node", name, {"pool_bytes": size}, by, NodeResizeRequested(size), name)
         reply = await self._node_requests.ask(node, lambda nonce: Resize(nonce, size), Resized)
         node.capacity_bytes = reply.capacity_bytes
         async with self._database.write() as session:
@@ -48,9 +44,7 @@ class PoolResize:
             previous = await nodes.desired_capacity(session, name)
         if previous is None:
             raise checks.missing("requested pool size of node", name)
-        await self._changes.note(
-            "resize", "node", name, {"pool_bytes": None}, by, NodeResizeCancelled(), name
-        )
+        await self._changes.note("resize", "node", name, {"pool_bytes": None}, by, NodeResizeCancelled(), name)
         async with self._database.write() as session:
             await nodes.want_capacity(session, name, None)
 

@@ -109,9 +109,7 @@ class Restarts:
                 )
             pid = after.pid
             start = None if after.stats is None else after.stats.start
-            if (
-                start is not None and start.kind == "warm"
-            ):  # the stats from before were up to half a second old
+            if start is not None and start.kind == "warm":  # the stats from before were up to half a second old
                 blocks, nbytes = start.blocks, start.bytes
             elif start is not None and start.kind == "cold" and not reason:
                 reason = start.reason
@@ -120,13 +118,9 @@ class Restarts:
             raise Conflict("Larder is stopping: the data plane was replaced, the management plane is not")
         return self._answer(blocks, nbytes, reason, pid, seconds)
 
-    def _answer(
-        self, blocks: int, nbytes: int, reason: str, pid: int | None, seconds: float | None
-    ) -> RestartAnswer:
+    def _answer(self, blocks: int, nbytes: int, reason: str, pid: int | None, seconds: float | None) -> RestartAnswer:
         starts = self._supervisor is not None
-        return RestartAnswer(
-            self._instance, __version__, blocks, nbytes, not reason, reason, pid, seconds, starts
-        )
+        return RestartAnswer(self._instance, __version__, blocks, nbytes, not reason, reason, pid, seconds, starts)
 
     async def _checked(self) -> Mapping[str, str]:
         """Check that the new processes would start, and return the environment of a data plane with the settings that
@@ -136,13 +130,9 @@ class Restarts:
             settings = load()
         except SettingsError as error:
             raise Conflict(f"the new processes would not start: {error}") from None
-        changed = [
-            name for name in FIXED if getattr(settings.common, name) != getattr(self._settings.common, name)
-        ]
+        changed = [name for name in FIXED if getattr(settings.common, name) != getattr(self._settings.common, name)]
         if changed:
-            raise Conflict(
-                f"{', '.join(changed)} changed since the start: stop Larder and start it again for that"
-            )
+            raise Conflict(f"{', '.join(changed)} changed since the start: stop Larder and start it again for that")
         if self._supervisor is not None:
             await self._check_command("dataplane", "--print-config")
         return environ_of(os.environ, settings.common)
@@ -188,11 +178,7 @@ class Restarts:
     def _pins_lost(self) -> str:
         node = self._node()
         stats = None if node is None else node.live_stats
-        pins = (
-            []
-            if stats is None
-            else [pin.name for pin in stats.pins if pin.strength != "soft" and pin.resident]
-        )
+        pins = [] if stats is None else [pin.name for pin in stats.pins if pin.strength != "soft" and pin.resident]
         if not pins:
             return ""
         named = ", ".join(repr(name) for name in pins[:MAX_NAMED_PINS])

@@ -71,9 +71,7 @@ class Targets:
         self.node_requests.check(node)
         return [node]
 
-    async def each(
-        self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]
-    ) -> list[NodeAnswers[T]]:
+    async def each(self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]) -> list[NodeAnswers[T]]:
         """Ask all nodes concurrently; the error of each failed one is returned, not raised."""
 
         async def ask_one(node: FleetNode) -> NodeAnswers[T]:

@@ -112,24 +112,14 @@ class LmcacheObjects:
             turn, cursor = _turn(page_token, by)
             salt = None if by.salts is None else sorted(by.salts)[turn]
             query = ListBlocks("", tenant=salt, model=model, gateway=LMCACHE)
-            page = await self._blocks.listed(
-                query, self._targets.node_requests.connected(), page_size, cursor
-            )
+            page = await self._blocks.listed(query, self._targets.node_requests.connected(), page_size, cursor)
         except Invalid:
             raise Malformed("page_token: expected next_page_token of a page of this list") from None
-        if (
-            page.failed_nodes
-        ):  # a client that copies or deletes by this list must not mistake a part for the whole
+        if page.failed_nodes:  # a client that copies or deletes by this list must not mistake a part for the whole
             raise NodeUnreachable(page.failed_nodes[0].error)
         entries = [
             ObjectEntry(
-                ObjectKey(
-                    block.key,
-                    block.model,
-                    kv_rank(block.world_size, block.rank),
-                    block.kv_group,
-                    block.tenant,
-                ),
+                ObjectKey(block.key, block.model, kv_rank(block.world_size, block.rank), block.kv_group, block.tenant),
                 block.bytes,
             )
             for _, block in page.blocks
@@ -142,9 +132,7 @@ class LmcacheObjects:
         skipped; blocks under permanent pins always are. Raises Malformed, Forbidden, LmcacheUnavailable,
         NodeUnreachable."""
         if len(request.keys) > MAX_DELETED:
-            raise Malformed(
-                f"too many keys in a single request (limit={MAX_DELETED}, got={len(request.keys)})"
-            )
+            raise Malformed(f"too many keys in a single request (limit={MAX_DELETED}, got={len(request.keys)})")
         if request.tier == "l2":
             raise LmcacheUnavailable(_NO_L2)
         by_owner = _by_owner(request.keys)
@@ -232,9 +220,7 @@ class LmcacheObjects:
             raise Malformed(f"{faults.errors[0].path}: {faults.errors[0].message}")
         by.check_salt(request.cache_salt)
         try:
-            keys = await chained(
-                request.token_ids, request.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by
-            )
+            keys = await chained(request.token_ids, request.cache_salt, DEFAULT_CHUNK_TOKENS, self._large_work, by)
         except TokenError as error:
             raise Malformed(f"token_ids: {error}") from None
         found = await self._resident(request, b"".join(keys) or bytes(KEY_BYTES))
@@ -254,9 +240,7 @@ class LmcacheObjects:
         """Return the result of a prefetch, once. Raises NotFound."""
         found = self._prefetches.pop(request_id, None)
         if found is None:
-            raise NotFound(
-                f"unknown prefetch request_id={request_id!r} (already completed or never submitted)"
-            )
+            raise NotFound(f"unknown prefetch request_id={request_id!r} (already completed or never submitted)")
         return {
             "request_id": request_id,
             "status": "completed",

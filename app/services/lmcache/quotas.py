@@ -117,9 +117,7 @@ def _limit(body: Any) -> float:
 
 
 def _wrong(expected: str) -> Invalid:
-    return Invalid(
-        f"limit_gb must be {expected}", [FieldError("limit_gb", f"expected a number that is {expected}")]
-    )
+    return Invalid(f"limit_gb must be {expected}", [FieldError("limit_gb", f"expected a number that is {expected}")])
 
 
 def _says_more(record: QuotaAnswer) -> bool:

@@ -76,9 +76,7 @@ class LmcacheStatus:
             "p2p_enabled": False,
             "worker_liveness": {"enabled": True, "tracked_instances": len(instances)},
             "registered_non_cuda_instance_ids": [each.instance for each in instances if not each.copies],
-            "non_cuda_context_meta": {
-                str(each.instance): _meta(each) for each in instances if not each.copies
-            },
+            "non_cuda_context_meta": {str(each.instance): _meta(each) for each in instances if not each.copies},
             "registered_cache_context_ids": [each.instance for each in instances if each.copies],
             "cache_context_meta": {str(each.instance): _described(each) for each in instances},
         }

@@ -75,13 +75,7 @@ class Ceilings:
         return CeilingList([_seen(row, by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
-        self,
-        tenant: str,
-        request: CeilingPut,
-        by: Principal,
-        expected: Precondition,
-        *,
-        dry_run: bool = False,
+        self, tenant: str, request: CeilingPut, by: Principal, expected: Precondition, *, dry_run: bool = False
     ) -> tuple[CeilingAnswer, bool]:
         """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, PreconditionFailed,
         PreconditionRequired."""
@@ -97,13 +91,7 @@ class Ceilings:
         return _answer(made), row is None
 
     async def patch(
-        self,
-        tenant: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition,
-        *,
-        dry_run: bool = False,
+        self, tenant: str, patch: dict[str, Any], by: Principal, expected: Precondition, *, dry_run: bool = False
     ) -> CeilingAnswer:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
         salt = checks.tenant_in_path(tenant)
@@ -140,27 +128,20 @@ async def check_quota(
     faults = [fault for name in _BOUNDED if (fault := _above(name, row, current, wish)) is not None]
     was = _UNASKED if current is None else current
     if wish.get("mode") != was.get("mode") and wish.get("mode") != "enforce":
-        faults.append(
-            FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it")
-        )
+        faults.append(FieldError("mode", "'observe' lifts every bound: only callers of all tenants may set it"))
     if (wish.get("tiers") or {}) != (was.get("tiers") or {}):
-        faults.append(
-            FieldError("tiers", "a ceiling has no bounds in tiers: only callers of all tenants may set them")
-        )
+        faults.append(FieldError("tiers", "a ceiling has no bounds in tiers: only callers of all tenants may set them"))
     if wish.get("selector") != was.get("selector"):
         faults.append(
             FieldError(
-                "selector",
-                "a selector exempts other nodes from the quota: only callers of all tenants may set it",
+                "selector", "a selector exempts other nodes from the quota: only callers of all tenants may set it"
             )
         )
     if faults:
         raise Forbidden("; ".join(f"{fault.path}: {fault.message}" for fault in faults), faults)
 
 
-async def check_pin(
-    session: AsyncSession, by: Principal, salt: str, strength: str, ends_in_s: float | None
-) -> None:
+async def check_pin(session: AsyncSession, by: Principal, salt: str, strength: str, ends_in_s: float | None) -> None:
     """Refuse a pin beyond the tenant's ceiling to a caller who is limited to tenants. Raises Forbidden."""
     if by.salts is None:
         return
@@ -177,18 +158,14 @@ async def check_pin(
         raise Forbidden(f"ttl_s: {message}", [FieldError("ttl_s", message)])
 
 
-def check_pin_selector(
-    by: Principal, current: Mapping[str, str] | None, request: Mapping[str, str] | None
-) -> None:
+def check_pin_selector(by: Principal, current: Mapping[str, str] | None, request: Mapping[str, str] | None) -> None:
     """Refuse a changed pin selector to a caller who is limited to tenants. Raises Forbidden."""
     if by.salts is not None and (current or None) != (request or None):
         message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
         raise Forbidden(f"selector: {message}", [FieldError("selector", message)])
 
 
-def _above(
-    name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: Mapping[str, Any]
-) -> FieldError | None:
+def _above(name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: Mapping[str, Any]) -> FieldError | None:
     """Return the error for a field above its ceiling, or for a raised field without a ceiling; None if it is
     allowed."""
     field = name.removeprefix("max_")

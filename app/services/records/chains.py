@@ -74,8 +74,7 @@ async def resolved(
         faults.stop()
     if source.add_generation_prompt and source.messages is None:
         faults.add(
-            "add_generation_prompt",
-            "expected false without messages: only a chat template has a generation prompt",
+            "add_generation_prompt", "expected false without messages: only a chat template has a generation prompt"
         )
     if given_sources and given_sources != ["keys"]:
         for name, value in (("tenant", salt), ("model", model)):

@@ -33,9 +33,7 @@ class RecordState:
 
 
 def accepted(record: RecordState) -> Condition:
-    return Condition(
-        "Accepted", "True", "Committed", f"generation {record.generation} of {record.kind}", record.since
-    )
+    return Condition("Accepted", "True", "Committed", f"generation {record.generation} of {record.kind}", record.since)
 
 
 def applied_on(
@@ -65,11 +63,7 @@ def applied_on(
         first = faults[0] if faults and whole else None
         reason = "" if first is None else f": {first.path}: {first.message}"
         return Condition(
-            "Applied",
-            "False",
-            "Refused",
-            f"{node.name} refused generation {refusal.generation}{reason}",
-            refusal.at,
+            "Applied", "False", "Refused", f"{node.name} refused generation {refusal.generation}{reason}", refusal.at
         )
     return Condition("Applied", "False", "Waiting", f"{node.name} has not applied it yet", record.since)
 
@@ -104,9 +98,7 @@ def effective_on(
     if record.kind == "tiers" and all(tier.name != record.name for tier in node.stats.tiers):
         return _effective("Unknown", "NotTold", f"{node.name} has not reported the tier yet", applied.since)
     if record.kind == "policies" and policy != record.name:
-        return _effective(
-            "False", "Overruled", f"policy {policy!r} comes first on {node.name}", applied.since
-        )
+        return _effective("False", "Overruled", f"policy {policy!r} comes first on {node.name}", applied.since)
     return _effective("True", "Effective", f"in force on {node.name}", applied.since)
 
 
@@ -118,9 +110,7 @@ def _obstacles(node: FleetNode, record: RecordState, whole: bool) -> Sequence[tu
             found.append(("floor_reduced", record.name, "FloorReduced", _reduced(node, record.name)))
         return found
     if record.kind == "pins":
-        outside = (
-            f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
-        )
+        outside = f"blocks of {record.name} are outside the pin budgets of {node.name}: kept as under a soft pin"
         few = (
             f"not all resident blocks of {record.name} have a GPU copy on each GPU of {node.name} whose engines read "
             "them: the others are read from the node's pool"
@@ -156,9 +146,7 @@ def _nowhere(node: FleetNode, whole: bool) -> str:
     elif not stats.gpu_copy_pools:
         reason = "no engine on a GPU has requested any"
     elif whole:
-        reason = next(
-            (pool.problem for pool in stats.gpu_copy_pools if pool.problem), "no reason was reported"
-        )
+        reason = next((pool.problem for pool in stats.gpu_copy_pools if pool.problem), "no reason was reported")
     else:
         reason = "none of them can keep any"
     return f"no GPU of {node.name} keeps GPU copies: {reason}; blocks are read from the node's pool"
@@ -194,9 +182,7 @@ def no_node(selector: Mapping[str, str] | None, selected: Sequence[FleetNode]) -
     return f"no node matches the selector {','.join(f'{key}={value}' for key, value in selector.items())}"
 
 
-def over_all(
-    record: RecordState, living: Sequence[tuple[str, Sequence[Condition]]], nowhere: str
-) -> list[Condition]:
+def over_all(record: RecordState, living: Sequence[tuple[str, Sequence[Condition]]], nowhere: str) -> list[Condition]:
     """Return `Applied` and `Effective` over the nodes that are not lost, each given as (name, its two conditions).
     `nowhere` is the message if there are none."""
     if not living:
@@ -215,11 +201,7 @@ def _sum(kind: ConditionType, each: Sequence[Condition]) -> Condition:
     where it is true."""
     wrong = sorted((one for one in each if one.status != "True"), key=lambda one: (one.status, one.since))
     if not wrong:
-        return Condition(
-            kind, "True", kind, f"on {len(each)} of {len(each)} nodes", max(one.since for one in each)
-        )
+        return Condition(kind, "True", kind, f"on {len(each)} of {len(each)} nodes", max(one.since for one in each))
     first = wrong[0]
     good = len(each) - len(wrong)
-    return Condition(
-        kind, first.status, first.reason, f"on {good} of {len(each)} nodes; {first.message}", first.since
-    )
+    return Condition(kind, first.status, first.reason, f"on {good} of {len(each)} nodes; {first.message}", first.since)

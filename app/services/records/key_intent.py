@@ -27,9 +27,7 @@ def check_tokens(tokens: Sequence[int], chunk: int, faults: checks.Faults, path:
     if not check_chunk(chunk, faults):
         return
     if len(tokens) > MAX_TOKENS or len(tokens) // chunk > MAX_KEYS:
-        faults.add(
-            path, f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens"
-        )
+        faults.add(path, f"expected at most {MAX_TOKENS} tokens and {MAX_KEYS} full chunks, got {len(tokens)} tokens")
     elif len(tokens) < chunk:
         faults.add(path, f"expected at least one full chunk of {chunk} tokens, got {len(tokens)}")
 
@@ -40,9 +38,7 @@ def unpacked(keys: list[str]) -> list[bytes]:
         raise ValueError(f"expected 1 to {MAX_KEYS} keys, got {len(keys)}")
     for number, key in enumerate(keys):
         if _KEY.fullmatch(key) is None:
-            raise ValueError(
-                f"expected {2 * KEY_BYTES} hex digits in key {number}, got {len(key)} characters"
-            )
+            raise ValueError(f"expected {2 * KEY_BYTES} hex digits in key {number}, got {len(key)} characters")
     found = [bytes.fromhex(key) for key in keys]
     if len(set(found)) != len(found):
         raise ValueError("expected no key twice")

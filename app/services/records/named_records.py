@@ -63,12 +63,7 @@ class NamedRecords(ABC, Generic[R, P, A]):
         return self.answers([row])[0], before is None
 
     async def patch(
-        self,
-        name: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        wait_s: float = 0.0,
+        self, name: str, patch: dict[str, Any], by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
     ) -> A:
         """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
         checks.pin_name(name)

@@ -11,24 +11,18 @@ BOOT = "boot"
 """Owner of the records of `[app] apply_file` without an owner; only that file gives records this owner."""
 
 
-def check(
-    by: Principal, current: str | None, owner: str, document: str = "", *, booting: bool = False
-) -> None:
+def check(by: Principal, current: str | None, owner: str, document: str = "", *, booting: bool = False) -> None:
     """Refuse an owner that the caller may not set. `current` is the record's current owner, None for a new record;
     `document` is the owner of the applied document. Raises Forbidden."""
     if owner == (current or ""):
         return
     if owner == BOOT and not booting:
-        expected = (
-            f"another owner: {BOOT!r} is reserved for the file that the management plane applies at its start"
-        )
+        expected = f"another owner: {BOOT!r} is reserved for the file that the management plane applies at its start"
     elif by.salts is None or (current is None and owner == document):
         return
     elif current is None:
         expected = "none: tokens that are limited to tenants name an owner only for a whole document"
     else:
-        expected = (
-            f"{current!r}, as it is: tokens that are limited to tenants may not change a record's owner"
-        )
+        expected = f"{current!r}, as it is: tokens that are limited to tenants may not change a record's owner"
     message = f"expected {expected}; got {owner!r}"
     raise Forbidden(f"managed_by: {message}", [FieldError("managed_by", message)])

@@ -49,9 +49,7 @@ class PinIntent:
     """Packed keys, first chunk first."""
 
 
-def resolve(
-    intent: PinPut, prefix: FoundPrefix | None, now: float, encoded: EncodedText | None = None
-) -> PinIntent:
+def resolve(intent: PinPut, prefix: FoundPrefix | None, now: float, encoded: EncodedText | None = None) -> PinIntent:
     """Return the checked intent. `prefix` is the prefix that nodes have under the label; `encoded` holds the tokens of
     the intent's text. Raises Invalid with every fault found. Takes about 10 ms for the largest pin."""
     faults = checks.Faults()
@@ -121,17 +119,14 @@ def check_sources(intent: PinPut, faults: checks.Faults) -> None:
         faults.stop()
     if intent.add_generation_prompt and intent.messages is None:
         faults.add(
-            "add_generation_prompt",
-            "expected false without messages: only a chat template has a generation prompt",
+            "add_generation_prompt", "expected false without messages: only a chat template has a generation prompt"
         )
 
 
 def _model(intent: PinPut, prefix: FoundPrefix | None) -> str:
     if prefix is None:
         if intent.model is None:
-            raise ValueError(
-                "expected a model name; only a pin created from a prefix takes the prefix's model"
-            )
+            raise ValueError("expected a model name; only a pin created from a prefix takes the prefix's model")
         return checks.model(intent.model)
     if intent.model not in (None, prefix.model):
         raise ValueError(f"the prefix is of {prefix.model!r}: leave the model out, or give that one")

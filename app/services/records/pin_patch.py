@@ -22,9 +22,7 @@ def patched_values(row: PinRow, patch: dict[str, Any], now: float) -> Values:
     values = checked({**columns(row, STORED), **given}, faults)
     expires_at, refresh_s = _end(row, request, patch, now, faults)
     if values["strength"] == "permanent" and (expires_at is not None or refresh_s is not None):
-        faults.add(
-            "strength", "a permanent pin has no end: set expires_at to null with it, or use 'guaranteed'"
-        )
+        faults.add("strength", "a permanent pin has no end: set expires_at to null with it, or use 'guaranteed'")
     faults.stop()
     return {**values, "expires_at": expires_at, "refresh_s": refresh_s}
 

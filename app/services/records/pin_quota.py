@@ -28,9 +28,7 @@ class PinQuota:
     def __init__(self, most_pins: int = MAX_PINS) -> None:
         self._most_pins = most_pins
 
-    async def check(
-        self, session: AsyncSession, by: Principal, salt: str, before: SnapshotSize | None
-    ) -> None:
+    async def check(self, session: AsyncSession, by: Principal, salt: str, before: SnapshotSize | None) -> None:
         """Check after a pin was written; `before` is the size of the tenant's pins before. Raises Conflict."""
         if by.salts is not None and before is not None:
             await session.flush()
@@ -40,9 +38,7 @@ class PinQuota:
         """Return the value that `check` needs; None for callers of all tenants."""
         return None if by.salts is None else await snapshot_size.pins_of(session, salt)
 
-    def check_all(
-        self, by: Principal, before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
-    ) -> None:
+    def check_all(self, by: Principal, before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> None:
         """Check all pins, given their state before and after. Raises Conflict."""
         if by.salts is None:
             return

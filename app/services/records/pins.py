@@ -96,9 +96,7 @@ class Pins:
         faults = checks.Faults()
         check_sources(request, faults)
         faults.stop()
-        prefix = (
-            None if request.prefix is None else await self._prefixes.keys(request.prefix, by, request.tenant)
-        )
+        prefix = None if request.prefix is None else await self._prefixes.keys(request.prefix, by, request.tenant)
         encoded = await self._encoded(request, by)
         # In a thread: hashing the most tokens takes about 10 ms.
         intent = await asyncio.to_thread(resolve, request, prefix, time.time(), encoded)
@@ -122,11 +120,7 @@ class Pins:
         if (request.text is None and request.messages is None) or not request.model:
             return None
         return await self._tokenizers.encode(
-            request.model,
-            request.text,
-            request.messages,
-            by,
-            add_generation_prompt=request.add_generation_prompt,
+            request.model, request.text, request.messages, by, add_generation_prompt=request.add_generation_prompt
         )
 
     async def _write(self, change: Change, name: str, row: PinRow | None, intent: PinIntent) -> PinRow:
@@ -181,9 +175,7 @@ class Pins:
         await self._progress.wait("pins", row.generation, wait_s)
         return self.answers([row], by)[0]
 
-    async def delete(
-        self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> None:
+    async def delete(self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> None:
         """Delete the record. Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by, "pins") as change:
@@ -213,8 +205,7 @@ class Pins:
         now = time.time()
         whole = by.salts is None
         return [
-            self._answer(row, seen.get(row.name, {}), unlisted.get(row.name, set()), now, whole=whole)
-            for row in rows
+            self._answer(row, seen.get(row.name, {}), unlisted.get(row.name, set()), now, whole=whole) for row in rows
         ]
 
     def _answer(
@@ -262,12 +253,7 @@ class Pins:
                 for node, pin in sorted(by_node.items())
             },
             status=self._progress.status(
-                "pins",
-                row.generation,
-                name=row.name,
-                selector=row.selector,
-                since=row.updated_at,
-                whole=whole,
+                "pins", row.generation, name=row.name, selector=row.selector, since=row.updated_at, whole=whole
             ),
         )
 
@@ -275,11 +261,7 @@ class Pins:
 def _summary(row: PinRow, seen: Sequence[PinStats]) -> str:
     """Summarize a pin in one line. A chunk has one block for each space and node that holds it."""
     resolved, resident = sum(pin.resolved for pin in seen), sum(pin.resident for pin in seen)
-    cached = (
-        f"{resident} resident"
-        if resolved in (0, row.key_count)
-        else f"{resident} of {resolved} blocks resident"
-    )
+    cached = f"{resident} resident" if resolved in (0, row.key_count) else f"{resident} of {resolved} blocks resident"
     chunks = "1 chunk" if row.key_count == 1 else f"{row.key_count} chunks"
     on_gpus = f", {sum(pin.gpu_copies for pin in seen)} GPU copies" if row.tier == "gpu" else ""
     in_tiers = "".join(f", {stats.blocks} in {name}" for name, stats in _in_tiers(seen).items())

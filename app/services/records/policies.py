@@ -29,9 +29,7 @@ class Policies(NamedRecords[PolicyRow, PolicyPut, PolicyAnswer]):
             page = await policies.page(session, page_request, filters)
         return PolicyList(self.answers(page.rows), page.total, page.next_cursor, self.in_force())
 
-    async def delete(
-        self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> None:
+    async def delete(self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> None:
         """Delete the record. Raises Invalid, NotFound, PreconditionFailed, PreconditionRequired."""
         checks.pin_name(name)
         async with self._changes.begin(by, "policies") as change:

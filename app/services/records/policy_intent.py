@@ -25,9 +25,7 @@ POLICIES = PushedType(
     key="name",
     put=PolicyPut,
     written=written(PolicyRecord),
-    hint=lambda name: (
-        "; nodes that no other policy is for use their defaults" if name == POLICY_IN_FORCE else ""
-    ),
+    hint=lambda name: "; nodes that no other policy is for use their defaults" if name == POLICY_IN_FORCE else "",
 )
 MIN_IDLE_S, MAX_IDLE_S = 1.0, 86_400.0
 MIN_WATERMARK = 0.5
@@ -58,17 +56,12 @@ def _check_reach(name: str, selector: dict[str, str] | None, priority: int, faul
         return
     if name == POLICY_IN_FORCE:
         if selector is not None:
-            faults.add(
-                "selector",
-                f"expected null: {name!r} is for every node that no other policy is for, got labels",
-            )
+            faults.add("selector", f"expected null: {name!r} is for every node that no other policy is for, got labels")
         if priority:
             faults.add("priority", f"expected 0: {name!r} comes after all others, got {priority}")
         return
     if selector is None:
-        faults.add(
-            "selector", f"expected at least one label: only {POLICY_IN_FORCE!r} is for every node, got none"
-        )
+        faults.add("selector", f"expected at least one label: only {POLICY_IN_FORCE!r} is for every node, got none")
     if not 0 <= priority <= MAX_PRIORITY:
         faults.add("priority", f"expected 0 to {MAX_PRIORITY:,}, got {priority}")
 
@@ -76,8 +69,7 @@ def _check_reach(name: str, selector: dict[str, str] | None, priority: int, faul
 def _check(spec: PolicySpec, faults: checks.Faults) -> None:
     if not MIN_IDLE_S <= spec.admission_idle_s <= MAX_IDLE_S:
         faults.add(
-            "admission_idle_s",
-            f"expected {span(MIN_IDLE_S)} to {span(MAX_IDLE_S)}, got {span(spec.admission_idle_s)}",
+            "admission_idle_s", f"expected {span(MIN_IDLE_S)} to {span(MAX_IDLE_S)}, got {span(spec.admission_idle_s)}"
         )
     high, low = spec.high_watermark, spec.low_watermark
     if not MIN_WATERMARK <= high <= 1:

@@ -58,13 +58,7 @@ class PrefillRates:
         return RateList([_answer(row) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
-        self,
-        name: str,
-        request: RatePut,
-        by: Principal,
-        expected: Precondition = ANY,
-        *,
-        dry_run: bool = False,
+        self, name: str, request: RatePut, by: Principal, expected: Precondition = ANY, *, dry_run: bool = False
     ) -> tuple[RateAnswer, bool]:
         """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, Conflict,
         PreconditionFailed, PreconditionRequired."""
@@ -85,13 +79,7 @@ class PrefillRates:
         return _answer(row), created
 
     async def patch(
-        self,
-        name: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        *,
-        dry_run: bool = False,
+        self, name: str, patch: dict[str, Any], by: Principal, expected: Precondition = ANY, *, dry_run: bool = False
     ) -> RateAnswer:
         """Apply a JSON merge patch. Raises what `put` raises, and NotFound."""
         current = await self.get(name)

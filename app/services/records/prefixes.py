@@ -42,9 +42,7 @@ class PrefixService:
             items += [item for item in merged if salt is None or item.tenant == shown(salt)]
             failed_nodes |= {one.node: one.error for one in replies if one.answer is None}
         items.sort(key=lambda item: (-(item.bytes_served if by == "bytes" else item.hits), item.label))
-        return PrefixList(
-            items[:limit], len(items), list(map(NodeError, failed_nodes, failed_nodes.values()))
-        )
+        return PrefixList(items[:limit], len(items), list(map(NodeError, failed_nodes, failed_nodes.values())))
 
     async def _listed(self, by: By, salt: str | None, limit: int) -> list[NodeReply[PrefixesListed]]:
         """Ask all nodes for hot prefixes. Raises NodeUnreachable."""
@@ -59,9 +57,7 @@ class PrefixService:
             raise _unknown(f"expected 1 to {MAX_LABEL_CHARACTERS} printable characters")
         if by.salts is not None:
             return await self._own(label, _one_of(by, tenant))
-        replies = await self._node_requests.ask_all(
-            lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed
-        )
+        replies = await self._node_requests.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
         known = [p for p in _all(replies) if p.label == label]
         if known:
             return _best(label, known)
@@ -74,15 +70,11 @@ class PrefixService:
     async def _own(self, label: str, salt: str) -> FoundPrefix:
         """Return a prefix of one tenant. Nodes are asked for the tenant's prefixes first, and for keys only if the
         label is among them, so that prefixes of other tenants make no difference, not even in response time."""
-        unknown = _unknown(
-            f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now"
-        )
+        unknown = _unknown(f"no connected node has a prefix {label!r} of {shown(salt)!r} among its hot ones now")
         listed = await self._listed("bytes", salt, MAX_PREFIXES)
         if (label, salt) not in {(p.label, p.tenant) for p in _all(listed)}:
             raise unknown
-        replies = await self._node_requests.ask_all(
-            lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed
-        )
+        replies = await self._node_requests.ask_all(lambda nonce: PrefixKeys(nonce, label=label), PrefixesListed)
         known = [p for p in _all(replies) if (p.label, p.tenant) == (label, salt)]
         if not known:
             raise unknown

@@ -53,9 +53,7 @@ class RecordProgress:
                     continue
                 generation = 0 if observed is None else observed.generation
                 drifted = (
-                    observed is not None
-                    and generation == desired.generation
-                    and observed.digest != desired.digest
+                    observed is not None and generation == desired.generation and observed.digest != desired.digest
                 )
                 nacked = self.state(node, kind) is NodeState.NACKED
                 yield GenerationLag(node.name, kind, max(desired.generation - generation, 0), drifted, nacked)
@@ -84,15 +82,12 @@ class RecordProgress:
         living = [node for node in nodes if not node.lost]
         return RecordStatus(
             accepted=True,
-            applied=bool(living)
-            and all(by_node[node.name].conditions[0].status == "True" for node in living),
+            applied=bool(living) and all(by_node[node.name].conditions[0].status == "True" for node in living),
             nodes=by_node,
             conditions=[
                 accepted(record),
                 *over_all(
-                    record,
-                    [(node.name, by_node[node.name].conditions) for node in living],
-                    no_node(selector, nodes),
+                    record, [(node.name, by_node[node.name].conditions) for node in living], no_node(selector, nodes)
                 ),
             ],
         )
@@ -165,8 +160,7 @@ class RecordProgress:
         def settled() -> bool:
             living = self._fleet.living()
             return bool(living) and all(
-                self._applied(node, kind, generation) or self._refused(node, kind, generation)
-                for node in living
+                self._applied(node, kind, generation) or self._refused(node, kind, generation) for node in living
             )
 
         await self._fleet.change_signal.until(settled, timeout_s)
@@ -184,9 +178,7 @@ class RecordProgress:
             node.stats is not None
             and (observed := node.stats.observed.get(kind)) is not None
             and observed.generation >= generation
-            and not any(
-                each.name == tier and each.state in ("opening", "closing") for each in node.stats.tiers
-            )
+            and not any(each.name == tier and each.state in ("opening", "closing") for each in node.stats.tiers)
             for node in self._fleet.living()
             if self._applied(node, kind, generation)
         )

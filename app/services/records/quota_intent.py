@@ -94,6 +94,5 @@ def _check(spec: QuotaSpec, faults: checks.Faults) -> None:
         faults.add("weight", f"expected {MIN_WEIGHT:g} to {MAX_WEIGHT:g}, got {spec.weight:g}")
     if spec.store_rate_bytes is not None and spec.store_rate_bytes < 1:
         faults.add(
-            "store_rate_bytes",
-            f"expected at least 1 byte a second, or null for no bound, got {spec.store_rate_bytes}",
+            "store_rate_bytes", f"expected at least 1 byte a second, or null for no bound, got {spec.store_rate_bytes}"
         )

@@ -66,12 +66,7 @@ class Quotas:
         return await self.settled(row, wait_s, by), created
 
     async def patch(
-        self,
-        tenant: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        wait_s: float = 0.0,
+        self, tenant: str, patch: dict[str, Any], by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
     ) -> QuotaAnswer:
         """Apply a JSON merge patch to the record. Raises what `put` raises, and NotFound."""
         salt = checks.tenant_in_path(tenant)
@@ -96,9 +91,7 @@ class Quotas:
         await self._check_floors(change, values)
         return QUOTAS.write(change, salt, row, values)
 
-    async def delete(
-        self, tenant: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> None:
+    async def delete(self, tenant: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> None:
         """Delete the record. Raises Invalid, Forbidden, NotFound, PreconditionFailed, PreconditionRequired."""
         salt = checks.tenant_in_path(tenant)
         by.check_salt(salt)
@@ -137,23 +130,14 @@ class Quotas:
             for row in rows
         ]
 
-    def _answer(
-        self, row: QuotaRow, now: TenantTotals, unknown_tiers: Sequence[str], *, whole: bool
-    ) -> QuotaAnswer:
+    def _answer(self, row: QuotaRow, now: TenantTotals, unknown_tiers: Sequence[str], *, whole: bool) -> QuotaAnswer:
         """`unknown_tiers`: tiers that the record names and no node reports."""
         status = self._progress.status(
-            "quotas",
-            row.generation,
-            name=shown(row.tenant),
-            selector=row.selector,
-            since=row.updated_at,
-            whole=whole,
+            "quotas", row.generation, name=shown(row.tenant), selector=row.selector, since=row.updated_at, whole=whole
         )
         if unknown_tiers:
             accepted = status.conditions[0]
-            message = (
-                f"{accepted.message}; no node reports a tier called {', '.join(map(repr, unknown_tiers))}"
-            )
+            message = f"{accepted.message}; no node reports a tier called {', '.join(map(repr, unknown_tiers))}"
             status.conditions[0] = msgspec.structs.replace(accepted, message=message)
         return QuotaAnswer(
             **fields(row, QuotaRecord.__struct_fields__),

@@ -110,9 +110,7 @@ class RecordType(Generic[R]):
         row.revision, row.updated_at = (row.revision or 0) + 1, change.now
         self.note(change, "create" if before is None else "update", key, before, after)
 
-    def note(
-        self, change: Change, action: Action, key: str, before: Values | None, after: Values | None
-    ) -> None:
+    def note(self, change: Change, action: Action, key: str, before: Values | None, after: Values | None) -> None:
         """Audit the change of a record, and add its event."""
         event = self.event(action, self.shown(key), after or before or {}, 0)
         change.noted(action, self.noun, self.shown(key), before, after, event=event)
@@ -133,9 +131,7 @@ class PushedType(RecordType[R]):
         row.generation, row.updated_at = change.generations[self.name], change.now
         self.note(change, "create" if before is None else "update", key, before, after)
 
-    def note(
-        self, change: Change, action: Action, key: str, before: Values | None, after: Values | None
-    ) -> None:
+    def note(self, change: Change, action: Action, key: str, before: Values | None, after: Values | None) -> None:
         event = self.event(action, self.shown(key), after or before or {}, change.generations[self.name])
         change.made(self.name, action, self.shown(key), before, after, event)
 

@@ -58,9 +58,7 @@ class TenantTotals:
         return min((effective for floor, effective in self.floors if floor == floor_bytes), default=None)
 
 
-def totals_by_tenant(
-    stats: Iterable[NodeStats], only: Container[str] | None = None
-) -> dict[str, TenantTotals]:
+def totals_by_tenant(stats: Iterable[NodeStats], only: Container[str] | None = None) -> dict[str, TenantTotals]:
     """Return totals by shown name, limited to `only` if given. Tenants that no node lists among its
     largest are missing."""
     found: dict[str, TenantTotals] = {}

@@ -70,16 +70,12 @@ class Tenants:
         by.check_salt(salt)
         for answer in await known_tenants(self._database, self._fleet.stats(), frozenset({salt})):
             return answer
-        raise checks.missing(
-            "tenant", tenant, "; a tenant is known once it holds blocks, or has a quota or a pin"
-        )
+        raise checks.missing("tenant", tenant, "; a tenant is known once it holds blocks, or has a quota or a pin")
 
     async def adopt(self, tenant: str, request: AdoptPost, by: Principal, wait_s: float = 0.0) -> QuotaAnswer:
         """Create a quota record for a tenant that has none. Raises Invalid, Forbidden, NotFound, Conflict,
         FloorsExceedCapacity."""
-        intent = resolve(
-            tenant, QuotaPut(limit_bytes=None, floor_bytes=request.floor_bytes, note=request.note)
-        )
+        intent = resolve(tenant, QuotaPut(limit_bytes=None, floor_bytes=request.floor_bytes, note=request.note))
         salt = intent["tenant"]
         known = await self.get(tenant, by)
         async with self._changes.begin(by, "quotas") as change:

@@ -47,10 +47,7 @@ MAX_PARAMETERS_BYTES = 16_384
 """Largest size of the parameters in MessagePack. The size of a snapshot is computed with it for every tier."""
 MAX_DEPTH = 8
 _MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 63) - 1
-_SIZES = {
-    "budget_bytes": (1, MAX_BUDGET_BYTES),
-    "max_bytes_in_flight": (MIN_IN_FLIGHT_BYTES, MAX_IN_FLIGHT_BYTES),
-}
+_SIZES = {"budget_bytes": (1, MAX_BUDGET_BYTES), "max_bytes_in_flight": (MIN_IN_FLIGHT_BYTES, MAX_IN_FLIGHT_BYTES)}
 _AS_GIVEN = ("order", "spill", "load_deadline_s", "compress", "note", "managed_by", "selector")
 
 
@@ -102,9 +99,7 @@ def _check_parameters(intent: TierPut, budget_bytes: int, faults: checks.Faults)
         _check_plain(intent.parameters, "parameters", 1)
         size = len(msgspec.msgpack.encode(intent.parameters))
         if size > MAX_PARAMETERS_BYTES:
-            raise registry.ParameterError(
-                "", f"expected at most {MAX_PARAMETERS_BYTES:,} bytes, got {size:,}"
-            )
+            raise registry.ParameterError("", f"expected at most {MAX_PARAMETERS_BYTES:,} bytes, got {size:,}")
     except registry.ParameterError as error:
         faults.add(error.field or "parameters", str(error).removeprefix(f"{error.field}: "))
         return

@@ -50,9 +50,7 @@ class Tiers(NamedRecords[TierRow, TierPut, TierAnswer]):
                 tiers.append(SettingsTier(name, **_sums(shown), stats=shown))
         return tiers
 
-    async def delete(
-        self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0
-    ) -> TierDeletion:
+    async def delete(self, name: str, by: Principal, expected: Precondition = ANY, wait_s: float = 0.0) -> TierDeletion:
         """Delete the record, and return what the tier holds. Raises Invalid, NotFound, PreconditionFailed,
         PreconditionRequired, and Conflict while the tier drains."""
         checks.pin_name(name)
@@ -86,9 +84,7 @@ class Tiers(NamedRecords[TierRow, TierPut, TierAnswer]):
                     found.setdefault(tier.name, {})[stats.node] = tier
         return found
 
-    def _answer(
-        self, row: TierRow, stats: dict[str, TierStats], faults: dict[str, list[TierRefusal]]
-    ) -> TierAnswer:
+    def _answer(self, row: TierRow, stats: dict[str, TierStats], faults: dict[str, list[TierRefusal]]) -> TierAnswer:
         status = self._progress.status(
             "tiers", row.generation, name=row.name, selector=row.selector, since=row.updated_at
         )

@@ -80,18 +80,10 @@ class Tokenizers:
         """Return a page of tokenizers. Raises Invalid."""
         async with self._database.read() as session:
             page = await tokenizers.page(session, page_request)
-        return TokenizerList(
-            [tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor
-        )
+        return TokenizerList([tokenizer_of(_answer(row), by) for row in page.rows], page.total, page.next_cursor)
 
     async def put(
-        self,
-        name: str,
-        request: TokenizerPut,
-        by: Principal,
-        expected: Precondition = ANY,
-        *,
-        dry_run: bool = False,
+        self, name: str, request: TokenizerPut, by: Principal, expected: Precondition = ANY, *, dry_run: bool = False
     ) -> tuple[TokenizerAnswer, bool]:
         """Store the record unless it is a dry run. Return it and whether it is new. Raises Invalid, Conflict,
         PreconditionFailed, PreconditionRequired."""
@@ -115,13 +107,7 @@ class Tokenizers:
         return _answer(row), created
 
     async def patch(
-        self,
-        name: str,
-        patch: dict[str, Any],
-        by: Principal,
-        expected: Precondition = ANY,
-        *,
-        dry_run: bool = False,
+        self, name: str, patch: dict[str, Any], by: Principal, expected: Precondition = ANY, *, dry_run: bool = False
     ) -> TokenizerAnswer:
         """Apply a JSON merge patch; the file stays if the patch has none. Raises what `put` raises, and NotFound."""
         checks.pin_name(name)
@@ -163,9 +149,7 @@ class Tokenizers:
         if row is None:
             raise _unknown(field, model, known)
         if messages is not None and row.chat_template is None:
-            message = (
-                f"the tokenizer {row.name!r} of {model!r} has no chat template; register it again with one"
-            )
+            message = f"the tokenizer {row.name!r} of {model!r} has no chat template; register it again with one"
             raise Invalid(f"{field}: {message}", [FieldError(field, message)])
         job = EncodeJob(
             row.file,
@@ -207,9 +191,7 @@ def _check(request: TokenizerPut, file: bytes) -> str:
         if _VARIABLE.fullmatch(name) is None or name in _RESERVED:
             faults.add("special_tokens", f"expected names such as bos_token, got {name[:40]!r}")
         elif len(token) > MAX_SPECIAL_CHARACTERS or "\0" in token:
-            faults.add(
-                f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL"
-            )
+            faults.add(f"special_tokens.{name}", f"expected at most {MAX_SPECIAL_CHARACTERS} characters, no NUL")
     faults.stop()
     assert model is not None
     return model

@@ -75,12 +75,7 @@ class UsageReports:
                 [FieldError("from", f"expected less time: at most {MAX_ITEMS} items are in one report")],
             )
         return UsageReport(
-            group_by=group_by,
-            step=step,
-            start=float(first),
-            end=float(last),
-            items=items,
-            totals=_total(sums, known),
+            group_by=group_by, step=step, start=float(first), end=float(last), items=items, totals=_total(sums, known)
         )
 
 
@@ -172,9 +167,7 @@ def _moment(text: str) -> float:
         except (ValueError, OverflowError):
             moment = -1.0
     if not 0 <= moment < _LATEST:
-        raise ValueError(
-            f"expected Unix seconds or an RFC 3339 time such as 2026-11-01T00:00:00Z, got {text[:40]!r}"
-        )
+        raise ValueError(f"expected Unix seconds or an RFC 3339 time such as 2026-11-01T00:00:00Z, got {text[:40]!r}")
     return moment
 
 

@@ -65,9 +65,7 @@ class Retention:
                 lambda session: retention.pushes_beyond(session, self._max_kept_pushes, BATCH)
             ),
             "usage": await self._delete_all(lambda session: retention.usage_before(session, hour, BATCH)),
-            "tier_usage": await self._delete_all(
-                lambda session: retention.tier_usage_before(session, hour, BATCH)
-            ),
+            "tier_usage": await self._delete_all(lambda session: retention.tier_usage_before(session, hour, BATCH)),
         }
         if any(deleted.values()):
             self._log.info("retention.deleted", **deleted)

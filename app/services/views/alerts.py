@@ -170,9 +170,7 @@ class Alerts:
         """Return the checked alerts of a request. Raises Invalid with every fault."""
         faults = Faults()
         if request.version not in VERSIONS:
-            faults.add(
-                "version", f"expected '4' (Alertmanager) or '1' (Grafana), got {request.version[:40]!r}"
-            )
+            faults.add("version", f"expected '4' (Alertmanager) or '1' (Grafana), got {request.version[:40]!r}")
         found = [self._one(each, f"alerts[{at}]", now, faults) for at, each in enumerate(request.alerts)]
         faults.stop()
         return [each for each in found if each is not None]
@@ -186,18 +184,13 @@ class Alerts:
                 faults.add(f"{path}.{name}", f"expected at most {MAX_LABELS}, got {len(texts)}")
             for key in list(texts)[: MAX_LABELS + 1]:
                 if not 1 <= len(key) <= MAX_NAME:
-                    faults.add(
-                        f"{path}.{name}", f"expected names of 1 to {MAX_NAME} characters, got {key[:40]!r}"
-                    )
+                    faults.add(f"{path}.{name}", f"expected names of 1 to {MAX_NAME} characters, got {key[:40]!r}")
         for key, value in given.labels.items():
             if len(value) > MAX_TEXT:
                 faults.add(
-                    f"{path}.labels.{key[:MAX_NAME]}",
-                    f"expected at most {MAX_TEXT:,} characters, got {len(value):,}",
+                    f"{path}.labels.{key[:MAX_NAME]}", f"expected at most {MAX_TEXT:,} characters, got {len(value):,}"
                 )
-        if given.fingerprint and not (
-            len(given.fingerprint) <= 64 and _FINGERPRINT.issuperset(given.fingerprint)
-        ):
+        if given.fingerprint and not (len(given.fingerprint) <= 64 and _FINGERPRINT.issuperset(given.fingerprint)):
             faults.add(f"{path}.fingerprint", "expected 1 to 64 of the characters A-Z a-z 0-9 _ -")
         starts_at = faults.check(f"{path}.startsAt", lambda: _start(given.starts_at, now))
         end = faults.check(f"{path}.endsAt", lambda: moment(given.ends_at) if given.ends_at else 0.0)
@@ -295,8 +288,7 @@ def web_url(text: str) -> str:
 def _texts(given: Mapping[str, str]) -> dict[str, str]:
     """Return labels or annotations for storage: truncated, and without invisible characters."""
     return {
-        plain(name)[:MAX_NAME]: plain(value[:MAX_TEXT], lines=True)[:MAX_TEXT]
-        for name, value in sorted(given.items())
+        plain(name)[:MAX_NAME]: plain(value[:MAX_TEXT], lines=True)[:MAX_TEXT] for name, value in sorted(given.items())
     }
 
 

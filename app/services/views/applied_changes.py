@@ -61,9 +61,7 @@ class AppliedChanges:
         self._fleet = fleet
         self._window_s = window_s
 
-    async def preceding(
-        self, subjects: Iterable[Subject], by: Principal
-    ) -> dict[Subject, list[ChangeAnswer]]:
+    async def preceding(self, subjects: Iterable[Subject], by: Principal) -> dict[Subject, list[ChangeAnswer]]:
         """Return the latest changes before each time that concern a tenant, a node or the fleet, newest first."""
         newest_first = sorted(set(subjects), reverse=True)
         tenants = {subject.tenant for subject in newest_first}
@@ -103,8 +101,7 @@ class AppliedChanges:
         lines = [_difference(field) for field in change.fields]
         if change.type:
             lines.append(
-                f"generation {change.generation} of {change.type}, "
-                f"acknowledged by {len(acked)} of {len(living)} nodes"
+                f"generation {change.generation} of {change.type}, acknowledged by {len(acked)} of {len(living)} nodes"
             )
         return Annotation(
             time=int(change.at * 1000),
@@ -151,9 +148,7 @@ class _SharedRead:
         if self._ended:
             return
         older = [AuditRow.id < self._read[-1][1]] if self._read else []
-        rows = await audit.applied(
-            self._session, since, until, READ_AT_ONCE, *_changing(), *self._only, *older
-        )
+        rows = await audit.applied(self._session, since, until, READ_AT_ONCE, *_changing(), *self._only, *older)
         self._read.extend((row.at, row.id, shown([row], self._by)) for row in rows)
         self._ended = not rows
 
@@ -227,10 +222,7 @@ def _answer(row: AuditRow) -> dict[str, Any]:
     differences = ", ".join(map(_difference, fields[:4]))
     return {
         "audit_id": row.id,
-        **{
-            name: getattr(row, name)
-            for name in ("at", "actor", "action", "kind", "name", "type", "generation")
-        },
+        **{name: getattr(row, name) for name in ("at", "actor", "action", "kind", "name", "type", "generation")},
         "tenant": row.name if row.kind in _TENANT_NAMED else _named(row, "tenant"),
         "node": row.name if row.kind == "node" else "",
         "summary": f"{about}: {differences}" if differences and row.action != "delete" else about,

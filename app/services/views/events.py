@@ -102,12 +102,9 @@ class Events:
         """Return a page of events, newest first by default. Raises Invalid."""
         sort = page_request.sort or "-at"
         async with self._database.read() as session:
-            page = await events.page(
-                session, PageRequest(page_request.limit, page_request.cursor, sort), filters
-            )
+            page = await events.page(session, PageRequest(page_request.limit, page_request.cursor, sort), filters)
         items = [
-            EventAnswer(**{name: getattr(row, name) for name in EventAnswer.__struct_fields__})
-            for row in page.rows
+            EventAnswer(**{name: getattr(row, name) for name in EventAnswer.__struct_fields__}) for row in page.rows
         ]
         not_kept = EventsNotKept(
             time.time() - self._retention_s, sorted(NOT_STORED), self.dropped.total(), self._lost()

@@ -16,9 +16,7 @@ from app.store.base.database import Database
 class HealthChecks:
     """Answers for `/healthz`, `/readyz` and `/healthz/fleet`. A `anonymous` is an unauthenticated caller."""
 
-    def __init__(
-        self, database: Database, progress: RecordProgress, fleet: Fleet, serves: Callable[[], bool]
-    ) -> None:
+    def __init__(self, database: Database, progress: RecordProgress, fleet: Fleet, serves: Callable[[], bool]) -> None:
         """`serves`: whether the embedded data plane was heard from, or there is none."""
         self._database = database
         self._progress = progress

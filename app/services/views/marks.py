@@ -68,12 +68,8 @@ MARKED: Mapping[str, _Marked] = {
         "tier", _always("error"), lambda fields: f"tier {fields.get('tier')} lost: {fields.get('reason')}"
     ),
     "tier.recovered": _Marked("tier", _always("info"), lambda fields: f"tier {fields.get('tier')} recovered"),
-    "manager.promoted": _Marked(
-        "manager", _always("info"), lambda fields: f"manager on {fields.get('host')} leads"
-    ),
-    "database.lost": _Marked(
-        "database", _always("error"), lambda fields: f"database lost: {fields.get('reason')}"
-    ),
+    "manager.promoted": _Marked("manager", _always("info"), lambda fields: f"manager on {fields.get('host')} leads"),
+    "database.lost": _Marked("database", _always("error"), lambda fields: f"database lost: {fields.get('reason')}"),
     "database.recovered": _Marked("database", _always("info"), lambda _: "database recovered"),
     "backup.restored": _Marked("database", _always("warning"), lambda _: "backup restored"),
 }

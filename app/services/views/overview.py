@@ -175,9 +175,7 @@ class OverviewService:
 def total(kind: type[S], parts: Iterable[S]) -> S:
     """Return the sum of structs, field by field; a boolean is true if it is true on every node."""
     items = list(parts)
-    return kind(
-        **{name: _together([getattr(item, name) for item in items]) for name in kind.__struct_fields__}
-    )
+    return kind(**{name: _together([getattr(item, name) for item in items]) for name in kind.__struct_fields__})
 
 
 def _together(values: list[Any]) -> Any:

@@ -119,9 +119,7 @@ def _pack_column(values: Sequence[int | None], is_counter: bool) -> bytes:
     low, high = min(known, default=0), min(max(known, default=0), _LARGEST)
     kind = next(kind for kind in range(len(_TYPES)) if -_half(kind) < low and high < _half(kind))
     null = -_half(kind)
-    raw = array(
-        _TYPES[kind], [null if number is None else min(number, _LARGEST) for number in numbers]
-    ).tobytes()
+    raw = array(_TYPES[kind], [null if number is None else min(number, _LARGEST) for number in numbers]).tobytes()
     width = 1 << kind
     return _BASE.pack(kind, base) + b"".join(raw[index::width] for index in range(width))
 

@@ -89,9 +89,7 @@ class PrometheusSeries:
                         reply = await client.post(self._url, data=sent)
                     answer = msgspec.json.decode(reply.content, type=_Answer)
                 except (httpx.HTTPError, msgspec.DecodeError) as error:
-                    problems.append(
-                        f"Prometheus did not answer as expected: {str(error) or type(error).__name__}"
-                    )
+                    problems.append(f"Prometheus did not answer as expected: {str(error) or type(error).__name__}")
                     return [None] * len(times)
                 if answer.status != "success":
                     problems.append(f"Prometheus refused the query: {answer.error[:200]}")

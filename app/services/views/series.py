@@ -9,15 +9,7 @@ from typing import NamedTuple
 
 from app.errors import FieldError, Invalid, StoreUnavailable
 from app.ingest.sampler import STEP_S, Point, Sampler, columns_of
-from app.observe.series import (
-    COUNTERS,
-    FLEET,
-    OTHER_TENANTS,
-    SERIES,
-    SeriesDeclaration,
-    node_scope,
-    tenant_scope,
-)
+from app.observe.series import COUNTERS, FLEET, OTHER_TENANTS, SERIES, SeriesDeclaration, node_scope, tenant_scope
 from app.schemas.views.series import SeriesAnswer, SeriesDescription, SeriesNames, SeriesValues
 from app.services.base.checks import Faults
 from app.services.base.principals import Principal
@@ -272,11 +264,7 @@ def _series(
     sums = _collect(grid, scopes, columns, stored, points)
     return [
         SeriesValues(
-            each.name,
-            each.unit,
-            subject.node,
-            subject.tenant,
-            _values(each, subject.scopes, sums, grid.points),
+            each.name, each.unit, subject.node, subject.tenant, _values(each, subject.scopes, sums, grid.points)
         )
         for each in declarations
         for subject in subjects
@@ -391,9 +379,7 @@ def _value(each: SeriesDeclaration, parts: Sequence[Sequence[_Sums | None]], ind
         whole = sum(one[1].total[index] for one in parts if one[1] is not None)
         return _rounded(part / whole * each.factor) if whole else None
     known = [
-        one[0].total[index] / one[0].seconds[index]
-        for one in parts
-        if one[0] is not None and one[0].seconds[index]
+        one[0].total[index] / one[0].seconds[index] for one in parts if one[0] is not None and one[0].seconds[index]
     ]
     return _rounded(sum(known) * each.factor) if known else None
 

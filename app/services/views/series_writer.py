@@ -89,11 +89,7 @@ class SeriesWriter:
         except LarderError as error:
             if not self.problem:
                 self._log.warning("series.postponed", reason=error.message)
-            since = (
-                ""
-                if not self._written
-                else f" after {datetime.fromtimestamp(self._written, UTC):%H:%M:%S} UTC"
-            )
+            since = "" if not self._written else f" after {datetime.fromtimestamp(self._written, UTC):%H:%M:%S} UTC"
             self.problem = f"points{since} are not stored: {error.message}"
         else:
             self.problem = ""
@@ -215,9 +211,7 @@ def _hour(start: int, rows: Iterable[bytes]) -> list[PackedSeries]:
             for name, values in row.columns(scope).items():
                 column = found.setdefault(name, [None] * count)
                 _place(column, values, first)
-    return [
-        PackedSeries(scope, STEP_S, start, packed_points.pack(columns)) for scope, columns in scopes.items()
-    ]
+    return [PackedSeries(scope, STEP_S, start, packed_points.pack(columns)) for scope, columns in scopes.items()]
 
 
 def _day(scope: str, day: int, hours: Iterable[PackedSeries]) -> PackedSeries:

@@ -82,9 +82,7 @@ class Snapshots:
         """Read the records of types with a new generation."""
         async with self._database.read() as session:
             heads = await generations.heads(session)
-            changed = [
-                kind for kind in SNAPSHOT_TYPES if self._records.get(kind, (-1, b""))[0] != heads[kind]
-            ]
+            changed = [kind for kind in SNAPSHOT_TYPES if self._records.get(kind, (-1, b""))[0] != heads[kind]]
             found = {kind: await columns.columns(session, kind, _names(kind)) for kind in changed}
         for kind, rows in found.items():
             # In a thread: encoding ten thousand records would block the event loop for too long.

@@ -147,9 +147,7 @@ async def after_all(session: AsyncSession, last_id: int, most: int) -> Sequence[
     return [await _row(session, number) for number in (await session.scalars(query)).all()]
 
 
-async def readable(
-    session: AsyncSession, last_id: int, most: int
-) -> tuple[Sequence[AuditRow], tuple[int, str] | None]:
+async def readable(session: AsyncSession, last_id: int, most: int) -> tuple[Sequence[AuditRow], tuple[int, str] | None]:
     """Return the entries before the first unreadable one, with that one's number and the reason.
 
     For a database that may have been tampered with.

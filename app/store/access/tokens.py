@@ -107,9 +107,7 @@ async def drop_setup(session: AsyncSession) -> bool:
 async def used(session: AsyncSession, token_id: str, at: float, source: str) -> None:
     newer = sa.or_(TokenRow.last_used_at.is_(None), TokenRow.last_used_at < at)
     await session.execute(
-        sa.update(TokenRow)
-        .where(TokenRow.id == token_id, newer)
-        .values(last_used_at=at, last_used_from=source)
+        sa.update(TokenRow).where(TokenRow.id == token_id, newer).values(last_used_at=at, last_used_from=source)
     )
 
 
@@ -135,10 +133,7 @@ async def open_session(session: AsyncSession, row: SessionRow, now: float, most:
     await session.execute(sa.delete(SessionRow).where(SessionRow.expires_at <= now))
     same = SessionRow.token_id.is_(None) if row.token_id is None else SessionRow.token_id == row.token_id
     older = (
-        sa.select(SessionRow.hash)
-        .where(same)
-        .order_by(SessionRow.created_at.desc(), SessionRow.hash)
-        .offset(most - 1)
+        sa.select(SessionRow.hash).where(same).order_by(SessionRow.created_at.desc(), SessionRow.hash).offset(most - 1)
     )
     ended = list(await session.scalars(older))
     if ended:

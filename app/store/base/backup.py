@@ -101,12 +101,8 @@ def _check_apart(source: Path, target: Path) -> None:
     """
     for suffix in ("", *BESIDE):
         own = Path(os.path.realpath(source) + suffix)
-        if os.path.realpath(target) == str(own) or (
-            own.exists() and target.exists() and os.path.samefile(own, target)
-        ):
-            raise Conflict(
-                f"{target} belongs to the database itself ({source}): name another file for the copy"
-            )
+        if os.path.realpath(target) == str(own) or (own.exists() and target.exists() and os.path.samefile(own, target)):
+            raise Conflict(f"{target} belongs to the database itself ({source}): name another file for the copy")
 
 
 def _copy_sqlite(url: sa.URL, part: Path) -> None:

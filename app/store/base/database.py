@@ -54,11 +54,7 @@ _LIGHT = "larder_light"
 _SINGLE = "larder_single"
 _PASSED = "larder_passed"
 _STEP_MS = 50
-_DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "postgres": "postgresql+asyncpg",
-    "postgresql": "postgresql+asyncpg",
-}
+_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgres": "postgresql+asyncpg", "postgresql": "postgresql+asyncpg"}
 """Driver for each URL scheme that names none, as most do."""
 
 
@@ -165,10 +161,7 @@ class Database:
     async def read(self) -> AsyncIterator[AsyncSession]:
         """Open a read-only session whose statements all see the same snapshot. Raise StoreUnavailable."""
         with self._translated("read"):
-            async with (
-                AsyncSession(self._reader, expire_on_commit=False) as session,
-                _discarded_if_hung(session),
-            ):
+            async with AsyncSession(self._reader, expire_on_commit=False) as session, _discarded_if_hung(session):
                 yield session
 
     async def row(self, model: type[R], key: str) -> R | None:
@@ -208,9 +201,7 @@ class Database:
                         await session.commit()
                 except BaseException as error:
                     with suppress(SQLAlchemyError, OSError):  # report the first error
-                        await (
-                            session.invalidate() if isinstance(error, TimeoutError) else session.rollback()
-                        )
+                        await (session.invalidate() if isinstance(error, TimeoutError) else session.rollback())
                     raise
 
     @contextmanager
@@ -400,9 +391,7 @@ class _ReadsAtOnce:
             query = self._queries[model] = _RowQuery(model, self._dialect)
         if self._connection is None:
             url = f"file:{quote(self._file.path)}?mode=ro"
-            self._connection = sqlite3.connect(
-                url, uri=True, timeout=0, isolation_level=None, check_same_thread=False
-            )
+            self._connection = sqlite3.connect(url, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             found = self._connection.execute(query.sql, (key,)).fetchone()
         except sqlite3.Error:

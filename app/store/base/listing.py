@@ -68,9 +68,7 @@ async def page(
     rows = [row[0] for row in found[: page_request.limit]]
     more = len(found) > page_request.limit
     last = found[page_request.limit - 1] if more else None
-    next_cursor = (
-        "" if last is None else cursors.write(_Cursor(page_request.sort, last[1], getattr(last[0], key.key)))
-    )
+    next_cursor = "" if last is None else cursors.write(_Cursor(page_request.sort, last[1], getattr(last[0], key.key)))
     return ListPage(rows, total or 0, next_cursor)
 
 
@@ -80,10 +78,7 @@ def matching(entity: type[Base], filters: object) -> list[sa.ColumnElement[bool]
 
 
 def page_of(
-    items: Iterable[T],
-    key: Callable[[T], str],
-    sortable: Mapping[str, Callable[[T], Any]],
-    page_request: PageRequest,
+    items: Iterable[T], key: Callable[[T], str], sortable: Mapping[str, Callable[[T], Any]], page_request: PageRequest
 ) -> ListPage[T]:
     """Return one page of items that are not in a table. A missing number sorts as LAST. Raise Invalid."""
     field, descending = _sort(page_request, sortable)
@@ -103,9 +98,7 @@ def page_of(
         except TypeError:
             raise _invalid("cursor", "expected next_cursor of a page of this list") from None
     rows = rest[: page_request.limit]
-    next_cursor = (
-        cursors.write(_Cursor(page_request.sort, *place(rows[-1]))) if len(rest) > page_request.limit else ""
-    )
+    next_cursor = cursors.write(_Cursor(page_request.sort, *place(rows[-1]))) if len(rest) > page_request.limit else ""
     return ListPage(rows, total, next_cursor)
 
 
@@ -114,8 +107,7 @@ def _sort(page_request: PageRequest, sortable: Mapping[str, Any]) -> tuple[str, 
     field, descending = page_request.sort.removeprefix("-"), page_request.sort.startswith("-")
     if field and field not in sortable:
         raise _invalid(
-            "sort",
-            f"expected one of {', '.join(sortable)}, with - in front for descending, got {field[:40]!r}",
+            "sort", f"expected one of {', '.join(sortable)}, with - in front for descending, got {field[:40]!r}"
         )
     return field, descending
 

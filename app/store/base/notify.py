@@ -76,10 +76,7 @@ class Listener:
     """Receives the other managers' notifications on a dedicated connection, until cancelled."""
 
     def __init__(
-        self,
-        database: Database,
-        on_notices: Callable[[Sequence[Notification]], None],
-        missed: Callable[[], None],
+        self, database: Database, on_notices: Callable[[Sequence[Notification]], None], missed: Callable[[], None]
     ) -> None:
         """Create it. `missed` is called whenever notifications may have been lost: everything must then be reloaded."""
         self._database = database

@@ -154,20 +154,14 @@ class PostgresLeaderLock:
             )
         except self._errors as error:
             raise await self._lost(error) from error
-        return (
-            0.0
-            if unconfirmed_s is None
-            else _clamp_wait(LEASE_S + LOST_CONFIRMATIONS_S - float(unconfirmed_s))
-        )
+        return 0.0 if unconfirmed_s is None else _clamp_wait(LEASE_S + LOST_CONFIRMATIONS_S - float(unconfirmed_s))
 
     async def _connect(self) -> None:
         self._connection = await self._engine.connect()
         raw = await self._connection.get_raw_connection()
         session: Any = raw.driver_connection
         for name, value in _SETTINGS.items():  # old servers lack some of them
-            await session.execute(
-                "SELECT set_config(name, $2, false) FROM pg_settings WHERE name = $1", name, value
-            )
+            await session.execute("SELECT set_config(name, $2, false) FROM pg_settings WHERE name = $1", name, value)
         self._session = session
 
     async def confirm(self) -> None:
@@ -199,9 +193,7 @@ class PostgresLeaderLock:
     async def release(self) -> None:
         if self._session is not None:
             with suppress(*self._errors):
-                await self._session.execute(
-                    "UPDATE managers SET pushing = false WHERE id = $1", self._manager
-                )
+                await self._session.execute("UPDATE managers SET pushing = false WHERE id = $1", self._manager)
                 await self._session.execute("SELECT pg_advisory_unlock_all()")
         await self._drop()
         await self._engine.dispose()

@@ -89,9 +89,7 @@ async def save_node(session: AsyncSession, row: NodeRow) -> list[str]:
 
 async def by_key(session: AsyncSession, public_key: str) -> NodeRow | None:
     """Return the node that joined with this key, if any."""
-    return (
-        await session.scalars(sa.select(NodeRow).where(NodeRow.public_key == public_key).limit(1))
-    ).one_or_none()
+    return (await session.scalars(sa.select(NodeRow).where(NodeRow.public_key == public_key).limit(1))).one_or_none()
 
 
 async def forget(session: AsyncSession, row: NodeRow) -> None:
@@ -106,9 +104,7 @@ async def desired_capacity(session: AsyncSession, name: str) -> int | None:
 
 
 async def want_capacity(session: AsyncSession, name: str, capacity_bytes: int | None) -> None:
-    await session.execute(
-        sa.update(NodeRow).where(NodeRow.name == name).values(wanted_capacity_bytes=capacity_bytes)
-    )
+    await session.execute(sa.update(NodeRow).where(NodeRow.name == name).values(wanted_capacity_bytes=capacity_bytes))
 
 
 async def save_observation(session: AsyncSession, row: ObservationRow) -> None:

@@ -29,11 +29,7 @@ async def rows(
     last: str | None = None
     while True:
         query = statement.order_by(table.c[key]).limit(BATCH * 8)
-        part = (
-            (await session.execute(query if last is None else query.where(table.c[key] > last)))
-            .mappings()
-            .all()
-        )
+        part = (await session.execute(query if last is None else query.where(table.c[key] > last))).mappings().all()
         for row in part:
             found[row[key]] = dict(row)
         if len(part) < BATCH * 8:

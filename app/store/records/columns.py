@@ -21,9 +21,7 @@ _KEYED: dict[SnapshotType, tuple[type[Base], str]] = {
 }
 
 
-async def columns(
-    session: AsyncSession, kind: SnapshotType, names: Sequence[str]
-) -> Sequence[sa.Row[tuple[Any, ...]]]:
+async def columns(session: AsyncSession, kind: SnapshotType, names: Sequence[str]) -> Sequence[sa.Row[tuple[Any, ...]]]:
     """Return these columns of all records of a type, sorted by key."""
     entity, key = _KEYED[kind]
     query = sa.select(*(getattr(entity, name) for name in names)).order_by(getattr(entity, key))

@@ -35,9 +35,7 @@ class TracedGeneration(NamedTuple):
 async def traced_heads(session: AsyncSession) -> Mapping[str, TracedGeneration]:
     """Return the newest generation of every type; 0 if the type was never changed."""
     query = sa.select(GenerationRow.type, GenerationRow.generation, GenerationRow.traceparent)
-    return {
-        row.type: TracedGeneration(row.generation, row.traceparent) for row in await session.execute(query)
-    }
+    return {row.type: TracedGeneration(row.generation, row.traceparent) for row in await session.execute(query)}
 
 
 async def heads(session: AsyncSession) -> dict[str, int]:

@@ -100,10 +100,7 @@ _SORTABLE: dict[str, listing.Expression] = {
 
 
 async def page(
-    session: AsyncSession,
-    page_request: PageRequest,
-    filters: PinFilters,
-    salts: Collection[str] | None = None,
+    session: AsyncSession, page_request: PageRequest, filters: PinFilters, salts: Collection[str] | None = None
 ) -> ListPage[PinRow]:
     """Return one page, sorted by name by default, optionally only of the tenants `salts`. Raise Invalid."""
     where = listing.matching(PinRow, filters)

@@ -46,9 +46,7 @@ _SORTABLE: dict[str, listing.Expression] = {
 }
 
 
-async def page(
-    session: AsyncSession, page_request: PageRequest, filters: PolicyFilters
-) -> ListPage[PolicyRow]:
+async def page(session: AsyncSession, page_request: PageRequest, filters: PolicyFilters) -> ListPage[PolicyRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
     where = listing.matching(PolicyRow, filters)
     return await listing.page(session, PolicyRow, PolicyRow.name, _SORTABLE, page_request, *where)

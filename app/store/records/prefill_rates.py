@@ -41,9 +41,7 @@ async def get(session: AsyncSession, name: str) -> PrefillRateRow | None:
     return await session.get(PrefillRateRow, name)
 
 
-async def page(
-    session: AsyncSession, page_request: PageRequest, model: str | None
-) -> ListPage[PrefillRateRow]:
+async def page(session: AsyncSession, page_request: PageRequest, model: str | None) -> ListPage[PrefillRateRow]:
     """Return one page, sorted by name by default. Raise Invalid."""
     where = [] if model is None else [PrefillRateRow.model == model]
     return await listing.page(session, PrefillRateRow, PrefillRateRow.name, _SORTABLE, page_request, *where)

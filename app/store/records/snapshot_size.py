@@ -61,9 +61,7 @@ async def weight(session: AsyncSession, kind: SnapshotType, *where: sa.ColumnEle
 
 async def distinct_keys(session: AsyncSession) -> int:
     """Return the number of keys of all pins. Keys shared by several pins count once, as on nodes."""
-    chains = (
-        sa.select(PinRow.model, PinRow.tenant, PinRow.keys_digest, PinRow.key_count).distinct().subquery()
-    )
+    chains = sa.select(PinRow.model, PinRow.tenant, PinRow.keys_digest, PinRow.key_count).distinct().subquery()
     return int((await session.scalar(sa.select(sa.func.sum(chains.c.key_count)))) or 0)
 
 

@@ -196,9 +196,7 @@ async def add(session: AsyncSession, reported: Sequence[tuple[int, ReportedUsage
     await _add(session, TIERS, [pair for pair in reported if pair[1].tier])
 
 
-async def _add(
-    session: AsyncSession, tables: CountedTables, reported: Sequence[tuple[int, ReportedUsage]]
-) -> None:
+async def _add(session: AsyncSession, tables: CountedTables, reported: Sequence[tuple[int, ReportedUsage]]) -> None:
     marks = await _marks(session, tables, {each.key for _, each in reported})
     sums: dict[tuple[int, Key], list[int]] = {}
     changed: dict[Key, UsageMark] = {}
@@ -214,11 +212,7 @@ async def _add(
         session,
         tables,
         tables.row,
-        [
-            {"hour": hour, **_named(tables, key, values)}
-            for (hour, key), values in sums.items()
-            if any(values)
-        ],
+        [{"hour": hour, **_named(tables, key, values)} for (hour, key), values in sums.items() if any(values)],
         adding=True,
     )
     await _upsert(
@@ -254,12 +248,7 @@ async def _marks(session: AsyncSession, tables: CountedTables, keys: set[Key]) -
 
 
 async def _upsert(
-    session: AsyncSession,
-    tables: CountedTables,
-    entity: type[Base],
-    rows: list[dict[str, Any]],
-    *,
-    adding: bool,
+    session: AsyncSession, tables: CountedTables, entity: type[Base], rows: list[dict[str, Any]], *, adding: bool
 ) -> None:
     """Insert rows. For existing keys, add to the counters (`adding`) or replace the values."""
     if not rows:
@@ -273,8 +262,7 @@ async def _upsert(
     new = statement.excluded
     await session.execute(
         statement.on_conflict_do_update(
-            index_elements=keys,
-            set_={name: table.c[name] + new[name] if adding else new[name] for name in names},
+            index_elements=keys, set_={name: table.c[name] + new[name] if adding else new[name] for name in names}
         ),
         rows,
     )

@@ -43,9 +43,7 @@ async def between(
     session: AsyncSession, names: Iterable[str], start: float, end: float, most: int
 ) -> Sequence[EventRow]:
     """Return the newest events of these names between two times, both included, newest first."""
-    query = sa.select(EventRow).where(
-        EventRow.name.in_(list(names)), EventRow.at >= start, EventRow.at <= end
-    )
+    query = sa.select(EventRow).where(EventRow.name.in_(list(names)), EventRow.at >= start, EventRow.at <= end)
     return (await session.scalars(query.order_by(EventRow.at.desc(), EventRow.id.desc()).limit(most))).all()
 
 

@@ -88,19 +88,14 @@ async def blocks(
 ) -> Sequence[PackedSeries]:
     """Return the rows of these scopes that start from `first` to `last`."""
     query = sa.select(SeriesRow.scope, SeriesRow.step_s, SeriesRow.start, SeriesRow.points).where(
-        SeriesRow.scope.in_(list(scopes)),
-        SeriesRow.step_s == step_s,
-        SeriesRow.start >= first,
-        SeriesRow.start <= last,
+        SeriesRow.scope.in_(list(scopes)), SeriesRow.step_s == step_s, SeriesRow.start >= first, SeriesRow.start <= last
     )
     return [PackedSeries(*row) for row in (await session.execute(query)).all()]
 
 
 async def keys(session: AsyncSession, step_s: int, before: int) -> set[tuple[str, int]]:
     """Return the scopes and starts of rows that start before a time."""
-    query = sa.select(SeriesRow.scope, SeriesRow.start).where(
-        SeriesRow.step_s == step_s, SeriesRow.start < before
-    )
+    query = sa.select(SeriesRow.scope, SeriesRow.start).where(SeriesRow.step_s == step_s, SeriesRow.start < before)
     return {(row[0], row[1]) for row in (await session.execute(query)).all()}
 
 

@@ -1,9 +1,7 @@
 """Tests of vLLM that can pass only on vLLM's own classes: name → reason."""
 
 _SPIN = "sets or depends on the private `_spin_condition`: Larder's readers sleep on a futex instead"
-_RING = (
-    "uses `acquire_read` and `acquire_write` and reads the ring's flags, which Larder's queue does not have"
-)
+_RING = "uses `acquire_read` and `acquire_write` and reads the ring's flags, which Larder's queue does not have"
 _FORM = "counts the buffers of a pickle or the calls of `recv`: Larder's queue copies from 4 KiB on, and has no socket"
 
 LIMITS = {

@@ -105,13 +105,7 @@ class EngineCache:
             self._memory.synchronize()
 
     def _copy_part(
-        self,
-        part: CachePart,
-        blocks: I64,
-        positions_needed: range,
-        ended: Callable[[], bool],
-        *,
-        to_device: bool,
+        self, part: CachePart, blocks: I64, positions_needed: range, ended: Callable[[], bool], *, to_device: bool
     ) -> None:
         """Enqueue the copies of one part. Raises CopyFailed."""
         per_chunk = self.group.blocks_per_chunk
@@ -126,9 +120,7 @@ class EngineCache:
             numbers = blocks[chunks].ravel()
             if len(positions_needed) < blocks.size:
                 chunk_positions = np.repeat(chunks * per_chunk, per_chunk) + positions
-                selected = (chunk_positions >= positions_needed.start) & (
-                    chunk_positions < positions_needed.stop
-                )
+                selected = (chunk_positions >= positions_needed.start) & (chunk_positions < positions_needed.stop)
                 positions, begins, numbers = positions[selected], begins[selected], numbers[selected]
             if not len(numbers):
                 continue

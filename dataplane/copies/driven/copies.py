@@ -147,9 +147,7 @@ class DrivenCopyService:
             done(made)
 
         if not self.copying.submit(work, ended, self.devices):
-            raise ProtocolError(
-                Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later"
-            )
+            raise ProtocolError(Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later")
 
     def open_host_pool(self, message: RegisterHostPool, space: Space, fds: Sequence[int]) -> OpenHostPool:
         """Check and open a host pool, at once. The caller closes the given descriptors. Raises ProtocolError."""
@@ -238,9 +236,7 @@ class EngineCopies:
                 self._caches[self._last_cache] = _Open(made)
                 group = made.group
                 shared.gpu_copies.read_by(connection.client, made.device_uuid, made.space)
-                connection.send(
-                    CacheRegistered(message.id, self._last_cache, group.blocks, group.blocks_per_chunk)
-                )
+                connection.send(CacheRegistered(message.id, self._last_cache, group.blocks, group.blocks_per_chunk))
             self._settle()
 
         shared.open(registration, done)
@@ -263,9 +259,7 @@ class EngineCopies:
         self._check_open()
         opened = sum(isinstance(each.cache, OpenHostPool) for each in self._caches.values())
         if opened + self._opening >= MAX_HOST_POOLS:
-            raise ProtocolError(
-                Code.TOO_MANY_COPIES, f"at most {MAX_HOST_POOLS} host pools of one engine are served"
-            )
+            raise ProtocolError(Code.TOO_MANY_COPIES, f"at most {MAX_HOST_POOLS} host pools of one engine are served")
         shared, connection = self.shared, self.connection
         pool = shared.open_host_pool(message, shared.core.space(connection.client, message.space), fds)
         self._opening += 1
@@ -300,9 +294,7 @@ class EngineCopies:
     def _cache(self, number: int) -> _Open:
         known = self._caches.get(number)
         if known is None:
-            raise ProtocolError(
-                Code.UNKNOWN_CACHE, f"no cache {number} is registered on this connection", "cache"
-            )
+            raise ProtocolError(Code.UNKNOWN_CACHE, f"no cache {number} is registered on this connection", "cache")
         return known
 
     def _check_open(self) -> None:
@@ -346,13 +338,7 @@ class EngineCopies:
                 granted.offsets[to_write].astype(np.int64),
             )
             copy = self._begin(
-                known,
-                message,
-                parts,
-                blocks,
-                range(block_count),
-                end,
-                sums if message.checksums else None,
+                known, message, parts, blocks, range(block_count), end, sums if message.checksums else None
             )
         except ProtocolError:
             self.reservations.discard(number)
@@ -388,9 +374,7 @@ class EngineCopies:
         core, client = self.shared.core, self.connection.client
         known, blocks, count = self._checked(message)
         if not 0 <= message.skip_blocks <= count:
-            raise ProtocolError(
-                Code.BAD_BLOCKS, f"expected 0 to {count}, got {message.skip_blocks}", "skip_blocks"
-            )
+            raise ProtocolError(Code.BAD_BLOCKS, f"expected 0 to {count}, got {message.skip_blocks}", "skip_blocks")
         chunk_bytes = known.cache.group.chunk_bytes
         leased = core.hold(client, known.cache.space, message.keys, chunk_bytes, now)
         hits = len(leased)
@@ -427,9 +411,7 @@ class EngineCopies:
         self._check_open()
         known = self._cache(message.cache)
         if self._running >= MAX_COPIES:
-            raise ProtocolError(
-                Code.TOO_MANY_COPIES, f"at most {MAX_COPIES} copies of one engine are under way"
-            )
+            raise ProtocolError(Code.TOO_MANY_COPIES, f"at most {MAX_COPIES} copies of one engine are under way")
         blocks, count = checked_blocks(message, known.cache)
         return known, blocks, count
 
@@ -476,9 +458,7 @@ class EngineCopies:
             self._settle()
 
         if not self.shared.copying.submit(work, ended, cache):
-            raise ProtocolError(
-                Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later"
-            )
+            raise ProtocolError(Code.TOO_MANY_COPIES, "too many copies are queued on this node; try again later")
         self._running += 1
         known.running += 1
         return copy

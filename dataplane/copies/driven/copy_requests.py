@@ -42,9 +42,7 @@ def checked_blocks(message: StoreFrom | LoadInto, cache: EngineCache | OpenHostP
     blocks[:count] = np.frombuffer(message.blocks, "<u4")
     highest = int(blocks.max())
     if highest >= group.blocks:
-        raise ProtocolError(
-            Code.BAD_BLOCKS, f"expected blocks from 0 to {group.blocks - 1}, got {highest}", "blocks"
-        )
+        raise ProtocolError(Code.BAD_BLOCKS, f"expected blocks from 0 to {group.blocks - 1}, got {highest}", "blocks")
     return blocks.reshape(chunks, group.blocks_per_chunk), count
 
 

@@ -58,9 +58,7 @@ class HostFile:
         except BlockingIOError:
             raise _refused("expected a memfd without a file lease", field) from None
         except OSError as error:
-            raise ProtocolError(
-                Code.DEVICE_REFUSED, f"cannot open the file: {error.strerror}", field
-            ) from None
+            raise ProtocolError(Code.DEVICE_REFUSED, f"cannot open the file: {error.strerror}", field) from None
         self.nbytes = nbytes
 
     def read(self, into: memoryview, offset: int) -> None:

@@ -68,9 +68,7 @@ class OpenHostPool:
 
     device_uuid = ""
 
-    def __init__(
-        self, message: RegisterHostPool, space: Space, fds: Sequence[int], segments: MappedSegments
-    ) -> None:
+    def __init__(self, message: RegisterHostPool, space: Space, fds: Sequence[int], segments: MappedSegments) -> None:
         """Check the description and open the files. The caller closes the given descriptors. Raise ProtocolError, which
         names the invalid field; no file then stays open."""
         self.space = message.space
@@ -104,13 +102,7 @@ class OpenHostPool:
         raise CopyFailed("host memory has no events")
 
     def copy(
-        self,
-        parts: Sequence[CachePart],
-        blocks: I64,
-        positions: range,
-        ended: Callable[[], bool],
-        *,
-        to_device: bool,
+        self, parts: Sequence[CachePart], blocks: I64, positions: range, ended: Callable[[], bool], *, to_device: bool
     ) -> None:
         """Copy pages from the engine, or with `to_device` to the engine. `blocks` [chunks, 1] has their page numbers.
         Copy only the pages at the positions `positions`. Raise CopyFailed."""
@@ -150,11 +142,7 @@ class OpenHostPool:
                 page, at, locations = int(blocks[chunk, 0]), start, []
                 for piece in self._pieces:
                     locations.append(
-                        (
-                            self._files[piece.file],
-                            view[at : at + piece.nbytes],
-                            piece.start + page * piece.step,
-                        )
+                        (self._files[piece.file], view[at : at + piece.nbytes], piece.start + page * piece.step)
                     )
                     at += piece.nbytes
                 yield chunk, locations
@@ -182,10 +170,7 @@ def _check(message: RegisterHostPool, space: Space, fds: int) -> None:
         _check_piece(piece, message, f"pieces[{at}]")
     page_bytes = sum(each.nbytes for each in message.pieces)
     if page_bytes != space.block_bytes:
-        raise _refused(
-            f"expected pieces of {space.block_bytes} bytes together, got {page_bytes}",
-            "pieces",
-        )
+        raise _refused(f"expected pieces of {space.block_bytes} bytes together, got {page_bytes}", "pieces")
 
 
 def _check_piece(piece: HostPiece, message: RegisterHostPool, field: str) -> None:

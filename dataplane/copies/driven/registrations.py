@@ -34,9 +34,7 @@ def check(message: RegisterCache, space: Space) -> Registration:
     if not 1 <= len(message.device) <= MAX_UUID_CHARACTERS or not message.device.isprintable():
         raise _refused(f"expected a UUID of 1 to {MAX_UUID_CHARACTERS} characters", "device")
     if not 1 <= len(message.allocations) <= MAX_CACHE_ALLOCATIONS:
-        raise _refused(
-            f"expected 1 to {MAX_CACHE_ALLOCATIONS} handles, got {len(message.allocations)}", "allocations"
-        )
+        raise _refused(f"expected 1 to {MAX_CACHE_ALLOCATIONS} handles, got {len(message.allocations)}", "allocations")
     allocations = [_handle(at, each) for at, each in enumerate(message.allocations)]
     if not space.block_bytes:
         raise _refused("expected a space with block_bytes: they are the bytes of one chunk", "space")
@@ -48,9 +46,7 @@ def check(message: RegisterCache, space: Space) -> Registration:
     locations = []
     for at, (each, tensor) in enumerate(zip(message.tensors, tensors, strict=True)):
         if not 0 <= each.allocation < len(allocations):
-            raise _refused(
-                f"expected 0 to {len(allocations) - 1}, got {each.allocation}", f"tensors[{at}].allocation"
-            )
+            raise _refused(f"expected 0 to {len(allocations) - 1}, got {each.allocation}", f"tensors[{at}].allocation")
         if not 0 <= each.offset <= MAX_NUMBER:
             raise _refused(f"expected 0 to {MAX_NUMBER}, got {each.offset}", f"tensors[{at}].offset")
         if not tensor.nbytes <= each.nbytes <= MAX_NUMBER:

@@ -87,9 +87,7 @@ class BlockTable:
         self, memory: IndexMemory, recovery_table: RecoveryTable | None = None, names: IdJournal | None = None
     ) -> None:
         self.memory = memory
-        self.recovery_table = (
-            RecoveryTable.private(memory.max_blocks) if recovery_table is None else recovery_table
-        )
+        self.recovery_table = RecoveryTable.private(memory.max_blocks) if recovery_table is None else recovery_table
         self.names = IdJournal.private() if names is None else names
         self._cells = memory.cells
         self._first_hot = memory.first_hot
@@ -153,9 +151,7 @@ class BlockTable:
 
     def neighbours(self, buckets: Sequence[int]) -> list[Block]:
         """Return the blocks whose entries fill the two buckets."""
-        numbers = [
-            (int(entry) & 0xFFFFFFFF) - 1 for bucket in set(buckets) for entry in self.memory.entries[bucket]
-        ]
+        numbers = [(int(entry) & 0xFFFFFFFF) - 1 for bucket in set(buckets) for entry in self.memory.entries[bucket]]
         return [self.blocks[number] for number in numbers if number in self.blocks]
 
     def add(
@@ -200,12 +196,7 @@ class BlockTable:
         self._name(blocks)
         numbers = np.array([block.number for block in blocks], np.int64)
         self.memory.hot[numbers, HOT_KEY : HOT_KEY + 4] = words
-        self.recovery_table.reserved(
-            numbers,
-            blocks[0].tenant.number,
-            owner,
-            reservation,
-        )
+        self.recovery_table.reserved(numbers, blocks[0].tenant.number, owner, reservation)
         self.step(blocks, BlockStep.RESERVE)
 
     def _name(self, blocks: Sequence[Block]) -> None:

@@ -127,11 +127,7 @@ class LeaseTable:
             for readers in self._readers.values():
                 counted = readers.counted(space_of)
                 for area in readers.areas.values():
-                    total += (
-                        area.counters[descriptors]
-                        if counted is None
-                        else area.counters[descriptors] * counted
-                    )
+                    total += area.counters[descriptors] if counted is None else area.counters[descriptors] * counted
         counts: list[int] = total.tolist()
         return counts
 

@@ -16,12 +16,7 @@ class Segments:
     """Keeps the slabs, memory, id journal and events of segments consistent with each other."""
 
     def __init__(
-        self,
-        slabs: Slabs,
-        spaces: Spaces,
-        names: IdJournal,
-        memory: MemorySource,
-        emit: Callable[[Event], None],
+        self, slabs: Slabs, spaces: Spaces, names: IdJournal, memory: MemorySource, emit: Callable[[Event], None]
     ) -> None:
         self._slabs = slabs
         self._spaces = spaces

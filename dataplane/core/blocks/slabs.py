@@ -253,9 +253,7 @@ class Slabs:
         """Do not assign segment numbers up to this one, because engines may still map these segments."""
         self._next_segment = max(self._next_segment, segment + 1)
 
-    def restore_segment(
-        self, number: int, space: int, nbytes: int, *, small: bool, base: int | None = None
-    ) -> Segment:
+    def restore_segment(self, number: int, space: int, nbytes: int, *, small: bool, base: int | None = None) -> Segment:
         """Adopt a segment of a previous data plane; all of it counts as unused.
 
         Raise ValueError when its range of the named segment is not free.

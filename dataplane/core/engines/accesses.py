@@ -79,9 +79,7 @@ class AccessTrace:
         """Drop the state of an engine that is gone."""
         self._acquired.pop(client, None)
 
-    def stored(
-        self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, hits: int, now: float
-    ) -> None:
+    def stored(self, client: int, tenant: Tenant, space: int, nbytes: int, words: U64, hits: int, now: float) -> None:
         """Record that an engine asked to store a chain whose `hits` leading blocks were present.
 
         When the engine's last acquire is the start of this chain, the new record replaces that of the acquire.

@@ -140,9 +140,7 @@ class Engine:
             group=self.group,
             engine=self.name,
             attached_at=self.attached_at,
-            spaces=sorted({space.model[:MAX_SHOWN_CHARACTERS] for space in self.space_list})[
-                :MAX_SHOWN_MODELS
-            ],
+            spaces=sorted({space.model[:MAX_SHOWN_CHARACTERS] for space in self.space_list})[:MAX_SHOWN_MODELS],
             connected=self.connected,
             reserved_bytes=charge_of(self.reservations),
             quarantined_bytes=charge_of(self.expired),
@@ -160,9 +158,7 @@ class Engine:
 
 def charge_of(reservations: dict[int, OpenReservation]) -> int:
     """Return the charged bytes of the blocks that the reservations are writing."""
-    return sum(
-        block.charge for reservation in reservations.values() for block in reservation.writing.values()
-    )
+    return sum(block.charge for reservation in reservations.values() for block in reservation.writing.values())
 
 
 # ---- checks of attach requests
@@ -185,12 +181,7 @@ def check_gateway(message: Attach, gateway: str) -> None:
 
 
 def check_attach(
-    message: Attach,
-    pid: int,
-    engines: Mapping[int, Engine],
-    pool: Pool,
-    max_clients: int,
-    gateway: str = "",
+    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, max_clients: int, gateway: str = ""
 ) -> None:
     """Raise ProtocolError for an attachment that exceeds a limit, or whose group or spaces cannot be served."""
     if len(engines) >= max_clients:
@@ -198,13 +189,10 @@ def check_attach(
     share = max(64, max_clients // 2)
     if sum(engine.pid == pid for engine in engines.values()) >= share:
         raise ProtocolError(
-            Code.TOO_MANY_CLIENTS,
-            f"at most {share} attachments of one process are served, lost ones included",
+            Code.TOO_MANY_CLIENTS, f"at most {share} attachments of one process are served, lost ones included"
         )
     if not 1 <= len(message.group) <= MAX_GROUP_CHARACTERS or not message.group.isprintable():
-        raise ProtocolError(
-            Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group"
-        )
+        raise ProtocolError(Code.BAD_GROUP, f"expected 1 to {MAX_GROUP_CHARACTERS} printable characters", "group")
     if message.group == TIER_MOVER and gateway != TIER_GATEWAY:
         raise ProtocolError(
             Code.BAD_GROUP, f"expected another name: {TIER_MOVER!r} is the data plane's own group", "group"
@@ -215,14 +203,10 @@ def check_attach(
         raise ProtocolError(Code.BAD_SPACE, refusal, "spaces")
 
 
-def _check_spaces(
-    message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, *, least: int
-) -> None:
+def _check_spaces(message: Attach, pid: int, engines: Mapping[int, Engine], pool: Pool, *, least: int) -> None:
     if not least <= len(message.spaces) <= MAX_SPACES_PER_ENGINE:
         raise ProtocolError(
-            Code.BAD_SPACE,
-            f"expected {least} to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}",
-            "spaces",
+            Code.BAD_SPACE, f"expected {least} to {MAX_SPACES_PER_ENGINE} spaces, got {len(message.spaces)}", "spaces"
         )
     for at, request in enumerate(message.spaces):
         pool.spaces.check(request.space, f"spaces[{at}].space")
@@ -273,9 +257,7 @@ def live_names(pool: Pool, engines: Mapping[int, Engine]) -> Iterator[Record]:
         yield name_of_engine(engine)
 
 
-def resumable(
-    engine: Engine | None, message: Attach, pid: int, pool: Pool, gateway: str = ""
-) -> Engine | None:
+def resumable(engine: Engine | None, message: Attach, pid: int, pool: Pool, gateway: str = "") -> Engine | None:
     """Return `engine` if the attach resumes it (same process, memory, group and spaces), else None.
 
     A process without a pid cannot prove that it is the same process, unless it comes through a gateway: the gateway
@@ -287,9 +269,6 @@ def resumable(
         return None
     memory = pool.table.memory.cells[H_MEMORY]
     requested = [(request.space.identity(), request.writes) for request in message.spaces]
-    had = [
-        (space.identity(), writes)
-        for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)
-    ]
+    had = [(space.identity(), writes) for space, writes in zip(engine.space_list, engine.spaces.values(), strict=True)]
     same = (engine.pid, engine.group, memory, had) == (pid, message.group, message.resume_memory, requested)
     return engine if same and memory else None

@@ -50,9 +50,7 @@ class Expulsions:
                 "client",
             )
         kin = [
-            each
-            for each in self._engines.values()
-            if not each.gateway and each.is_made_by(engine.pid, engine.started)
+            each for each in self._engines.values() if not each.gateway and each.is_made_by(engine.pid, engine.started)
         ]
         return kin or [engine]
 
@@ -110,8 +108,6 @@ class Expulsions:
             leased_blocks=leased_blocks,
             dropped=all(engine.expelled for engine in engines),
             killed=killed,
-            quarantined_bytes=sum(
-                charge_of(engine.expired) + charge_of(engine.reservations) for engine in engines
-            ),
+            quarantined_bytes=sum(charge_of(engine.expired) + charge_of(engine.reservations) for engine in engines),
             waits_for_pids=sorted(waits)[:MAX_SHOWN_PIDS],
         )

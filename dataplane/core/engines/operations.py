@@ -37,9 +37,7 @@ class OperationTotals:
         """Return a histogram for each operation."""
         return {
             name: Histogram(_BOUNDS_S, counts, seconds)
-            for name, counts, seconds in zip(
-                OPERATIONS, self.counts.tolist(), self.seconds.tolist(), strict=True
-            )
+            for name, counts, seconds in zip(OPERATIONS, self.counts.tolist(), self.seconds.tolist(), strict=True)
         }
 
 

@@ -204,10 +204,7 @@ class PrefixSketches:
 
 
 def _merge(
-    merged: dict[tuple[int, bytes], HotPrefix],
-    owner: Tenant,
-    sketches: dict[Measure, CountSketch],
-    start: bytes = b"",
+    merged: dict[tuple[int, bytes], HotPrefix], owner: Tenant, sketches: dict[Measure, CountSketch], start: bytes = b""
 ) -> None:
     """Add the counts of one window to `merged`; with `start`, only of prefixes whose last key begins with it."""
     for measure, sketch in sketches.items():

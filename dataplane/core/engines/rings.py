@@ -123,12 +123,7 @@ class DrainResult:
 
 
 def drain(
-    reader: RingReader,
-    index: IndexMemory,
-    tenants: TenantTable,
-    spaces: Collection[int],
-    limit: int,
-    leading: int = 0,
+    reader: RingReader, index: IndexMemory, tenants: TenantTable, spaces: Collection[int], limit: int, leading: int = 0
 ) -> DrainResult | None:
     """Take at most `limit` new entries out of a ring and count look-ups for their tenants; None if there are none.
 
@@ -162,9 +157,7 @@ def _look_ups(words: U64, found: DrainResult, reader: RingReader, tenants: Tenan
         found.hits += hits
 
 
-def _touches(
-    words: U64, found: DrainResult, reader: RingReader, index: IndexMemory, spaces: Collection[int]
-) -> None:
+def _touches(words: U64, found: DrainResult, reader: RingReader, index: IndexMemory, spaces: Collection[int]) -> None:
     numbers = (words[:, 0] & _LOW32).astype(np.int64)
     rows = index.hot.take(numbers, axis=0, mode="clip")
     good = (numbers < index.max_blocks) & (rows[:, 0] == words[:, 1]) & is_ready(words[:, 1])

@@ -58,9 +58,7 @@ class StoreService:
 
     # ---- reserve
 
-    def reserve(
-        self, engine: Engine, message: Reserve, now: float, *, from_tier: bool = False
-    ) -> GrantResult:
+    def reserve(self, engine: Engine, message: Reserve, now: float, *, from_tier: bool = False) -> GrantResult:
         """Reserve room for the missing blocks of a chain. Blocks that come from a tier pass no admission and no rate.
 
         Raise ProtocolError, and change nothing, if the request is invalid.
@@ -85,9 +83,7 @@ class StoreService:
             pool.hint(Hint(pin_s=hint.pin_s), present, present, now)
         if not missing:
             return granted
-        writing, refusal = self._grant(
-            engine, message, words, index_slots, missing, tenant, now, from_tier=from_tier
-        )
+        writing, refusal = self._grant(engine, message, words, index_slots, missing, tenant, now, from_tier=from_tier)
         for at in missing[len(writing) :]:
             assert refusal is not None
             granted.outcomes[at] = refusal
@@ -159,11 +155,7 @@ class StoreService:
         pool = self._pool
         if not pool.sweeps.active:
             return found
-        covered = [
-            block
-            for block in found
-            if block is not None and block.state is State.READY and pool.invalid(block)
-        ]
+        covered = [block for block in found if block is not None and block.state is State.READY and pool.invalid(block)]
         if not covered:
             return found
         pool.totals.invalidated_blocks += pool.mark_dead(covered)
@@ -180,11 +172,7 @@ class StoreService:
         block_bytes = self._pool.spaces.by_number[message.space].block_bytes
         most = block_bytes or MAX_BLOCK_BYTES
         if not 1 <= message.nbytes <= most:
-            raise ProtocolError(
-                Code.BAD_SIZE,
-                f"expected 1 to {most} bytes, got {message.nbytes}",
-                "nbytes",
-            )
+            raise ProtocolError(Code.BAD_SIZE, f"expected 1 to {most} bytes, got {message.nbytes}", "nbytes")
         if message.parent and len(message.parent) != KEY_BYTES:
             raise ProtocolError(
                 Code.BAD_KEYS, f"expected {KEY_BYTES} bytes, or none, got {len(message.parent)}", "parent"
@@ -228,9 +216,7 @@ class StoreService:
         if reason is not None:
             refusal = reason
         chosen = missing[: len(slots)]
-        writing, index_refusal = self._create_blocks(
-            engine, message, words, index_slots, chosen, slots, tenant, now
-        )
+        writing, index_refusal = self._create_blocks(engine, message, words, index_slots, chosen, slots, tenant, now)
         if index_refusal is not None:
             refusal = index_refusal
         if tenant.rate is not None and not from_tier:
@@ -258,9 +244,7 @@ class StoreService:
             return within, Code.OVER_LIMIT
         return within, Code.RATE_LIMITED if paced < count else refusal
 
-    def _allowed_from_tier(
-        self, tenant: Tenant, size: int, count: int, now: float
-    ) -> tuple[int, Code | None]:
+    def _allowed_from_tier(self, tenant: Tenant, size: int, count: int, now: float) -> tuple[int, Code | None]:
         """Return how many blocks from a tier the tenant's limit allows, and why the next one is refused."""
         if tenant.spec is None or not tenant.enforced:
             return count, None
@@ -317,14 +301,7 @@ class StoreService:
                 break
             key = message.keys[KEY_BYTES * at : KEY_BYTES * (at + 1)]
             writing[at] = pool.table.add(
-                key,
-                message.space,
-                tenant,
-                slot,
-                message.nbytes,
-                entry_slot,
-                index_slots.tags[at],
-                marks[number],
+                key, message.space, tenant, slot, message.nbytes, entry_slot, index_slots.tags[at], marks[number]
             )
         if writing:
             blocks = list(writing.values())
@@ -335,17 +312,13 @@ class StoreService:
             pool.charge(tenant, blocks)
         return writing, refusal
 
-    def _refuse(
-        self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, blocks: int, now: float
-    ) -> None:
+    def _refuse(self, engine: Engine, tenant: Tenant, message: Reserve, code: Code, blocks: int, now: float) -> None:
         tenant.refuse(code, blocks)
         self._pool.usage.refused(tenant, message.space, code.name.lower(), blocks)
         self._pool.totals.refused_blocks += blocks
         self._count_refused(code, blocks)
         self._pool.emit(
-            BlocksRefused(
-                now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * message.nbytes
-            )
+            BlocksRefused(now, engine.client, shown(tenant.salt), code.name.lower(), blocks, blocks * message.nbytes)
         )
 
     # ---- the end of a reservation
@@ -401,23 +374,15 @@ class StoreService:
             return reservation
         self._release_expired(engine, number)
         raise ProtocolError(
-            Code.RESERVATION_EXPIRED,
-            f"reservation {number} passed its deadline; nothing was published",
-            "reservation",
+            Code.RESERVATION_EXPIRED, f"reservation {number} passed its deadline; nothing was published", "reservation"
         )
 
     def _check_commit(self, reservation: OpenReservation, message: Commit) -> tuple[list[int], U64 | None]:
         if len(message.slots) % 4:
-            raise ProtocolError(
-                Code.BAD_SLOTS, f"expected u32 positions, got {len(message.slots)} bytes", "slots"
-            )
-        slots = (
-            np.frombuffer(message.slots, np.uint32).tolist() if message.slots else list(reservation.writing)
-        )
+            raise ProtocolError(Code.BAD_SLOTS, f"expected u32 positions, got {len(message.slots)} bytes", "slots")
+        slots = np.frombuffer(message.slots, np.uint32).tolist() if message.slots else list(reservation.writing)
         if len(set(slots)) != len(slots) or not all(at in reservation.writing for at in slots):
-            raise ProtocolError(
-                Code.BAD_SLOTS, "expected positions that were to be written, each once", "slots"
-            )
+            raise ProtocolError(Code.BAD_SLOTS, "expected positions that were to be written, each once", "slots")
         if not message.checksums:
             return slots, None
         if len(message.checksums) != CHECKSUM_BYTES * len(slots):
@@ -463,9 +428,7 @@ class StoreService:
         expired = engine.expired.pop(number, None)
         if expired is None:
             raise ProtocolError(
-                Code.UNKNOWN_RESERVATION,
-                f"reservation {number} is not open on this connection",
-                "reservation",
+                Code.UNKNOWN_RESERVATION, f"reservation {number} is not open on this connection", "reservation"
             )
         self.release_quarantined(expired)
 
@@ -481,9 +444,7 @@ class StoreService:
         if reservation.from_tier:
             return
         self._pool.totals.aborted_blocks += len(left)
-        self._pool.emit(
-            ReservationAborted(now, engine.client, shown(reservation.tenant.salt), len(left), size)
-        )
+        self._pool.emit(ReservationAborted(now, engine.client, shown(reservation.tenant.salt), len(left), size))
 
     def expire(self, engine: Engine, now: float) -> None:
         """Quarantine the blocks of reservations whose deadline has passed."""
@@ -492,9 +453,7 @@ class StoreService:
             size = self._pool.quarantine(reservation.writing.values())
             engine.expired[number] = reservation
             self._pool.emit(
-                ReservationExpired(
-                    now, engine.client, engine.pid, engine.group, len(reservation.writing), size
-                )
+                ReservationExpired(now, engine.client, engine.pid, engine.group, len(reservation.writing), size)
             )
 
     def lose_owner(self, engine: Engine) -> int:
@@ -525,9 +484,7 @@ class StoreService:
         return size
 
 
-def _sorted_out(
-    found: Sequence[Block | None], granted: GrantResult
-) -> tuple[list[int], list[tuple[int, Block]]]:
+def _sorted_out(found: Sequence[Block | None], granted: GrantResult) -> tuple[list[int], list[tuple[int, Block]]]:
     """Return the positions of missing blocks, and the READY blocks with their positions.
 
     Set the outcomes of the blocks that are present.

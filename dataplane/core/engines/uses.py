@@ -32,9 +32,7 @@ TICK_RUNS = 512
 class AccessReports:
     """Credit the accesses that engines report."""
 
-    def __init__(
-        self, pool: Pool, engines: dict[int, Engine], prefixes: PrefixSketches, accesses: AccessTrace
-    ) -> None:
+    def __init__(self, pool: Pool, engines: dict[int, Engine], prefixes: PrefixSketches, accesses: AccessTrace) -> None:
         self._pool = pool
         self._engines = engines
         self._prefixes = prefixes
@@ -132,6 +130,4 @@ class AccessReports:
         """Record that an engine wants to store a chain whose `hits` leading blocks are present."""
         engine.last_run = frozenset()
         if self._pool.spaces.leads(message.space):
-            self._accesses.stored(
-                engine.client, tenant, message.space, message.nbytes, words[:, 0], hits, now
-            )
+            self._accesses.stored(engine.client, tenant, message.space, message.nbytes, words[:, 0], hits, now)

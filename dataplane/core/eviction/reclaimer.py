@@ -76,11 +76,7 @@ class Reclaimer:
         return self._evict_groups([[block] for block in victims], reason, now)
 
     def _evict_groups(
-        self,
-        groups: Sequence[Sequence[Block]],
-        reason: str,
-        now: float,
-        slot_request: SlotRequest | None = None,
+        self, groups: Sequence[Sequence[Block]], reason: str, now: float, slot_request: SlotRequest | None = None
     ) -> int:
         """Evict groups of blocks as `evict` does. A group with a leased block stays whole, because without that block
         it makes no room.
@@ -286,8 +282,7 @@ class Reclaimer:
 
     def _remember_refusal(self, request: Hashable, code: Code, pool_version: Hashable) -> None:
         self._refusals.remember(
-            request,
-            FailedSearch(code, pool_version, self._blocked(self._leased), self._pool.totals.evicted_blocks),
+            request, FailedSearch(code, pool_version, self._blocked(self._leased), self._pool.totals.evicted_blocks)
         )
 
     def give_slots(self, slots: Iterable[Slot]) -> None:
@@ -314,13 +309,9 @@ class Reclaimer:
         while True:
             search = VictimIterator(self._order, self._table.blocks, tenant.account, now)
             candidates = [
-                block
-                for block in self._table.neighbours(buckets)
-                if block.queue is not None and not self._skip(block)
+                block for block in self._table.neighbours(buckets) if block.queue is not None and not self._skip(block)
             ]
-            candidates.sort(
-                key=lambda block: (Rank.NORMAL if block.rank is Rank.HINTED else block.rank, block.used_at)
-            )
+            candidates.sort(key=lambda block: (Rank.NORMAL if block.rank is Rank.HINTED else block.rank, block.used_at))
             victim = next((block for block in candidates if search.take(block)), None)
             if victim is None:
                 return None
@@ -329,9 +320,7 @@ class Reclaimer:
             if entry is not None:
                 return entry
 
-    def _first(
-        self, asking: Account | None, now: float, *, count: int = 1 << 60, nbytes: int = 1 << 60
-    ) -> list[Block]:
+    def _first(self, asking: Account | None, now: float, *, count: int = 1 << 60, nbytes: int = 1 << 60) -> list[Block]:
         """Return the first victims, until `count` blocks or `nbytes` bytes are reached."""
         search = VictimIterator(self._order, self._table.blocks, asking, now)
         with closing(search.candidates()) as candidates:
@@ -351,9 +340,7 @@ class Reclaimer:
                     break
         return found
 
-    def _walk(
-        self, asking: Account, space: int, size: int, missing: int, now: float, *, may_add: bool
-    ) -> ReclaimPlan:
+    def _walk(self, asking: Account, space: int, size: int, missing: int, now: float, *, may_add: bool) -> ReclaimPlan:
         """Return a plan that makes room for `missing` slots. `may_add` says whether the machine has memory for new
         segments."""
         search = VictimIterator(self._order, self._table.blocks, asking, now)

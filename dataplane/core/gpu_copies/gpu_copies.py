@@ -163,11 +163,7 @@ class GpuCopyTable:
         gone = sum(each.nbytes for each in (*pool.leaving.values(), *pool.freeing))
         bundles = self._pool.pins.with_gpu_copies
         plan = CopyPlan(
-            bundles,
-            spaces,
-            ExtentBudget(pool.capacity_bytes, pool.left_bytes - gone),
-            pool.planned_since,
-            now,
+            bundles, spaces, ExtentBudget(pool.capacity_bytes, pool.left_bytes - gone), pool.planned_since, now
         )
         pool.planned_at = now
         pool.plan_at = now + max(PLAN_INTERVAL_S, plan.looked * PLAN_S_PER_LOOK)
@@ -315,9 +311,7 @@ class GpuCopyTable:
             pool.table.show(block.number, block.control, location_of(extent.number, gpu_copy.offset))
             self._recount = True
 
-    def failed(
-        self, device: str, copy: PendingCopy, problem: str, now: float, *, memory: bool, lasting: bool
-    ) -> None:
+    def failed(self, device: str, copy: PendingCopy, problem: str, now: float, *, memory: bool, lasting: bool) -> None:
         """Record a failed copy.
 
         `memory` means that the device refused the memory of the extent, `lasting` that the device is no longer usable.

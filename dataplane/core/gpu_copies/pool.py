@@ -113,8 +113,7 @@ def stats_of(pool: GpuCopyPool) -> GpuCopyPoolStats:
         evicted_blocks=pool.evicted_blocks,
         read_blocks=pool.read_blocks,
         failed_copies=pool.failed_copies,
-        problem=pool.problem
-        or (f"{pool.too_large} blocks are larger than the pool" if pool.too_large else ""),
+        problem=pool.problem or (f"{pool.too_large} blocks are larger than the pool" if pool.too_large else ""),
     )
 
 

@@ -149,9 +149,7 @@ def names_bytes(half_bytes: int) -> int:
 class IdJournal:
     """The id journal in a buffer. `live` returns all live records for a compaction."""
 
-    def __init__(
-        self, buffer: memoryview | bytearray, live: Callable[[], Iterable[Record]] | None = None
-    ) -> None:
+    def __init__(self, buffer: memoryview | bytearray, live: Callable[[], Iterable[Record]] | None = None) -> None:
         self._bytes = memoryview(buffer).cast("B")
         self._cells = self._bytes.cast("Q")
         self._half_bytes = (len(self._bytes) - PAGE) // 2 // 8 * 8
@@ -203,9 +201,7 @@ class IdJournal:
         if names._cells[N_VERSION] != LAYOUT_VERSION:
             raise LayoutError(f"the journal has layout {names._cells[N_VERSION]}, expected {LAYOUT_VERSION}")
         if names._cells[N_OVERFLOWED] or names._cells[N_HALF] > 1:
-            raise LayoutError(
-                "the journal overflowed" if names._cells[N_OVERFLOWED] else "the journal has no half"
-            )
+            raise LayoutError("the journal overflowed" if names._cells[N_OVERFLOWED] else "the journal has no half")
         return names, names._read()
 
     def _read(self) -> JournalContents:
@@ -271,8 +267,7 @@ class IdJournal:
         nbytes = sum(_HEAD + _padded(len(_encoder.encode(SpaceName(2**32, space)))) for space in spaces)
         if self._process_bytes[pid] + nbytes > PROCESS_BYTES:
             return (
-                f"names of spaces may take {PROCESS_BYTES} bytes in all attachments of one process,"
-                " lost ones included"
+                f"names of spaces may take {PROCESS_BYTES} bytes in all attachments of one process, lost ones included"
             )
         if self._kind_bytes[SpaceName] + self._kind_bytes[EngineName] + nbytes > ATTACH_BYTES:
             return f"names of spaces may take {ATTACH_BYTES} bytes on this data plane"
@@ -295,9 +290,7 @@ class IdJournal:
     def takes_tenant(self, number: int, salt: str) -> bool:
         """Return whether a tenant without blocks may store one, that is, whether its record fits beside all live
         ones."""
-        return (
-            not self._bounded or self.used_bytes + _size_of(TenantName(number, salt)) <= self.capacity_bytes
-        )
+        return not self._bounded or self.used_bytes + _size_of(TenantName(number, salt)) <= self.capacity_bytes
 
     def name_tenant(self, number: int, salt: str) -> None:
         """Write the record of a tenant that is about to have blocks, unless there is one."""

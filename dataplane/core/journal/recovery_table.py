@@ -67,9 +67,7 @@ class RecoveryTable:
     def __init__(self, buffer: memoryview | bytearray, max_blocks: int) -> None:
         words = np.frombuffer(buffer, np.uint64)
         if len(words) * 8 < recovery_table_bytes(max_blocks):
-            raise LayoutError(
-                f"a recovery table of {max_blocks} blocks need {recovery_table_bytes(max_blocks)} bytes"
-            )
+            raise LayoutError(f"a recovery table of {max_blocks} blocks need {recovery_table_bytes(max_blocks)} bytes")
         first = PAGE // 8
         self.max_blocks = max_blocks
         self.header: U64 = words[:first]
@@ -94,9 +92,7 @@ class RecoveryTable:
         if len(header) < PAGE // 8 or int(header[B_MAGIC]) != RECOVERY_TABLE_MAGIC:
             raise LayoutError("not the recovery table of a Larder data plane")
         if int(header[B_VERSION]) != LAYOUT_VERSION:
-            raise LayoutError(
-                f"the recovery table has layout {int(header[B_VERSION])}, expected {LAYOUT_VERSION}"
-            )
+            raise LayoutError(f"the recovery table has layout {int(header[B_VERSION])}, expected {LAYOUT_VERSION}")
         max_blocks = int(header[B_MAX_BLOCKS])
         if not 1 <= max_blocks <= MAX_BLOCKS:
             raise LayoutError("the recovery table has a corrupted header")
@@ -140,13 +136,7 @@ class RecoveryTable:
         if number > self._cells[word]:
             self._cells[word] = number
 
-    def reserved(
-        self,
-        numbers: I64,
-        tenant: int,
-        owner: int,
-        reservation: int,
-    ) -> None:
+    def reserved(self, numbers: I64, tenant: int, owner: int, reservation: int) -> None:
         """Initialize the rows of blocks that are about to become RESERVED."""
         row = np.zeros(ROW_WORDS, np.uint64)
         self._clock += 1

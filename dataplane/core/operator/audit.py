@@ -26,9 +26,7 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
     by_tenant = sum(tenant.bytes for tenant in pool.tenants.by_salt.values())
     by_account = sum(account.bytes for account in pool.order.accounts())
     if not charges == by_tenant == by_account == pool.used_bytes:
-        faults.append(
-            f"bytes: blocks {charges}, tenants {by_tenant}, accounts {by_account}, pool {pool.used_bytes}"
-        )
+        faults.append(f"bytes: blocks {charges}, tenants {by_tenant}, accounts {by_account}, pool {pool.used_bytes}")
     used = sum(account.bytes for account in pool.usage.accounts())
     if used != charges:
         faults.append(f"bytes: blocks {charges}, usage {used}")
@@ -40,8 +38,7 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
     by_account = sum(account.hinted_bytes for account in pool.order.accounts())
     if not hinted == by_tenant == by_account == pool.hints.pinned_bytes:
         faults.append(
-            f"hinted bytes: blocks {hinted}, tenants {by_tenant}, accounts {by_account}, pool "
-            f"{pool.hints.pinned_bytes}"
+            f"hinted bytes: blocks {hinted}, tenants {by_tenant}, accounts {by_account}, pool {pool.hints.pinned_bytes}"
         )
     taken = {(block.slot.slab.segment.number, block.slot.offset) for block in blocks}
     if len(taken) != len(blocks):
@@ -52,15 +49,12 @@ def _charges(pool: Pool, blocks: list[Block]) -> list[str]:
 def _order(pool: Pool, blocks: list[Block]) -> list[str]:
     faults = []
     evictable = sum(
-        block.state is State.READY and block not in pool.pins.guaranteed and block not in pool.dead
-        for block in blocks
+        block.state is State.READY and block not in pool.pins.guaranteed and block not in pool.dead for block in blocks
     )
     shelved = sum(block.queue is not None for block in blocks)
     if not evictable == shelved == len(pool.order):
         faults.append(f"shelves hold {len(pool.order)} blocks, {shelved} say so, {evictable} are evictable")
-    misplaced = sum(
-        block.queue is not None and block.queue is not block.tenant.account.queue for block in blocks
-    )
+    misplaced = sum(block.queue is not None and block.queue is not block.tenant.account.queue for block in blocks)
     if misplaced:
         faults.append(f"{misplaced} blocks are on the shelf of another account")
     if any(block.entry is not None for block in pool.dead):
@@ -81,9 +75,7 @@ def _rows(pool: Pool, blocks: list[Block]) -> list[str]:
     known = sum(block.nbytes for block in blocks)
     unpadded = pool.used_bytes - pool.padding_bytes
     if not described == known == unpadded:
-        faults.append(
-            f"block bytes: descriptors {described}, blocks {known}, pool without padding {unpadded}"
-        )
+        faults.append(f"block bytes: descriptors {described}, blocks {known}, pool without padding {unpadded}")
     entries = int(np.count_nonzero(memory.entries))
     listed = sum(block.entry is not None for block in blocks)
     if entries != listed:

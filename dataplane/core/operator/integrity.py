@@ -50,13 +50,7 @@ class ReadBudget:
 class CorruptionReports:
     """Handle reports of corrupt blocks."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        memory: MemorySource,
-        refused: Callable[[Code, int], None],
-        now: float,
-    ) -> None:
+    def __init__(self, pool: Pool, memory: MemorySource, refused: Callable[[Code, int], None], now: float) -> None:
         self._pool = pool
         self._memory = memory
         self._refused = refused

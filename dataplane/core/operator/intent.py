@@ -67,9 +67,7 @@ def _records(
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         return {}, [_fault(snapshot.type, Code.MALFORMED, str(error))]
     if len(raws) > MAX_RECORDS:
-        return {}, [
-            _fault(snapshot.type, Code.TOO_MANY, f"expected at most {MAX_RECORDS} records, got {len(raws)}")
-        ]
+        return {}, [_fault(snapshot.type, Code.TOO_MANY, f"expected at most {MAX_RECORDS} records, got {len(raws)}")]
     decoder = msgspec.msgpack.Decoder(kind)
     records: dict[int, S] = {}
     faults: list[Fault] = []
@@ -90,12 +88,7 @@ def _records(
 
 def _check_quota(path: str, spec: QuotaSpec) -> list[Fault]:
     faults = _check_tenant(path, spec.tenant)
-    for name, low in (
-        ("limit_bytes", 0),
-        ("floor_bytes", 0),
-        ("pin_budget_bytes", 0),
-        ("store_rate_bytes", 1),
-    ):
+    for name, low in (("limit_bytes", 0), ("floor_bytes", 0), ("pin_budget_bytes", 0), ("store_rate_bytes", 1)):
         value = getattr(spec, name)
         if value is not None and not low <= value <= MAX_SIZE_BYTES:
             message = f"expected {low} to {MAX_SIZE_BYTES}, got {value}"
@@ -139,9 +132,7 @@ def _check_pin(path: str, spec: PinSpec) -> list[Fault]:
     if spec.expires_at is not None and not isfinite(spec.expires_at):
         message = f"expected Unix seconds, got {spec.expires_at}"
         faults.append(_fault(f"{path}.expires_at", Code.BAD_FIELD, message))
-    if spec.refresh_s is not None and not (
-        0 < spec.refresh_s <= MAX_REFRESH_S and spec.expires_at is not None
-    ):
+    if spec.refresh_s is not None and not (0 < spec.refresh_s <= MAX_REFRESH_S and spec.expires_at is not None):
         message = f"expected up to {MAX_REFRESH_S} seconds and an end to move, got {spec.refresh_s}"
         faults.append(_fault(f"{path}.refresh_s", Code.BAD_FIELD, message))
     if spec.strength == "permanent" and spec.expires_at is not None:
@@ -160,9 +151,7 @@ def _check_policy(path: str, spec: PolicySpec) -> list[Fault]:
         message = f"expected up to {MAX_REFRESH_S} seconds, got {spec.admission_idle_s}"
         faults.append(_fault(f"{path}.admission_idle_s", Code.BAD_FIELD, message))
     if not MIN_WATERMARK <= spec.low_watermark <= spec.high_watermark <= 1.0:
-        message = (
-            f"expected {MIN_WATERMARK} <= low <= high <= 1, got {spec.low_watermark}, {spec.high_watermark}"
-        )
+        message = f"expected {MIN_WATERMARK} <= low <= high <= 1, got {spec.low_watermark}, {spec.high_watermark}"
         faults.append(_fault(f"{path}.high_watermark", Code.BAD_FIELD, message))
     return faults
 
@@ -214,8 +203,7 @@ def _tiers(snapshot: Snapshot, records: TierRecords | None) -> tuple[dict[int, T
         snapshot,
         TierSpec,
         lambda path, spec: [
-            _fault(f"{path}.{field}", Code.BAD_FIELD, message)
-            for field, message in faults_of_tier(spec, records)
+            _fault(f"{path}.{field}", Code.BAD_FIELD, message) for field, message in faults_of_tier(spec, records)
         ],
     )
     faults += _duplicates("tiers", "name", specs)
@@ -394,9 +382,7 @@ class Intent:
             keys = known.get(spec.keys_digest)
             if keys is None:
                 body = bodies[spec.keys_digest]
-                keys = tuple(
-                    dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES))
-                )
+                keys = tuple(dict.fromkeys(body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES)))
                 known[spec.keys_digest] = keys
             pin = Pin(spec, keys, spec.expires_at)
             pins.add(pin)

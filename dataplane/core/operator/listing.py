@@ -37,9 +37,7 @@ _STATE = np.uint64(STATE_MASK)
 def list_blocks(pool: Pool, leases: LeaseTable, message: ListBlocks) -> tuple[list[CachedBlock], int]:
     """Return the next blocks and the cursor of the next page (0: no more). Raise ProtocolError on failure."""
     if not 1 <= message.limit <= MAX_LISTED_BLOCKS:
-        raise ProtocolError(
-            Code.BAD_FIELD, f"expected 1 to {MAX_LISTED_BLOCKS}, got {message.limit}", "limit"
-        )
+        raise ProtocolError(Code.BAD_FIELD, f"expected 1 to {MAX_LISTED_BLOCKS}, got {message.limit}", "limit")
     last = min(pool.table.max_blocks, message.after + LOOKED_AT)
     numbers = _matching(pool, message, message.after, last)
     following = last if last < pool.table.max_blocks else 0

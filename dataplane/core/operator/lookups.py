@@ -27,9 +27,7 @@ def look_up(pool: Pool, message: LookupChain) -> tuple[list[SpaceHits], int]:
     words = check_keys(message.keys)
     if not message.model or len(message.model) > MAX_NAME_CHARACTERS:
         raise ProtocolError(
-            Code.BAD_FIELD,
-            f"expected 1 to {MAX_NAME_CHARACTERS} characters, got {len(message.model)}",
-            "model",
+            Code.BAD_FIELD, f"expected 1 to {MAX_NAME_CHARACTERS} characters, got {len(message.model)}", "model"
         )
     if message.tenant is not None:
         check_salt(message.tenant)

@@ -27,9 +27,7 @@ MAX_LOOKED_UP = 8192
 prefix."""
 
 
-def sweep(
-    pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[OpenReservation], now: float
-) -> SweepStart:
+def sweep(pool: Pool, kind: Kind, scope: Scope, open_reservations: Iterable[OpenReservation], now: float) -> SweepStart:
     """Start to invalidate or demote the blocks of a scope. Raise ProtocolError on failure."""
     if _whole(scope):
         raise ProtocolError(Code.BAD_SCOPE, "expected a tenant, a model, a space or keys", "scope")
@@ -41,9 +39,7 @@ def sweep(
     return begun
 
 
-def clear(
-    pool: Pool, open_reservations: Iterable[OpenReservation], now: float, *, permanent: bool
-) -> SweepStart:
+def clear(pool: Pool, open_reservations: Iterable[OpenReservation], now: float, *, permanent: bool) -> SweepStart:
     """Start to invalidate everything; blocks of permanent pins only if `permanent` is set."""
     begun = pool.sweeps.start("invalidate", None, None, (), () if permanent else pool.pins.permanent, now)
     _never_publish(pool, begun, None, None, (), open_reservations)
@@ -62,11 +58,7 @@ def count(pool: Pool, kind: Kind, scope: Scope, *, permanent: bool) -> tuple[int
 
 
 def clear_gateway(
-    pool: Pool,
-    gateway: str,
-    excluded: Iterable[Block],
-    open_reservations: Iterable[OpenReservation],
-    now: float,
+    pool: Pool, gateway: str, excluded: Iterable[Block], open_reservations: Iterable[OpenReservation], now: float
 ) -> SweepStart:
     """Start to invalidate all blocks in a gateway's spaces except `excluded` blocks and blocks of permanent pins.
 

@@ -34,9 +34,7 @@ def faults_of_tier(spec: TierSpec, records: TierRecords | None) -> Iterator[tupl
             yield "name", f"{spec.name!r} is the name of a tier of the node's settings"
 
 
-def faults_of_tiers(
-    specs: Mapping[int, TierSpec], records: TierRecords | None
-) -> Iterator[tuple[str, Code, str]]:
+def faults_of_tiers(specs: Mapping[int, TierSpec], records: TierRecords | None) -> Iterator[tuple[str, Code, str]]:
     """Yield the faults of valid records together: the path, a code, and why."""
     if records is None:
         if specs:
@@ -44,7 +42,5 @@ def faults_of_tiers(
         return
     settings = len(records.names_of_settings)
     if len(specs) + settings > MAX_TIERS:
-        message = (
-            f"expected at most {MAX_TIERS} tiers on a node, got {len(specs)} and {settings} of its settings"
-        )
+        message = f"expected at most {MAX_TIERS} tiers on a node, got {len(specs)} and {settings} of its settings"
         yield "tiers", Code.TOO_MANY, message

@@ -52,9 +52,7 @@ class Verifications:
     def start(self, scope: Scope, now: float) -> VerificationState:
         """Start to verify the blocks of a scope, all blocks if it has no fields. Raise ProtocolError on failure."""
         if len(self._active) >= MAX_ACTIVE:
-            raise ProtocolError(
-                Code.TOO_MANY, f"{MAX_ACTIVE} verifications are under way; wait for one to end"
-            )
+            raise ProtocolError(Code.TOO_MANY, f"{MAX_ACTIVE} verifications are under way; wait for one to end")
         numbers = scopes.meant(self._pool, scope)
         self._last += 1
         state = VerificationState(self._last, len(numbers), 0, 0, 0, 0, 0, now, None)
@@ -87,12 +85,7 @@ class Verifications:
                 break
             queue.at += 1
             block = pool.table.blocks.get(number)
-            if (
-                block is None
-                or block.control != control
-                or block.state is not State.READY
-                or block in pool.dead
-            ):
+            if block is None or block.control != control or block.state is not State.READY or block in pool.dead:
                 state.gone += 1
             elif not self._integrity.has_checksum(block):
                 state.without_checksum += 1
@@ -104,9 +97,7 @@ class Verifications:
         if queue.at >= len(queue.numbers):
             self._active.pop(0)
             state.ended_at = now
-            self._emit(
-                VerificationEnded(now, state.number, state.checked, state.corrupt, state.without_checksum)
-            )
+            self._emit(VerificationEnded(now, state.number, state.checked, state.corrupt, state.without_checksum))
 
     def _check(self, block: Block, state: VerificationState) -> bool:
         """Read a block and return whether it is corrupt."""

@@ -9,22 +9,7 @@ import numpy as np
 from dataplane.protocol.layout import I64
 from dataplane.protocol.stats.histogram import Histogram
 
-AGE_BOUNDS_S = (
-    0.1,
-    0.5,
-    1.0,
-    5.0,
-    15.0,
-    60.0,
-    300.0,
-    900.0,
-    3600.0,
-    14400.0,
-    43200.0,
-    86400.0,
-    259200.0,
-    604800.0,
-)
+AGE_BOUNDS_S = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0, 259200.0, 604800.0)
 MAX_WAITING = 16_384
 
 

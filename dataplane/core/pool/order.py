@@ -74,9 +74,7 @@ class EvictionOrder:
 
     # ---- accounts
 
-    def open(
-        self, moving: Sequence[Tenant], leaving: Sequence[Tenant], blocks: Iterable[Block], now: float
-    ) -> None:
+    def open(self, moving: Sequence[Tenant], leaving: Sequence[Tenant], blocks: Iterable[Block], now: float) -> None:
         """Open accounts for the tenants in `moving`, and return those in `leaving` to the common account. Their blocks
         move with them."""
         if not moving and not leaving:
@@ -100,16 +98,12 @@ class EvictionOrder:
                 self.ranking.changed(account)
         self.ranking.changed(self.common)
 
-    def _reshelve(
-        self, targets: Mapping[Tenant, Account], blocks: Iterable[Block], now: float, *, whole: bool
-    ) -> None:
+    def _reshelve(self, targets: Mapping[Tenant, Account], blocks: Iterable[Block], now: float, *, whole: bool) -> None:
         """Move blocks to the new eviction queues of their tenants. With `whole`, merge blocks that return to the common
         queue with those already in it, by last use."""
         members: dict[EvictionQueue, list[Block]] = {}
         for block in blocks:
-            if block.queue is not None and (
-                block.tenant in targets or (whole and block.tenant.account is self.common)
-            ):
+            if block.queue is not None and (block.tenant in targets or (whole and block.tenant.account is self.common)):
                 members.setdefault(block.queue, []).append(block)
         arriving: dict[Account, list[list[Block]]] = {}
         for queue, found in members.items():
@@ -146,9 +140,7 @@ class EvictionOrder:
 
     def over_limit(self) -> list[Account]:
         """Return the watched accounts that are charged more than their limit."""
-        return [
-            each for each in self._watched if each.limit_bytes is not None and each.bytes > each.limit_bytes
-        ]
+        return [each for each in self._watched if each.limit_bytes is not None and each.bytes > each.limit_bytes]
 
     def watch(self, over: Sequence[Account]) -> None:
         """Set the accounts that were found above their limit.

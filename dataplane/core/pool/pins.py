@@ -163,9 +163,7 @@ class Pin:
             gpu_copies=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies,
             gpu_copy_bytes=0 if with_gpu_copies is None else with_gpu_copies.gpu_copy_bytes,
             gpu_copies_wanted=0 if with_gpu_copies is None else with_gpu_copies.gpu_copies_wanted,
-            tiers={}
-            if self.bundle is None
-            else {name: copy(known) for name, known in self.bundle.tiers.items()},
+            tiers={} if self.bundle is None else {name: copy(known) for name, known in self.bundle.tiers.items()},
             only_in_tiers=only_in_tiers,
             not_loaded=keeps.not_loaded if keeps is not None and only_in_tiers else "",
         )
@@ -211,9 +209,7 @@ class PinTable:
         self.by_name[pin.name] = pin
         bundle = self._bundles.get((pin.model, pin.tenant, pin.spec.keys_digest))
         if bundle is None:
-            bundle = PinBundle(
-                pin.model, pin.tenant, pin.spec.keys_digest, pin.keys, pin.spec.strength, pin.spec.tier
-            )
+            bundle = PinBundle(pin.model, pin.tenant, pin.spec.keys_digest, pin.keys, pin.spec.strength, pin.spec.tier)
             self._list(bundle)
         pin.keys = bundle.keys
         pin.move(bundle)

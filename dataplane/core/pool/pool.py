@@ -372,10 +372,7 @@ class Pool:
 
     def space_stats(self) -> list[SpaceStats]:
         """Return the statistics of at most MAX_SPACES_SHOWN spaces, largest number of bytes first."""
-        return [
-            use.stats(self.spaces.by_number[number])
-            for number, use in self.slabs.largest_spaces(MAX_SPACES_SHOWN)
-        ]
+        return [use.stats(self.spaces.by_number[number]) for number, use in self.slabs.largest_spaces(MAX_SPACES_SHOWN)]
 
     def stats(self) -> PoolStats:
         stats = PoolStats(

@@ -97,10 +97,7 @@ class Sweeps:
         self._memory = memory
         self._table = table
         self._blocks = blocks
-        self._act: dict[Kind, Callable[[Sequence[Block]], int]] = {
-            "invalidate": invalidate,
-            "demote": demote,
-        }
+        self._act: dict[Kind, Callable[[Sequence[Block]], int]] = {"invalidate": invalidate, "demote": demote}
         self._dead = dead
         """Blocks that are out of the index and are freed when no lease holds them."""
         self._demoting: U64 = np.zeros(memory.max_blocks, np.uint64)
@@ -247,8 +244,7 @@ class Sweeps:
         every = self._memory.hot[readable]
         at = len(every)
         names, count = identities(
-            np.concatenate((every[:, _KEY], hot[:, _KEY], above)),
-            np.concatenate((_space(every), spaces, spaces)),
+            np.concatenate((every[:, _KEY], hot[:, _KEY], above)), np.concatenate((_space(every), spaces, spaces))
         )
         own, parents = names[at : at + len(numbers)], names[at + len(numbers) :]
         rooted = (above != 0).any(axis=1)

@@ -65,9 +65,7 @@ class TierAccount:
 
     def counters(self) -> TierUsageCounters:
         """Return the counters for the wire."""
-        return TierUsageCounters(
-            self.byte_us // _KIB_S & _MAX, self.served_tokens & _MAX, self.served_bytes & _MAX
-        )
+        return TierUsageCounters(self.byte_us // _KIB_S & _MAX, self.served_tokens & _MAX, self.served_bytes & _MAX)
 
 
 @dataclass(eq=False, slots=True)

@@ -26,13 +26,7 @@ from itertools import islice
 from dataplane.core.spaces import Spaces
 from dataplane.core.tenants.tenant import Tenant, TierAccount, UsageAccount
 from dataplane.protocol.spaces import leading
-from dataplane.protocol.usage import (
-    MAX_USAGE_PART,
-    MAX_USAGE_TIERS,
-    OTHERS,
-    UNKNOWN_MODEL,
-    UsageCounters,
-)
+from dataplane.protocol.usage import MAX_USAGE_PART, MAX_USAGE_TIERS, OTHERS, UNKNOWN_MODEL, UsageCounters
 
 MAX_ACCOUNTS = 10_000
 """Maximum number of accounts of tenants without a record; the number of records bounds the others."""

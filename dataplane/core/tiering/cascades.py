@@ -166,6 +166,4 @@ class Cascades:
         found = self._tiering.existence.found(name)
         if found is not None and found.tier is not cascade.source:
             return True
-        return any(
-            tier.entry_of(name) is not None for tier in self._tiering.tiers if tier is not cascade.source
-        )
+        return any(tier.entry_of(name) is not None for tier in self._tiering.tiers if tier is not cascade.source)

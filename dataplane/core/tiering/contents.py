@@ -220,13 +220,7 @@ class TierContents:
                 self.full_at_bytes = None
 
     def victims(
-        self,
-        charge: int,
-        salt: str,
-        now: float,
-        excluded: Callable[[TierEntry], bool],
-        *,
-        at_least: int = 0,
+        self, charge: int, salt: str, now: float, excluded: Callable[[TierEntry], bool], *, at_least: int = 0
     ) -> list[TierEntry] | NoRoom:
         """Return blocks to evict so that the tenant can store `charge` more bytes, or why there is no room.
 
@@ -337,9 +331,7 @@ class TierContents:
     def set_shares(self, shares: Mapping[str, TierShare]) -> None:
         """Set the quotas of tenants in this tier; tenants without one share the rest. Floors are scaled down when the
         budget cannot hold their sum."""
-        floors = effective_floors(
-            {salt: share.floor_bytes for salt, share in shares.items()}, self.budget_bytes
-        )
+        floors = effective_floors({salt: share.floor_bytes for salt, share in shares.items()}, self.budget_bytes)
         leaving = [t for t in self.tenants.values() if t.share is not None and t.salt not in shares]
         for tenant in leaving:
             self._order.close(tenant)

@@ -117,6 +117,4 @@ class Drains:
 
     def _is_elsewhere(self, name: BlockName) -> bool:
         """Return whether a tier that does not drain holds a block."""
-        return any(
-            tier.entry_of(name) is not None for tier in self._tiering.tiers if tier.spec.spill != "drain"
-        )
+        return any(tier.entry_of(name) is not None for tier in self._tiering.tiers if tier.spec.spill != "drain")

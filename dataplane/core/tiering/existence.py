@@ -103,11 +103,7 @@ class Existence:
                 continue
             self._queried[name] -= 1
             known = self._found.get(name)
-            if (
-                block is not None
-                and tier.serves
-                and (known is None or tier.spec.order < known.tier.spec.order)
-            ):
+            if block is not None and tier.serves and (known is None or tier.spec.order < known.tier.spec.order):
                 if known is not None:
                     self.forget(name)
                 entry = self._found[name] = FoundBlock(tier, block, now + FOUND_S)

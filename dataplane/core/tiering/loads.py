@@ -146,9 +146,7 @@ class Loads:
         """Cancel a request, except loads that have begun."""
         self.given_up += self._queue.remove(request)
         names = ((request.space, key) for key in request.keys)
-        self._leave(
-            (self._loading[name] for name in names if name in self._loading), lambda each: each is request
-        )
+        self._leave((self._loading[name] for name in names if name in self._loading), lambda each: each is request)
 
     def withdraw(self, client: int, space: int, keys: bytes) -> None:
         """Cancel a request of an engine for exactly these keys, if there is one. Raise ProtocolError."""
@@ -300,9 +298,7 @@ class Loads:
         entries = (tier.contents.entries.get(name) for tier in self._tiers)
         return next((entry.stored for entry in entries if entry is not None), None)
 
-    def _reserve(
-        self, request: LoadRequest, first: int, last: int, source: Source, now: float
-    ) -> list[PlannedLoad]:
+    def _reserve(self, request: LoadRequest, first: int, last: int, source: Source, now: float) -> list[PlannedLoad]:
         tier, nbytes, tenant = source
         engine = self._node.engines[self._client]
         space = self._tiering.identity(request.space)

@@ -40,9 +40,7 @@ RELEASED = "moved"
 class MoveToTier:
     """Copies blocks to a tier, and releases them from memory if asked to."""
 
-    def __init__(
-        self, node: Node, tiering: Tiering, message: Move, state: MoveState, tier: TierState
-    ) -> None:
+    def __init__(self, node: Node, tiering: Tiering, message: Move, state: MoveState, tier: TierState) -> None:
         self.state, self.tier = state, tier
         self._node, self._tiering, self._pool = node, tiering, node.pool
         self._release = message.release
@@ -99,10 +97,7 @@ class MoveToTier:
         tier, pool = self.tier, self._pool
         beginning: list[Block] = []
         for _ in range(min(BLOCKS_PER_STEP, len(self._left))):
-            if (
-                len(self._copying) >= MAX_OUTSTANDING
-                or self._copying_bytes >= 2 * tier.spec.max_bytes_in_flight
-            ):
+            if len(self._copying) >= MAX_OUTSTANDING or self._copying_bytes >= 2 * tier.spec.max_bytes_in_flight:
                 break
             number, control = self._left.popleft()
             block = pool.table.blocks.get(number)
@@ -154,10 +149,7 @@ class MoveToTier:
         for name in self._copying:
             self.tier.watched.pop(name, None)
             self.tier.moving.pop(name, None)
-        for why, count in (
-            (reason, len(self._left) + len(self._copying)),
-            ("leased", len(self._releasing)),
-        ):
+        for why, count in ((reason, len(self._left) + len(self._copying)), ("leased", len(self._releasing))):
             if count:
                 self.state.refuse(why, count)
         self._left.clear()
@@ -176,9 +168,7 @@ class MoveToMemory:
 
     tier: TierState | None = None
 
-    def __init__(
-        self, node: Node, tiering: Tiering, message: Move, state: MoveState, deadline: float
-    ) -> None:
+    def __init__(self, node: Node, tiering: Tiering, message: Move, state: MoveState, deadline: float) -> None:
         self.state = state
         self._tiering, self._pool = tiering, node.pool
         self._tenant = message.scope.tenant
@@ -220,9 +210,7 @@ class MoveToMemory:
             self._budget_bytes -= nbytes
             for tier in self._tiering.tiers:
                 tier.watched.update(dict.fromkeys(missing, ""))
-            request = loads.request(
-                self._tiering.client, part.space, b"".join(part.keys), self._deadline, self._tenant
-            )
+            request = loads.request(self._tiering.client, part.space, b"".join(part.keys), self._deadline, self._tenant)
             self._requests.append((request, part))
 
     def cancel(self) -> None:

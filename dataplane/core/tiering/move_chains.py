@@ -49,13 +49,7 @@ class ChainSelection:
     """Selects the blocks of a scope in all tiers, or in one. Call `step` until it returns False."""
 
     def __init__(
-        self,
-        pool: Pool,
-        tiering: Tiering,
-        scope: Scope,
-        source: TierState | None = None,
-        *,
-        attach: bool = False,
+        self, pool: Pool, tiering: Tiering, scope: Scope, source: TierState | None = None, *, attach: bool = False
     ) -> None:
         """With a `source`, the blocks of this tier are selected; those of spaces that no engine has attached, too,
         unless the scope names a model. With `attach`, the mover attaches the spaces of selected blocks that no engine
@@ -121,11 +115,7 @@ class ChainSelection:
         scope = self._scope
         if self._source is None:
             return self._knows(space)
-        if (
-            scope.model is not None
-            or scope.space not in (None, space.hex())
-            or space in self._tiering.space_numbers()
-        ):
+        if scope.model is not None or scope.space not in (None, space.hex()) or space in self._tiering.space_numbers():
             return False
         self._spaces[space] = UNATTACHED
         return True

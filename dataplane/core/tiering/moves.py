@@ -89,9 +89,7 @@ class Moves:
                 Code.UNKNOWN_TIER, f"expected {MEMORY!r}, because blocks are encoded where they are", "source"
             )
         if source is not None and source is tier:
-            raise ProtocolError(
-                Code.UNKNOWN_TIER, f"expected another tier than {message.tier!r}, the target", "source"
-            )
+            raise ProtocolError(Code.UNKNOWN_TIER, f"expected another tier than {message.tier!r}, the target", "source")
         if source is not None and tier is None:
             raise ProtocolError(
                 Code.UNKNOWN_TIER,
@@ -99,12 +97,7 @@ class Moves:
                 "source",
             )
         state = MoveState(
-            self._last + 1,
-            message.tier,
-            started_at=now,
-            dry_run=message.dry_run,
-            source=message.source,
-            tenant=tenant,
+            self._last + 1, message.tier, started_at=now, dry_run=message.dry_run, source=message.source, tenant=tenant
         )
         move: RunningMove
         if tier is not None and message.compress:
@@ -132,14 +125,9 @@ class Moves:
         if tier is None and name != MEMORY:
             names = ", ".join(repr(tier.spec.name) for tier in self._tiering.tiers) or "none"
             offered = " or ".join(
-                [
-                    *([repr(MEMORY)] if memory else []),
-                    *([f"an open tier ({names}). {ADD_TIER}"] if tiers else []),
-                ]
+                [*([repr(MEMORY)] if memory else []), *([f"an open tier ({names}). {ADD_TIER}"] if tiers else [])]
             )
-            raise ProtocolError(
-                Code.UNKNOWN_TIER, f"no tier {name!r} is open on this node; expected {offered}", field
-            )
+            raise ProtocolError(Code.UNKNOWN_TIER, f"no tier {name!r} is open on this node; expected {offered}", field)
         return tier
 
     def state(self, number: int) -> MoveState:

@@ -150,9 +150,7 @@ class PinLoads:
         for at in range(0, len(bundle.keys), MAX_PART_KEYS):
             keys = bundle.keys[at : at + MAX_PART_KEYS]
             found = self._pool.table.find(pack_keys(keys), space)
-            names = [
-                BlockName(identity, key) for key, block in zip(keys, found, strict=True) if block is None
-            ]
+            names = [BlockName(identity, key) for key, block in zip(keys, found, strict=True) if block is None]
             unknown = (name for name in names if tiering.loads.chosen(name) is None)
             tiering.existence.ask(unknown, tiering.client)
             while bundle.pins and any(map(tiering.existence.is_queried, names)):

@@ -125,6 +125,4 @@ class PinnedChains:
                 new.add(declared.model)
         self._newest_space = max(self._newest_space, next(reversed(self._pool.spaces.by_number), 0))
         if new:
-            self.changed(
-                pin for pin in self._pool.pins.by_name.values() if pin.model in new and not pin.expired
-            )
+            self.changed(pin for pin in self._pool.pins.by_name.values() if pin.model in new and not pin.expired)

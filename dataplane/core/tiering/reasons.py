@@ -1,10 +1,7 @@
 """Why blocks were not copied to tiers, not loaded from them, or not moved: the reasons that statistics, metrics and
 results of moves name, each with its meaning."""
 
-CALL_REASONS = {
-    "late": "a call did not end in time",
-    "failed": "the tier reported an error",
-}
+CALL_REASONS = {"late": "a call did not end in time", "failed": "the tier reported an error"}
 REFUSED = {
     "away": "the tier was out of service",
     "waiting": "65,536 blocks already wait: the tier is slower than the engines store",

@@ -41,9 +41,7 @@ class PlannedReencoding:
 class Reencoding:
     """Encodes the blocks of a scope in a tier again, as its record says."""
 
-    def __init__(
-        self, pool: Pool, tiering: Tiering, message: Move, state: MoveState, tier: TierState
-    ) -> None:
+    def __init__(self, pool: Pool, tiering: Tiering, message: Move, state: MoveState, tier: TierState) -> None:
         self.state, self.tier = state, tier
         self._pool, self._tiering = pool, tiering
         self._dry_run = message.dry_run

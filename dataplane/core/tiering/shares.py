@@ -12,10 +12,7 @@ def shares_in(name: str, tenants: Iterable[Tenant]) -> dict[str, TierShare]:
     """Return the quotas that are enforced in the tier of this name, by salt."""
     return {
         tenant.salt: TierShare(
-            quota.floor_bytes,
-            quota.limit_bytes,
-            tenant.spec.weight,
-            rejects=tenant.spec.on_exceed == "reject",
+            quota.floor_bytes, quota.limit_bytes, tenant.spec.weight, rejects=tenant.spec.on_exceed == "reject"
         )
         for tenant in tenants
         if tenant.spec is not None and tenant.enforced and (quota := tenant.spec.tiers.get(name)) is not None

@@ -104,9 +104,7 @@ class Spills:
         """Copy those of the blocks that a guaranteed or a permanent pin holds before all others, to every tier that
         takes blocks at all."""
         marked = self._pool.pins.marked
-        ready = [
-            block for block in blocks if any(bundle.strength != "soft" for bundle in marked.get(block, ()))
-        ]
+        ready = [block for block in blocks if any(bundle.strength != "soft" for bundle in marked.get(block, ()))]
         if not ready:
             return
         for tier in self._tiering.tiers:
@@ -137,9 +135,7 @@ class Spills:
                 tier.waiting_bytes -= block.nbytes
         tier.waiting = left
 
-    def _enqueue(
-        self, tier: TierState, queue: deque[tuple[Block, int]], blocks: Sequence[Block]
-    ) -> set[BlockName]:
+    def _enqueue(self, tier: TierState, queue: deque[tuple[Block, int]], blocks: Sequence[Block]) -> set[BlockName]:
         added: set[BlockName] = set()
         for block in blocks:
             space = self._tiering.identity(block.space)
@@ -167,9 +163,7 @@ class Spills:
         """Return the next block to copy to a tier, leased; None if there is none, or too much is under way."""
         return next(iter(self.next_batch(tier, now, 1)), None)
 
-    def next_batch(
-        self, tier: TierState, now: float, most: int, most_bytes: int = 1 << 62
-    ) -> list[PlannedSpill]:
+    def next_batch(self, tier: TierState, now: float, most: int, most_bytes: int = 1 << 62) -> list[PlannedSpill]:
         """Return the next blocks to copy to a tier, leased: at most `most`, and no more after `most_bytes`."""
         plans: list[PlannedSpill] = []
         planned_bytes = 0
@@ -245,25 +239,15 @@ class Spills:
         """Take the outcome of a copy to a tier."""
         self.batch_ended(tier, [plan], [CopyEnd(outcome)], now)
 
-    def batch_ended(
-        self, tier: TierState, plans: Sequence[PlannedSpill], ends: Sequence[CopyEnd], now: float
-    ) -> None:
+    def batch_ended(self, tier: TierState, plans: Sequence[PlannedSpill], ends: Sequence[CopyEnd], now: float) -> None:
         """Process the ends of copies to a tier."""
         self._pool.leases.release([plan.block.number for plan in plans])
         self.copied(tier, plans, ends, now)
 
-    def copied(
-        self, tier: TierState, plans: Sequence[PlannedCopy], ends: Sequence[CopyEnd], now: float
-    ) -> None:
+    def copied(self, tier: TierState, plans: Sequence[PlannedCopy], ends: Sequence[CopyEnd], now: float) -> None:
         """Process the ends of copies for which `admit` reserved room."""
-        stored = [
-            plan.stored
-            for plan, end in zip(plans, ends, strict=True)
-            if self._is_stored(tier, plan, end, now)
-        ]
-        entries = (
-            tier.contents.entries
-        )  # a later copy of the batch may have evicted the block of an earlier one
+        stored = [plan.stored for plan, end in zip(plans, ends, strict=True) if self._is_stored(tier, plan, end, now)]
+        entries = tier.contents.entries  # a later copy of the batch may have evicted the block of an earlier one
         self._tiering.list_blocks(
             tier, [block for block in stored if block.name in entries and entries[block.name].stored is block]
         )

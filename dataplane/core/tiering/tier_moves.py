@@ -26,9 +26,7 @@ class MoveBetweenTiers:
 
     urgent = False
 
-    def __init__(
-        self, tiering: Tiering, message: Move, state: MoveState, source: TierState, target: TierState
-    ) -> None:
+    def __init__(self, tiering: Tiering, message: Move, state: MoveState, source: TierState, target: TierState) -> None:
         self.state, self.tier, self.source = state, target, source
         self.began = state.started_at
         self._tiering = tiering

@@ -77,9 +77,7 @@ class TierPins:
         entry.bundles = ()
         self._waiting.pop(entry, None)
 
-    def set_budgets(
-        self, budget_bytes: int, budgets: Mapping[str, int], tenants: Mapping[str, TierTenant]
-    ) -> None:
+    def set_budgets(self, budget_bytes: int, budgets: Mapping[str, int], tenants: Mapping[str, TierTenant]) -> None:
         """Set the budget of all tenants together and those of tenants, by salt, in bytes. `step` applies them."""
         self.budget_bytes = budget_bytes
         self._budgets = budgets

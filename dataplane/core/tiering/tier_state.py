@@ -41,9 +41,7 @@ class TierCounters:
 class TierState:
     """One tier: its record, what it holds, and the blocks that wait to be copied to it."""
 
-    def __init__(
-        self, number: int, spec: TierSpec, stored_size: Callable[[int], int], *, shared: bool = False
-    ) -> None:
+    def __init__(self, number: int, spec: TierSpec, stored_size: Callable[[int], int], *, shared: bool = False) -> None:
         self.number = number
         self.spec = spec
         self.shared = shared

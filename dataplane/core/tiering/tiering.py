@@ -147,9 +147,7 @@ class Tiering:
     def shrink(self, tier: TierState, now: float) -> None:
         """Apply a changed budget: evict some blocks of a tier that exceeds it, or let the tier hold more."""
         contents, target_bytes = tier.contents, tier.spec.budget_bytes
-        self._shared_out = (
-            self._shared_out and contents.budget_bytes == target_bytes
-        )  # floors depend on the budget
+        self._shared_out = self._shared_out and contents.budget_bytes == target_bytes  # floors depend on the budget
         if contents.budget_bytes <= target_bytes:
             contents.budget_bytes = target_bytes
             return
@@ -264,9 +262,7 @@ class Tiering:
             shares = shares_in(tier.spec.name, tenants)
             contents.set_shares(shares)
             contents.pins.set_budgets(
-                int(contents.budget_bytes * self._pool.pin_budget_ratio),
-                pin_budgets(tenants, shares),
-                contents.tenants,
+                int(contents.budget_bytes * self._pool.pin_budget_ratio), pin_budgets(tenants, shares), contents.tenants
             )
         self.on_work()
 
@@ -325,9 +321,7 @@ class Tiering:
     def forget_listed(self, tier: TierState, blocks: Sequence[StoredBlock]) -> None:
         """Remove blocks that a listing found, and delete them in the tier, unless they were stored again meanwhile."""
         entries = tier.contents.entries
-        names = [
-            block.name for block in blocks if block.name in entries and entries[block.name].stored is block
-        ]
+        names = [block.name for block in blocks if block.name in entries and entries[block.name].stored is block]
         self._forget_all(tier, names)
         tier.deletions.add(names)
         self.on_work()
@@ -377,9 +371,7 @@ class Tiering:
         waiting = [name for name in tier.deletions.take(DELETED_AT_ONCE) if name not in tier.contents.entries]
         under_way = [name for name in waiting if self.spills.is_under_way(tier, name)]
         tier.deletions.add(under_way)
-        names = (
-            [name for name in waiting if not self.spills.is_under_way(tier, name)] if under_way else waiting
-        )
+        names = [name for name in waiting if not self.spills.is_under_way(tier, name)] if under_way else waiting
         tier.deleting = frozenset(names)
         return names
 
@@ -453,12 +445,7 @@ class Tiering:
         self.loads.ended(load, b"", now)
 
     def loaded(
-        self,
-        load: PlannedLoad,
-        outcome: Outcome,
-        checksum: bytes,
-        now: float,
-        block: StoredBlock | None = None,
+        self, load: PlannedLoad, outcome: Outcome, checksum: bytes, now: float, block: StoredBlock | None = None
     ) -> None:
         """Take the outcome of one block of a load, and the block as the tier describes it."""
         tier = load.tier

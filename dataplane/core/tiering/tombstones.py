@@ -108,8 +108,7 @@ class Tombstone(msgspec.Struct, frozen=True):
     def within(self, pool: Pool, gateway: str) -> Tombstone:
         """Return the tombstone for the spaces of one gateway alone."""
         spaces = frozenset(
-            bytes.fromhex(pool.spaces.by_number[number].identity())
-            for number in pool.spaces.of_gateway(gateway)
+            bytes.fromhex(pool.spaces.by_number[number].identity()) for number in pool.spaces.of_gateway(gateway)
         )
         return msgspec.structs.replace(self, spaces=spaces)
 

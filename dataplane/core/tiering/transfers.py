@@ -134,18 +134,12 @@ class TierTransfers:
                 return None
         if spills.is_under_way(target, name):
             return None
-        stored = msgspec.structs.replace(
-            source_entry.stored, writer=self._tiering.writer if target.shared else 0
-        )
+        stored = msgspec.structs.replace(source_entry.stored, writer=self._tiering.writer if target.shared else 0)
         if stored.length > self._tiering.pool.slabs.capacity_bytes:
             target.refuse("size", name)
             return None
         charge = spills.admit(target, stored, now, lambda entry: False, since=move.began)
-        return (
-            None
-            if charge is None
-            else PlannedTransfer(source, target, stored, charge, move.began, move.urgent)
-        )
+        return None if charge is None else PlannedTransfer(source, target, stored, charge, move.began, move.urgent)
 
     def ended(self, plans: Sequence[PlannedTransfer], ends: Sequence[CopyEnd], now: float) -> None:
         """Process the ends of the stores in the target. All plans have the same target."""

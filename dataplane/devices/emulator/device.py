@@ -16,25 +16,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dataplane.devices.emulator.memory import (
-    NAME,
-    AddressSpace,
-    MappedFile,
-    SharedHostMemory,
-    handle_of,
-    open_handle,
-)
+from dataplane.devices.emulator.memory import NAME, AddressSpace, MappedFile, SharedHostMemory, handle_of, open_handle
 from dataplane.devices.emulator.streams import EmulatedEvent, EmulatedStream, Pace
 from dataplane.devices.errors import ELSEWHERE, EXPANDABLE, LASTING
-from dataplane.devices.runtime import (
-    Device,
-    DeviceError,
-    DeviceEvent,
-    DeviceStream,
-    Handle,
-    OpenedMemory,
-    device_of,
-)
+from dataplane.devices.runtime import Device, DeviceError, DeviceEvent, DeviceStream, Handle, OpenedMemory, device_of
 from dataplane.protocol.mappings import map_shared, unmap
 
 DEVICE_BYTES = 1 << 30
@@ -50,9 +35,7 @@ class EmulatedDevice:
 
     def __init__(self, uuids: Sequence[str] = (DEFAULT_UUID,), device_bytes: int = DEVICE_BYTES) -> None:
         """Create the devices. Devices with the same UUID are the same device in all processes."""
-        self._devices = [
-            Device(index, uuid, f"emulated {index}", device_bytes) for index, uuid in enumerate(uuids)
-        ]
+        self._devices = [Device(index, uuid, f"emulated {index}", device_bytes) for index, uuid in enumerate(uuids)]
         self._own: dict[int, tuple[MappedFile, Device, bool]] = {}
         self._opened: dict[bytes, tuple[MappedFile, int]] = {}
         self._host: dict[int, int] = {}
@@ -174,9 +157,7 @@ class EmulatedDevice:
             os.ftruncate(fd, size)
             address = map_shared(fd, size, writable=True)
         except OSError as error:
-            raise DeviceError(
-                f"allocate {nbytes} bytes", "cudaErrorMemoryAllocation", str(error.strerror)
-            ) from None
+            raise DeviceError(f"allocate {nbytes} bytes", "cudaErrorMemoryAllocation", str(error.strerror)) from None
         finally:
             os.close(fd)
         with self._lock:
@@ -193,9 +174,7 @@ class EmulatedDevice:
     # ---- streams and events
 
     def stream(self, device: Device) -> DeviceStream:
-        stream = EmulatedStream(
-            self._addresses, self.pace, self._check, lambda: self._streams.discard(stream)
-        )
+        stream = EmulatedStream(self._addresses, self.pace, self._check, lambda: self._streams.discard(stream))
         self._streams.add(stream)
         return stream
 

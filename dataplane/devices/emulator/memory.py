@@ -48,9 +48,7 @@ class SharedHostMemory:
             fd = os.memfd_create(NAME + name, os.MFD_CLOEXEC)
             os.ftruncate(fd, nbytes)
         except OSError as error:
-            raise DeviceError(
-                f"allocate {nbytes} bytes", "cudaErrorMemoryAllocation", str(error.strerror)
-            ) from None
+            raise DeviceError(f"allocate {nbytes} bytes", "cudaErrorMemoryAllocation", str(error.strerror)) from None
         return cls(kind, fd, nbytes, (os.getpid(), _started_at(os.getpid())), own=True)
 
     @classmethod
@@ -170,9 +168,7 @@ class AddressSpace:
         begins, ends, writable = self._sorted()
         at = np.searchsorted(begins, addresses, "right") - 1
         if not len(begins) or (at < 0).any() or (addresses >= ends[at]).any():
-            raise DeviceError(
-                "copy", "cudaErrorInvalidValue", "an address is in no registered or device memory"
-            )
+            raise DeviceError("copy", "cudaErrorInvalidValue", "an address is in no registered or device memory")
         if (addresses + sizes > ends[at]).any():
             raise DeviceError("copy", "cudaErrorInvalidValue", "a copy leaves its allocation or registration")
         if written and not writable[at].all():

@@ -102,9 +102,7 @@ class EmulatedEvent:
             time.sleep(POLL_S)
             tries += 1
             if not self._own and not tries % 100 and not self._page.owner_lives():
-                raise DeviceError(
-                    "wait for an event", "cudaErrorInvalidResourceHandle", "its process is gone"
-                )
+                raise DeviceError("wait for an event", "cudaErrorInvalidResourceHandle", "its process is gone")
             if time.monotonic() > deadline:
                 raise _too_long("wait for an event", WAIT_S, "the event was not recorded")
 

@@ -37,13 +37,9 @@ class LarderBackend(HiCacheStorage):  # type: ignore[misc]
         self._config = storage_config
         self._settings = read_settings(storage_config.extra_config or {})
         if storage_config.dcp_size > 1:
-            raise ValueError(
-                "dcp_size: expected 1, because Larder does not support decode context parallelism"
-            )
+            raise ValueError("dcp_size: expected 1, because Larder does not support decode context parallelism")
         if not (self._settings.model or storage_config.model_name):
-            raise ValueError(
-                f"{CONTAINER}.larder.model: expected a name, because SGLang has none for the model"
-            )
+            raise ValueError(f"{CONTAINER}.larder.model: expected a name, because SGLang has none for the model")
         self.errors = ErrorLog(_log)
         self._store: PageStore | None = None
         self._pages: HostPages | None = None

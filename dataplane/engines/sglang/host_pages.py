@@ -82,9 +82,7 @@ class HostPages:
         if type(pool).__name__ not in KINDS:
             raise PoolRefused(f"the host pool is a {type(pool).__name__}; expected one of {', '.join(KINDS)}")
         if pool.layout not in LAYOUTS:
-            raise PoolRefused(
-                f"the host pool has the layout {pool.layout}; expected one of {', '.join(LAYOUTS)}"
-            )
+            raise PoolRefused(f"the host pool has the layout {pool.layout}; expected one of {', '.join(LAYOUTS)}")
         self._pool = pool
         self.page_tokens = pool.page_size
         try:
@@ -102,9 +100,7 @@ class HostPages:
         not those of whole pages of the pool."""
         tokens = np.asarray(indices.cpu() if hasattr(indices, "cpu") else indices)
         if tokens.shape != (pages * self.page_tokens,):
-            raise ValueError(
-                f"expected {pages} pages of {self.page_tokens} tokens, got {tokens.shape} indices"
-            )
+            raise ValueError(f"expected {pages} pages of {self.page_tokens} tokens, got {tokens.shape} indices")
         rows = tokens.reshape(pages, self.page_tokens)
         starts = rows[:, :1]
         if (
@@ -121,9 +117,7 @@ class HostPages:
         does."""
         self.numbers(indices, pages)
         addresses, sizes = self._pool.get_page_buffer_meta(indices)
-        if not np.array_equal(
-            np.reshape(sizes, (pages, -1)), np.broadcast_to(self.sizes, (pages, len(self.sizes)))
-        ):
+        if not np.array_equal(np.reshape(sizes, (pages, -1)), np.broadcast_to(self.sizes, (pages, len(self.sizes)))):
             raise ValueError("the sizes of pages have changed")
         return np.array(addresses, np.int64).reshape(pages, -1)
 
@@ -155,11 +149,7 @@ class HostPages:
             first.tolist(), last.tolist(), steps.tolist(), self.sizes.tolist(), strict=True
         ):
             file = next(
-                (
-                    at
-                    for at, start in enumerate(starts)
-                    if start <= low and high + nbytes <= start + len(mappings[at])
-                ),
+                (at for at, start in enumerate(starts) if start <= low and high + nbytes <= start + len(mappings[at])),
                 None,
             )
             if file is None:

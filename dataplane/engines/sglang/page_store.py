@@ -98,9 +98,7 @@ class PageStore:
 
     def _do_without(self, code: Code) -> None:
         """Copy in the engine from now on."""
-        _log.warning(
-            "larder.store_copies: the engine copies, because the data plane answered %s", code.name.lower()
-        )
+        _log.warning("larder.store_copies: the engine copies, because the data plane answered %s", code.name.lower())
         self._client.unregister_cache()
         self._host_pool = None
 
@@ -145,8 +143,7 @@ class PageStore:
         targets = self._pages.addresses(indices, len(names))
         with self._client.acquire(self._keys.of(names)) as lease:
             copied = self._in_shares(
-                len(lease),
-                lambda first, end: lease.copy_pieces_to(targets[first:end], self._pages.sizes, first),
+                len(lease), lambda first, end: lease.copy_pieces_to(targets[first:end], self._pages.sizes, first)
             )
         return [at < copied for at in range(len(names))]
 
@@ -175,9 +172,7 @@ class PageStore:
         if self._host_pool is None:
             return None
         copy = self._client.store_from(keys, numbers, tenant=self._settings.tenant)
-        if not copy.wait(
-            self._settings.timeout_s + len(numbers) * self._pages.page_bytes / MIN_COPY_BYTES_PER_S
-        ):
+        if not copy.wait(self._settings.timeout_s + len(numbers) * self._pages.page_bytes / MIN_COPY_BYTES_PER_S):
             copy.abandon()
         code = None if copy.ended is None else copy.ended.code
         if code in _PERMANENT:  # a data plane that was started later refuses the pool

@@ -154,9 +154,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         assert self._scheduler is not None
         meta = connector_output.kv_connector_worker_meta
         report = meta.report if isinstance(meta, LarderWorkerMetadata) else None
-        self._scheduler.stepped(
-            report, connector_output.finished_recving or (), connector_output.failed_recving or ()
-        )
+        self._scheduler.stepped(report, connector_output.finished_recving or (), connector_output.failed_recving or ())
 
     @guarded(lambda: (False, None))
     def request_finished_all_groups(

@@ -39,9 +39,7 @@ class GroupCopies(Protocol):
     def mark(self) -> DeviceEvent | None:
         """Return an event that follows the work that the engine has enqueued; None in CPU memory. Raise DeviceError."""
 
-    def load(
-        self, keys: bytes, first: int, blocks: I64, after: DeviceEvent | None, job: Job
-    ) -> tuple[int, int]:
+    def load(self, keys: bytes, first: int, blocks: I64, after: DeviceEvent | None, job: Job) -> tuple[int, int]:
         """Copy the chunks of `keys`, from block `first` of the first chunk on, into the engine's blocks.
 
         Blocks with the number 0 are skipped. Return the number of leading entries of `blocks` that were loaded or
@@ -76,9 +74,7 @@ class CpuCopies:
     def mark(self) -> DeviceEvent | None:
         return None
 
-    def load(
-        self, keys: bytes, first: int, blocks: I64, after: DeviceEvent | None, job: Job
-    ) -> tuple[int, int]:
+    def load(self, keys: bytes, first: int, blocks: I64, after: DeviceEvent | None, job: Job) -> tuple[int, int]:
         assert self._client is not None
         pages, nbytes = self._pages, 0
         per_chunk = pages.blocks_per_chunk
@@ -142,9 +138,7 @@ class DeviceCopies:
         self._record(self._cache, event)
         return event
 
-    def load(
-        self, keys: bytes, first: int, blocks: I64, after: DeviceEvent | None, job: Job
-    ) -> tuple[int, int]:
+    def load(self, keys: bytes, first: int, blocks: I64, after: DeviceEvent | None, job: Job) -> tuple[int, int]:
         assert self._client is not None
         assert self._cache is not None
         per_chunk, nbytes = self._group.blocks_per_chunk, 0
@@ -175,11 +169,7 @@ class DeviceCopies:
         if job.cancelled:
             return None
         needed = len(reservation.outcomes) * self._group.blocks_per_chunk
-        return (
-            self._cache.store(reservation, [int(block) for block in blocks[:needed]])
-            .all(after=after)
-            .finish()
-        )
+        return self._cache.store(reservation, [int(block) for block in blocks[:needed]]).all(after=after).finish()
 
     def close(self) -> None:
         cache, self._cache, self._client = self._cache, None, None

@@ -34,13 +34,7 @@ class CacheRefused(Exception):
 
 
 def copies_of(
-    vllm_config: Any,
-    kv_cache_config: Any,
-    tensors: Mapping[str, Any],
-    *,
-    rank: int,
-    model: str,
-    chunk_tokens: int,
+    vllm_config: Any, kv_cache_config: Any, tensors: Mapping[str, Any], *, rank: int, model: str, chunk_tokens: int
 ) -> list[GroupCopies]:
     """Return the copies of each KV-cache group of one worker. Raise CacheRefused, or ValueError for wrong settings."""
     parallel = vllm_config.parallel_config
@@ -90,25 +84,19 @@ def copies_of(
 def _tensor_group(number: int, tensors: Sequence[Any], page_tokens: int, chunk_tokens: int) -> TensorGroup:
     """Return the layout of tensors that share block numbers."""
     try:
-        planes = tuple(
-            planes_of(tuple(each.shape), tuple(each.stride()), each.element_size()) for each in tensors
-        )
+        planes = tuple(planes_of(tuple(each.shape), tuple(each.stride()), each.element_size()) for each in tensors)
     except LayoutRefused as error:
         raise CacheRefused(f"KV-cache group {number}: {error}") from None
     blocks = min(each.shape[block_axis(each.shape)] for each in tensors)
     return TensorGroup(blocks, page_tokens, chunk_tokens // page_tokens, planes)
 
 
-def _on_cuda(
-    group: TensorGroup, layout: GroupLayout, tensors: Sequence[Any], chunk_tokens: int
-) -> DeviceCopies:
+def _on_cuda(group: TensorGroup, layout: GroupLayout, tensors: Sequence[Any], chunk_tokens: int) -> DeviceCopies:
     """Return the copies of CUDA tensors."""
     import torch
 
     def cache_of(client: Client) -> PagedCache:
-        return PagedCache.of_tensors(
-            client, tensors, tokens_per_block=layout.page_tokens, chunk_tokens=chunk_tokens
-        )
+        return PagedCache.of_tensors(client, tensors, tokens_per_block=layout.page_tokens, chunk_tokens=chunk_tokens)
 
     def record(cache: PagedCache, event: DeviceEvent) -> None:
         cache.stream_of(torch.cuda.current_stream(tensors[0].device).cuda_stream).record(event)
@@ -156,9 +144,7 @@ def _distinct(tensors: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
     return dict(found.values())
 
 
-def _layout_name(
-    planes: Sequence[Planes], tensors: Mapping[str, Any], layout: str | None, tokens: int
-) -> str:
+def _layout_name(planes: Sequence[Planes], tensors: Mapping[str, Any], layout: str | None, tokens: int) -> str:
     """Return a name that two caches share if and only if their chunks are interchangeable.
 
     The name depends on the names of layers, because two stages of a pipeline, or two groups of a hybrid model, may have
@@ -179,13 +165,8 @@ def revision_of(model_config: Any) -> str:
     With LongRoPE, the text includes the maximum sequence length: if that exceeds the original length, vLLM rotates all
     keys differently.
     """
-    parts = [
-        str(getattr(model_config, "revision", None) or ""),
-        str(getattr(model_config, "quantization", None) or ""),
-    ]
-    changes = [
-        each for name in ("hf_overrides", "hf_config_path") if (each := getattr(model_config, name, None))
-    ]
+    parts = [str(getattr(model_config, "revision", None) or ""), str(getattr(model_config, "quantization", None) or "")]
+    changes = [each for name in ("hf_overrides", "hf_config_path") if (each := getattr(model_config, name, None))]
     text_config = getattr(model_config, "hf_text_config", None)
     if "longrope" in str(getattr(text_config, "rope_parameters", "")):
         changes.append(model_config.max_model_len)

@@ -243,11 +243,7 @@ def _reduce_tensor(tensor: Any) -> Any:
     if not plain or tensor.is_conj() or tensor.is_neg():
         return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     content = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return _tensor, (
-        pickle.PickleBuffer(content),
-        tuple(tensor.shape),
-        str(tensor.dtype).removeprefix("torch."),
-    )
+    return _tensor, (pickle.PickleBuffer(content), tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
 def _tensor(content: Any, shape: tuple[int, ...], dtype: str) -> Any:

@@ -276,9 +276,7 @@ class SingleWriterShmObjectStorage:
 
     # ---- both sides
 
-    def touch(
-        self, key: str, address: int = 0, monotonic_id: int = 0, signature: list[int] | None = None
-    ) -> None:
+    def touch(self, key: str, address: int = 0, monotonic_id: int = 0, signature: list[int] | None = None) -> None:
         """Writer: keep an object until it is looked up. Reader: raise ValueError unless the handle is valid."""
         if not self.is_writer:
             self.verify_signature(key, address, monotonic_id, signature)
@@ -289,9 +287,7 @@ class SingleWriterShmObjectStorage:
             if lease is not None:
                 self._touched[handle.sequence] = lease
 
-    def get(
-        self, address: int, monotonic_id: int, signature: list[int] | None = None, key: str | None = None
-    ) -> Any:
+    def get(self, address: int, monotonic_id: int, signature: list[int] | None = None, key: str | None = None) -> Any:
         """Return an object. Raise ValueError if the handle is not the writer's, or its object is gone."""
         if not self.is_writer:
             self.verify_signature(key, address, monotonic_id, signature)
@@ -299,15 +295,11 @@ class SingleWriterShmObjectStorage:
             data = self._store.get(self._handle(address, monotonic_id))
         except ObjectMissing:
             raise _modified(address, monotonic_id) from None
-        with (
-            warnings.catch_warnings()
-        ):  # torch warns of memory that it cannot write; the serializer copies it
+        with warnings.catch_warnings():  # torch warns of memory that it cannot write; the serializer copies it
             warnings.simplefilter("ignore", UserWarning)
             return self.ser_de.deserialize(data)
 
-    def verify_signature(
-        self, key: str | None, address: int, monotonic_id: int, signature: list[int] | None
-    ) -> None:
+    def verify_signature(self, key: str | None, address: int, monotonic_id: int, signature: list[int] | None) -> None:
         """Raise ValueError unless the writer signed the handle, and, on its side, unless it is the key's newest."""
         if self.is_writer and (key is None or self.key_index.get(key) != (address, monotonic_id)):
             raise ValueError("Invalid SHM handle signature for cache key.")

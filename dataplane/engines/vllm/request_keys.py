@@ -30,9 +30,7 @@ class RequestKeys:
             ids = token_bytes(request.all_token_ids[start:end])
             for first in range(start, end, step):
                 at = 4 * (first - start)
-                self._last = next_key(
-                    self._last, ids[at : at + 4 * step], extras_of(request, first, first + step)
-                )
+                self._last = next_key(self._last, ids[at : at + 4 * step], extras_of(request, first, first + step))
                 self.keys.append(self._last)
         return self.keys
 

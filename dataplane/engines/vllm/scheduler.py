@@ -280,9 +280,7 @@ class SchedulerSide:
 
     # ---- steps
 
-    def plan(
-        self, scheduled: Mapping[str, int], blocks_of: BlockIds, preempted: Iterable[str] = ()
-    ) -> StepPlan:
+    def plan(self, scheduled: Mapping[str, int], blocks_of: BlockIds, preempted: Iterable[str] = ()) -> StepPlan:
         """Return the work of a step that computes `scheduled` tokens for each request, and begin the next plan."""
         plan, self._plan = self._plan, StepPlan()
         for name in preempted:

@@ -46,11 +46,7 @@ class TierWaits:
     """All waits of an engine, by request."""
 
     def __init__(
-        self,
-        timeout_s: float,
-        break_even: BreakEven,
-        clock: Callable[[], float],
-        count: Callable[[str, float], None],
+        self, timeout_s: float, break_even: BreakEven, clock: Callable[[], float], count: Callable[[str, float], None]
     ) -> None:
         """`timeout_s`: longest wait; with 0 no request waits. `count` adds to a counter of the connector."""
         self._timeout_s = timeout_s
@@ -110,9 +106,7 @@ class TierWaits:
         first = max(0, found.ready - 1)  # a block is stored with the key of the one before
         end = min(found.ready + found.coming + found.unknown, first + MAX_KEYS_PER_REQUEST)
         asking = found.ready + found.coming < end
-        if not (asking and tokens(end) > tokens(found.ready)) and not self._is_worth_it(
-            found, end, tokens, now
-        ):
+        if not (asking and tokens(end) > tokens(found.ready)) and not self._is_worth_it(found, end, tokens, now):
             return None
         keys = list(keys[first:end])
         return TierWait(found.ready, keys, end, now, now + self._timeout_s, now, asking=asking)

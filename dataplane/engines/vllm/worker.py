@@ -114,10 +114,7 @@ class WorkerSide:
         self._pending_save_bytes = 0
         self._released: set[str] = set()
         self._report = StepReport()
-        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [
-            queue.SimpleQueue(),
-            queue.SimpleQueue(),
-        ]
+        self._queues: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue(), queue.SimpleQueue()]
         self._client: Client = attach(
             settings.socket,
             [each.layout.space for each in copies],
@@ -279,9 +276,7 @@ class WorkerSide:
         for thread in self._threads:
             thread.join(JOIN_S)
             if thread.is_alive():
-                _log.error(
-                    "%s still copies after %s s; the KV caches may be freed meanwhile", thread.name, JOIN_S
-                )
+                _log.error("%s still copies after %s s; the KV caches may be freed meanwhile", thread.name, JOIN_S)
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -377,9 +372,7 @@ class WorkerSide:
         if not save.blocks:
             self._pin(save)
             return
-        for space, (copies, numbers, after) in enumerate(
-            zip(self._copies, save.blocks, job.marks, strict=True)
-        ):
+        for space, (copies, numbers, after) in enumerate(zip(self._copies, save.blocks, job.marks, strict=True)):
             per_chunk, chunk_bytes = copies.group.blocks_per_chunk, copies.group.chunk_bytes
             batch = max(1, BATCH_BYTES // chunk_bytes)
             for first in range(0, count, batch):

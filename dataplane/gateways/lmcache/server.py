@@ -90,9 +90,7 @@ class LMCacheServer:
         self._pool = pool
         self.counters = Counters()
         self._decoders: defaultdict[ZmtpPeer, RequestDecoder] = defaultdict(RequestDecoder)
-        self.connections = ZmtpServer(
-            loop, url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited
-        )
+        self.connections = ZmtpServer(loop, url, self._on_message, self._closed, MAX_REQUEST_FRAMES, holder, inherited)
         self.url = self.connections.url
         self._unanswered = PendingRequests(folder)
         self.chains = RequestChains()
@@ -191,9 +189,7 @@ class LMCacheServer:
         except (OperationFailed, ProtocolError) as error:
             return self._fail(request.operation, as_failed(error), request.now)
         except TokenError as error:
-            return self._fail(
-                request.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)), request.now
-            )
+            return self._fail(request.operation, OperationFailed(Reason.BAD_ARGUMENTS, str(error)), request.now)
         except Exception as error:  # without an answer, the client would wait for minutes
             failed = OperationFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
             name = request.operation.name

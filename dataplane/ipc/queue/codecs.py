@@ -98,9 +98,7 @@ class MsgspecCodec:
             raise ValueError(f"expected MessagePack extension {_ARRAY}, got {code}")
         header = self._header.decode(data)
         if not _DTYPE.fullmatch(header.dtype) or min(header.shape, default=0) < 0:
-            raise ValueError(
-                f"expected an array of numbers, got {header.dtype!r:.40} of shape {header.shape}"
-            )
+            raise ValueError(f"expected an array of numbers, got {header.dtype!r:.40} of shape {header.shape}")
         dtype = np.dtype(header.dtype)
         if header.buffer >= 0:
             view = self._buffers[header.buffer] if header.buffer < len(self._buffers) else memoryview(b"")

@@ -55,25 +55,19 @@ class MessageQueue:
         if slow_readers not in ("wait", "drop"):
             raise ValueError(f"slow_readers: expected 'wait' or 'drop', not {slow_readers!r}")
         if remote and trusted:
-            raise ValueError(
-                "trusted: pickled messages never travel over a socket; leave out `remote` or `trusted`"
-            )
+            raise ValueError("trusted: pickled messages never travel over a socket; leave out `remote` or `trusted`")
         flags = (
             (Flag.DROP if slow_readers == "drop" else 0)
             | (Flag.CHECKSUM if checksums else 0)
             | (Flag.PICKLE if trusted else 0)
         )
-        ring = ShmRingBuffer.create(
-            name, capacity=capacity_bytes, slots=max_readers, reserved=readers, flags=flags
-        )
+        ring = ShmRingBuffer.create(name, capacity=capacity_bytes, slots=max_readers, reserved=readers, flags=flags)
         self._start(ring, reducers, remote)
 
     def _start(self, ring: ShmRingBuffer, reducers: Reducers | None, remote: str | None) -> None:
         try:
             if reducers and not ring.flags & Flag.PICKLE:
-                raise ValueError(
-                    "reducers: expected none without trusted=True: only pickled messages use them"
-                )
+                raise ValueError("reducers: expected none without trusted=True: only pickled messages use them")
             self._writer = ShmRingWriter(ring)
         except BaseException:
             ring.close()
@@ -108,9 +102,7 @@ class MessageQueue:
         handle = self._writer.ring.handle()
         if self._remote is None:
             return handle
-        return QueueHandle(
-            handle.identity, handle.name, handle.pid, handle.fd, self._remote.endpoint, self._remote.key
-        )
+        return QueueHandle(handle.identity, handle.name, handle.pid, handle.fd, self._remote.endpoint, self._remote.key)
 
     def put(self, message: object, timeout: float | None = None) -> None:
         """Send a message to every reader.

@@ -53,9 +53,7 @@ class Receive(Protocol[Message]):
     private to this reader and live as long as they are referenced; otherwise, they too are valid only during the
     call."""
 
-    def __call__(
-        self, body: memoryview | bytes, buffers: Sequence[memoryview], owned: bool, /
-    ) -> Message: ...
+    def __call__(self, body: memoryview | bytes, buffers: Sequence[memoryview], owned: bool, /) -> Message: ...
 
 
 class ShmRingReader(Side):
@@ -140,9 +138,7 @@ class ShmRingReader(Side):
         if begins != position or offset + RECORD_BYTES + stored > capacity or not 0 < kind <= _LARGE_KIND:
             self._check_slot()
             self._advance(self._words[_PUBLISHED] & ~_ALIGN)  # it may be garbage
-            raise CorruptMessage(
-                f"no record of {ring.name!r} begins at {position}; continuing at the newest message"
-            )
+            raise CorruptMessage(f"no record of {ring.name!r} begins at {position}; continuing at the newest message")
         if kind == _PADDING:
             self._advance(end)
             return None
@@ -160,9 +156,7 @@ class ShmRingReader(Side):
                 self._count(ReaderSlot.LOST)
                 raise MessageLost(f"a message of {nbytes} bytes in {ring.name!r} ended with its writer")
             if self._checks and checksum(source) != check:
-                raise CorruptMessage(
-                    f"a message of {nbytes} bytes in {ring.name!r} does not match its checksum"
-                )
+                raise CorruptMessage(f"a message of {nbytes} bytes in {ring.name!r} does not match its checksum")
             if count:
                 return (receive(*parse(source, count, body), owned),)
             return (receive(source[:body], (), owned),)

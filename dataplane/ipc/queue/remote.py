@@ -326,7 +326,5 @@ def _parse(remote: str) -> tuple[str, str]:
     except ValueError:
         raise ValueError(f"remote: expected tcp://<IP address>[:<port>], not {remote!r}") from None
     if parsed.is_unspecified:
-        raise ValueError(
-            f"remote: readers cannot connect to {address}: give the address of this machine that they use"
-        )
+        raise ValueError(f"remote: readers cannot connect to {address}: give the address of this machine that they use")
     return address, port

@@ -203,9 +203,7 @@ class ShmRingBuffer:
                 state = words[at + ReaderSlot.STATE]
                 if state == SlotState.RESERVED and requested is None:
                     continue
-                if state == SlotState.ACTIVE and runs(
-                    words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED]
-                ):
+                if state == SlotState.ACTIVE and runs(words[at + ReaderSlot.PID], words[at + ReaderSlot.STARTED]):
                     continue
                 self._take(slot, started, keep=state == SlotState.RESERVED)
                 return slot
@@ -220,13 +218,7 @@ class ShmRingBuffer:
         at = slot_word(slot)
         if not keep:
             words[at + ReaderSlot.STATE] = SlotState.FREE  # of a dead reader
-            for each in (
-                ReaderSlot.MESSAGES,
-                ReaderSlot.BYTES,
-                ReaderSlot.WAITS,
-                ReaderSlot.WAKEUPS,
-                ReaderSlot.LOST,
-            ):
+            for each in (ReaderSlot.MESSAGES, ReaderSlot.BYTES, ReaderSlot.WAITS, ReaderSlot.WAKEUPS, ReaderSlot.LOST):
                 words[at + each] = 0
             words[at + ReaderSlot.POSITION] = words[QueueHeader.PUBLISHED]
         words[at + ReaderSlot.SLEEPING] = 0

@@ -91,9 +91,7 @@ def read_stats(fd: int, name: str, identity: str) -> QueueStats:
 
 def _stats_of(words: Sequence[int], name: str, identity: str) -> QueueStats:
     writer = words[QueueHeader.WRITER_PID]
-    active = words[QueueHeader.WRITER_STATE] == WriterState.ACTIVE and runs(
-        writer, words[QueueHeader.WRITER_STARTED]
-    )
+    active = words[QueueHeader.WRITER_STATE] == WriterState.ACTIVE and runs(writer, words[QueueHeader.WRITER_STARTED])
     readers = []
     for slot in range(words[QueueHeader.SLOTS]):
         at = slot_word(slot)

@@ -194,9 +194,7 @@ class ShmRingWriter(Side):
     def check_open(self) -> None:
         """Raise QueueError if this writer is closed."""
         if not self._open:
-            raise QueueError(
-                f"{self.ring.name!r} was closed by this writer, or belongs to the parent process"
-            )
+            raise QueueError(f"{self.ring.name!r} was closed by this writer, or belongs to the parent process")
 
     def commit(self, payload: Payload) -> None:
         """Write and publish a payload that has room."""
@@ -270,9 +268,7 @@ class ShmRingWriter(Side):
             self._check_closing()
             left = SLICE_S if deadline is None else min(SLICE_S, deadline - time.monotonic())
             if left <= 0:
-                raise TimeoutError(
-                    f"{len(slow) + len(self._reserved)} readers of {self.ring.name!r} are too slow"
-                )
+                raise TimeoutError(f"{len(slow) + len(self._reserved)} readers of {self.ring.name!r} are too slow")
             self._sleep_on(slow, needed, left)
 
     def _sleep_on(self, slow: list[int], needed: int, timeout_s: float) -> None:

@@ -15,14 +15,7 @@ Non-goals: other machines, other users, persistence. Processes of one user trust
 corrupt header, handle or object is an error and not a crash. Nothing is unpickled unless both sides ask for it.
 """
 
-from dataplane.ipc.store.errors import (
-    ObjectExists,
-    ObjectMissing,
-    StoreCorrupted,
-    StoreError,
-    StoreFull,
-    StoreTimeout,
-)
+from dataplane.ipc.store.errors import ObjectExists, ObjectMissing, StoreCorrupted, StoreError, StoreFull, StoreTimeout
 from dataplane.ipc.store.handles import ObjectHandle, StoreHandle
 from dataplane.ipc.store.stats import StoreStats, live_stores
 from dataplane.ipc.store.store import ShmObjectStore

@@ -105,9 +105,7 @@ class StoreAttachment:
 
     def check_alive(self) -> None:
         if not self.alive:
-            raise StoreError(
-                "the store is the parent's: a forked child attaches again, with `store.handle()`"
-            )
+            raise StoreError("the store is the parent's: a forked child attaches again, with `store.handle()`")
 
     # ---- leases
 

@@ -113,9 +113,7 @@ def decode(data: Bytes, *, with_pickle: bool, type: Any = Any) -> Any:  # noqa: 
         if kind == _BYTES:
             return buffers.data
         if kind == _MSGPACK:
-            return msgspec.msgpack.decode(
-                body, type=type, ext_hook=lambda code, ext: _array(code, ext, buffers)
-            )
+            return msgspec.msgpack.decode(body, type=type, ext_hook=lambda code, ext: _array(code, ext, buffers))
         if kind != _PICKLE:
             raise ValueError(f"kind {kind}")
         stream, parts_of = msgspec.msgpack.decode(body, type=tuple[bytes, list[_Buffer]])
@@ -231,9 +229,7 @@ def _of_tensor(tensor: Any) -> tuple[npt.NDArray[Any], str, tuple[int, ...]]:
 
 
 def _to_tensor(flat: Bytes, entry: _Buffer) -> Any:
-    torch: Any = sys.modules.get("torch") or import_module(
-        "torch"
-    )  # by name: the package does not import torch
+    torch: Any = sys.modules.get("torch") or import_module("torch")  # by name: the package does not import torch
     dtype = getattr(torch, entry.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"dtype {entry.dtype}")

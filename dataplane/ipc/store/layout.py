@@ -53,17 +53,7 @@ MAX_OBJECTS = 1 << 20
 MAX_PROCESSES = 4096
 MAX_DATA_BYTES = 1 << 46
 
-(
-    H_MAGIC,
-    H_IDENTITY,
-    H_IDENTITY_2,
-    H_DATA_OFFSET,
-    H_DATA_BYTES,
-    H_OBJECTS,
-    H_PROCESSES,
-    H_FLAGS,
-    H_CHECK,
-) = range(9)
+(H_MAGIC, H_IDENTITY, H_IDENTITY_2, H_DATA_OFFSET, H_DATA_BYTES, H_OBJECTS, H_PROCESSES, H_FLAGS, H_CHECK) = range(9)
 """Words that never change; the last one is a checksum of the others."""
 FLAG_CHECKSUMS = 1
 FLAG_PICKLE = 2

@@ -99,12 +99,7 @@ class _Window:
 
     def __init__(self, owner: object, address: int, nbytes: int, *, writable: bool) -> None:
         self._owner = owner
-        self.__array_interface__ = {
-            "data": (address, not writable),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
+        self.__array_interface__ = {"data": (address, not writable), "shape": (nbytes,), "typestr": "|u1", "version": 3}
 
 
 def view(owner: object, address: int, nbytes: int, *, writable: bool) -> Bytes:

@@ -88,11 +88,7 @@ def read_stats(fd: int, name: str, identity: str, *, bounded: bool = True) -> St
         state = _words(fd, PAGE_BYTES, slots) & np.uint64(STATE_MASK)
         nbytes = _words(fd, PAGE_BYTES + COLUMN_NBYTES * shape.stride, slots)
         ready, used = state == READY, state != FREE
-        objects, object_bytes, used_bytes = (
-            int(ready.sum()),
-            int(nbytes[ready].sum()),
-            int(nbytes[used].sum()),
-        )
+        objects, object_bytes, used_bytes = (int(ready.sum()), int(nbytes[ready].sum()), int(nbytes[used].sum()))
         lease_bytes = slots * shape.lease_stride
         if lease_bytes <= MAX_LEASE_BYTES or not bounded:
             leases = _words(fd, shape.leases_offset, lease_bytes // 8).reshape(slots, shape.lease_stride // 8)

@@ -37,9 +37,7 @@ class ShmObjectStore:
     cause that. In a forked child all methods but `handle` raise StoreError: attach again.
     """
 
-    def __init__(
-        self, attachment: StoreAttachment, name: str, timeout_s: float, *, trust_pickle: bool
-    ) -> None:
+    def __init__(self, attachment: StoreAttachment, name: str, timeout_s: float, *, trust_pickle: bool) -> None:
         """Use `create` or `attach`."""
         self._parts: tuple[StoreAttachment, ObjectTable] | None = attachment, ObjectTable(attachment)
         self._name = name

@@ -22,9 +22,7 @@ class LookupChain(msgspec.Struct, tag_field="op", tag="lookup", forbid_unknown_f
     """`Looked.next` of the previous answer; 0 for the first."""
 
 
-class ListBlocks(
-    msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unknown_fields=True, omit_defaults=True
-):
+class ListBlocks(msgspec.Struct, tag_field="op", tag="list_blocks", forbid_unknown_fields=True, omit_defaults=True):
     """List cached blocks, part by part; a block that stays cached throughout is in exactly one part. Answered with
     `Blocks`. Fields at their default are not sent, so that nodes that do not know a field understand requests that do
     not use it."""

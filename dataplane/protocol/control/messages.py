@@ -17,23 +17,9 @@ from dataplane.protocol.control.nodes import (
     Welcome,
 )
 from dataplane.protocol.control.prefixes import ListPrefixes, PrefixesListed, PrefixKeys, Trace, TracePart
-from dataplane.protocol.control.scopes import (
-    Clear,
-    ClearGateway,
-    CountBlocks,
-    Counted,
-    Demote,
-    Invalidate,
-    Swept,
-)
+from dataplane.protocol.control.scopes import Clear, ClearGateway, CountBlocks, Counted, Demote, Invalidate, Swept
 from dataplane.protocol.control.snapshots import Ack, Bodies, Nack, NeedBodies, Snapshot
-from dataplane.protocol.control.verification import (
-    DigestEngine,
-    EngineDigests,
-    Verification,
-    Verified,
-    Verify,
-)
+from dataplane.protocol.control.verification import DigestEngine, EngineDigests, Verification, Verified, Verify
 from dataplane.protocol.usage import ReadUsage, UsageRead
 
 VERSION = 3

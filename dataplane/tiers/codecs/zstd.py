@@ -37,11 +37,7 @@ class ZstdCodec:
         whole = np.frombuffer(data, np.uint8)
         element = ITEM_BYTES.get(canonical(form.dtype) or "", 1)
         parameters = zstandard.ZstdCompressionParameters.from_level(
-            _LEVEL,
-            source_size=whole.nbytes,
-            hash_log=_HASH_LOG,
-            min_match=_MIN_MATCH,
-            write_content_size=True,
+            _LEVEL, source_size=whole.nbytes, hash_log=_HASH_LOG, min_match=_MIN_MATCH, write_content_size=True
         )
         frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=whole.nbytes)
         parts: list[bytes] = []

@@ -103,9 +103,7 @@ def write_slots(
     memory = _scratch.take(2 * PAGE_BYTES * len(slots))
     parts = []
     for at, (header, data) in enumerate(slots):
-        page, rest_page = (
-            memory[each * PAGE_BYTES : (each + 1) * PAGE_BYTES] for each in (2 * at, 2 * at + 1)
-        )
+        page, rest_page = (memory[each * PAGE_BYTES : (each + 1) * PAGE_BYTES] for each in (2 * at, 2 * at + 1))
         page[:] = header
         whole = data.nbytes // PAGE_BYTES * PAGE_BYTES
         parts += [page, data[:whole]]
@@ -144,9 +142,7 @@ def read_slot(fd: int, offset: int, into: memoryview, *, direct: bool) -> memory
     return memory[:HEADER_BYTES]
 
 
-def _all(
-    move: Callable[[int, Sequence[memoryview], int], int], fd: int, parts: list[memoryview], offset: int
-) -> int:
+def _all(move: Callable[[int, Sequence[memoryview], int], int], fd: int, parts: list[memoryview], offset: int) -> int:
     """Read or write all parts, and return the bytes moved: fewer only where a file that is read ends. Raises OSError
     with ENOSPC where a write stops."""
     total = sum(part.nbytes for part in parts)

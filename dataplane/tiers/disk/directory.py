@@ -45,9 +45,7 @@ _WEIGHT = 0.1
 class DiskDirectory:
     """One directory of a disk tier."""
 
-    def __init__(
-        self, path: str, context: TierContext, parameters: DiskParameters, lock: threading.Lock
-    ) -> None:
+    def __init__(self, path: str, context: TierContext, parameters: DiskParameters, lock: threading.Lock) -> None:
         """Lock and recover a directory. Raises TierError if it may not be used, and OSError if it cannot."""
         self.path = Path(path)
         self.lock = lock
@@ -365,9 +363,7 @@ class DiskDirectory:
         self.journal_fault = f"the journal cannot be written: {error.strerror}"
         try:
             self._journal.abandon()
-        except (
-            OSError
-        ) as worse:  # the next start would believe the old journal: store nothing that it does not say
+        except OSError as worse:  # the next start would believe the old journal: store nothing that it does not say
             self.failed("removal of the journal", worse)
 
     def _replace_journal(self) -> None:
@@ -388,9 +384,7 @@ class DiskDirectory:
             rows = segment.details[records["slot"][start:end]]
             for field in DETAILS:
                 records[field][start:end] = rows[field]
-        undecided = b"".join(
-            pack_record(OPEN, location >> 32, location & _SLOT) for location in self._undecided
-        )
+        undecided = b"".join(pack_record(OPEN, location >> 32, location & _SLOT) for location in self._undecided)
         return Checkpoint(self._tenants.copy(), np.concatenate([records, np.frombuffer(undecided, RECORD)]))
 
 

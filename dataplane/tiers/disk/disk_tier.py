@@ -207,9 +207,7 @@ class DiskTier:
             failed: list[_TakenSlot] = []
             for group in _adjacent(slots):
                 try:
-                    directory.write(
-                        [slot.location for slot in group], [(slot.header, slot.data) for slot in group]
-                    )
+                    directory.write([slot.location for slot in group], [(slot.header, slot.data) for slot in group])
                     written += group
                 except OSError as error:
                     directory.failed("write", error)
@@ -229,10 +227,7 @@ class DiskTier:
     def _header(self, store: BlockStore) -> bytes | None:
         """Return the header of a block; None if it cannot be stored."""
         block = store.block
-        if (
-            memoryview(store.data).nbytes != block.length
-            or stored_size(block.length) > self._max_slot_bytes()
-        ):
+        if memoryview(store.data).nbytes != block.length or stored_size(block.length) > self._max_slot_bytes():
             return None
         try:
             return pack_header(block, self._cluster)
@@ -346,13 +341,9 @@ class DiskTier:
         fastest = max((each.bandwidth for each in self._directories), default=0.0) or 1.0
 
         def score(directory: DiskDirectory) -> float:
-            return (
-                (directory.bandwidth or fastest) * directory.unused_bytes() / (directory.writing_bytes + size)
-            )
+            return (directory.bandwidth or fastest) * directory.unused_bytes() / (directory.writing_bytes + size)
 
-        usable = [
-            each for each in self._directories if not each.fault and size <= each.segment_bytes - PAGE_BYTES
-        ]
+        usable = [each for each in self._directories if not each.fault and size <= each.segment_bytes - PAGE_BYTES]
         return sorted(usable, key=score, reverse=True) if len(usable) > 1 else usable
 
     def _grow(self, directory: DiskDirectory, size: int) -> bool:

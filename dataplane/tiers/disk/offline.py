@@ -124,15 +124,11 @@ def usage(directory: str) -> DirectoryUsage:
             by_tenant[tenant] = _added(by_tenant.get(tenant), blocks, blocks * size)
             by_size[size] = _added(by_size.get(size), blocks, blocks * size)
         files = sum(os.fstat(segment.fd).st_size for segment in contents.segments.values())
-        return DirectoryUsage(
-            directory, contents.superblock.node, files, by_tenant, dict(sorted(by_size.items()))
-        )
+        return DirectoryUsage(directory, contents.superblock.node, files, by_tenant, dict(sorted(by_size.items())))
 
 
 def _added(before: BlockSum | None, blocks: int, stored_bytes: int) -> BlockSum:
-    return BlockSum(
-        blocks + (before.blocks if before else 0), stored_bytes + (before.stored_bytes if before else 0)
-    )
+    return BlockSum(blocks + (before.blocks if before else 0), stored_bytes + (before.stored_bytes if before else 0))
 
 
 @contextmanager
@@ -148,11 +144,7 @@ def _opened(directory: str) -> Iterator[_Contents]:
         orphans = {}
         for number in segment_numbers(path):
             segments[number] = segment = _open_segment(path, superblock, number)
-            if (
-                (fault := segment.read_shape())
-                and os.fstat(segment.fd).st_size
-                and read_page(segment.fd, 0) != ERASED
-            ):
+            if (fault := segment.read_shape()) and os.fstat(segment.fd).st_size and read_page(segment.fd, 0) != ERASED:
                 orphans[number] = fault
         yield _Contents(path, superblock, segments, orphans, recover(path, superblock, segments))
     finally:
@@ -183,9 +175,7 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
     def of_segment(segment: SegmentFile) -> list[tuple[int, str]]:
         slots = range(segment.slots)
         locations = (location_of(segment.number, slot) for slot in slots)
-        found = (
-            (location, _slot_fault(segment, location, cluster, expected, stale)) for location in locations
-        )
+        found = ((location, _slot_fault(segment, location, cluster, expected, stale)) for location in locations)
         return [(location, reason) for location, reason in found if reason]
 
     with ThreadPoolExecutor(_THREADS, "larder-tier-check") as pool:
@@ -194,12 +184,8 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
     faults = [TierFault(name[number], None, reason) for number, reason in contents.orphans.items()]
     for number, segment in contents.segments.items():
         if segment.slots and (size := os.fstat(segment.fd).st_size) < segment.segment_bytes:
-            faults.append(
-                TierFault(name[number], None, f"expected {segment.segment_bytes} bytes, got {size}")
-            )
-    faults += [
-        TierFault(name[location >> 32], location & 0xFFFFFFFF, reason) for location, reason in bad.items()
-    ]
+            faults.append(TierFault(name[number], None, f"expected {segment.segment_bytes} bytes, got {size}"))
+    faults += [TierFault(name[location >> 32], location & 0xFFFFFFFF, reason) for location, reason in bad.items()]
     good = [location for location in expected if location not in bad]
     result = DirectoryCheck(
         str(contents.path),
@@ -215,11 +201,7 @@ def _checked(contents: _Contents) -> tuple[DirectoryCheck, set[int]]:
 
 
 def _slot_fault(
-    segment: SegmentFile,
-    location: int,
-    cluster: bytes,
-    expected: dict[int, tuple[bytes, int]],
-    stale: set[int],
+    segment: SegmentFile, location: int, cluster: bytes, expected: dict[int, tuple[bytes, int]], stale: set[int]
 ) -> str:
     """Return what is wrong with a slot, or nothing."""
     slot = location & 0xFFFFFFFF

@@ -27,9 +27,7 @@ def open_own(path: Path, flags: int) -> int:
         if not stat.S_ISREG(found.st_mode):
             raise _refusal("expected a regular file, got another type", path)
         if found.st_nlink > 1:
-            raise _refusal(
-                f"expected a file without other hard links, got one with {found.st_nlink} links", path
-            )
+            raise _refusal(f"expected a file without other hard links, got one with {found.st_nlink} links", path)
         if found.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
             raise _refusal(
                 f"expected a file of uid {os.geteuid()} or of the directory's owner, got one of uid {found.st_uid}",

@@ -15,15 +15,7 @@ import numpy as np
 from dataplane.protocol.checksums import checksum
 from dataplane.tiers.disk.alignment import read_page, read_slot, round_up
 from dataplane.tiers.disk.segment_file import SegmentFile
-from dataplane.tiers.disk.slot_journal import (
-    OPEN,
-    RECORD,
-    STORE,
-    Checkpoint,
-    JournalError,
-    pack_record,
-    read_journal,
-)
+from dataplane.tiers.disk.slot_journal import OPEN, RECORD, STORE, Checkpoint, JournalError, pack_record, read_journal
 from dataplane.tiers.disk.superblock import Superblock
 from dataplane.tiers.header import HEADER_BYTES, HeaderError, unpack_header
 from dataplane.tiers.tier import StoredBlock
@@ -111,13 +103,7 @@ def scan(segments: Iterable[SegmentFile], cluster: bytes) -> Checkpoint:
 def _checkpoint(tenants: list[str], found: list[tuple[int, StoredBlock]]) -> Checkpoint:
     numbers = {tenant: number for number, tenant in enumerate(tenants)}
     packed = [
-        pack_record(
-            STORE,
-            location >> 32,
-            location & 0xFFFFFFFF,
-            numbers.setdefault(block.tenant, len(numbers)),
-            block,
-        )
+        pack_record(STORE, location >> 32, location & 0xFFFFFFFF, numbers.setdefault(block.tenant, len(numbers)), block)
         for location, block in found
     ]
     return Checkpoint(list(numbers), np.frombuffer(b"".join(packed), RECORD))
@@ -150,24 +136,17 @@ def _of_journal(
     return Checkpoint(tenants, last[fits]), undecided
 
 
-def _joined(
-    found: Checkpoint, undecided: list[int], segments: Mapping[int, SegmentFile], cluster: bytes
-) -> Checkpoint:
+def _joined(found: Checkpoint, undecided: list[int], segments: Mapping[int, SegmentFile], cluster: bytes) -> Checkpoint:
     """Add the blocks of the slots that their headers decide."""
     blocks = (
-        (location, read_header(segments[location >> 32], location & 0xFFFFFFFF, cluster))
-        for location in undecided
+        (location, read_header(segments[location >> 32], location & 0xFFFFFFFF, cluster)) for location in undecided
     )
     decided = [(location, block) for location, block in blocks if block is not None]
     more = _checkpoint(found.tenants, decided)
-    return Checkpoint(
-        more.tenants, np.concatenate([found.records, more.records]) if decided else found.records
-    )
+    return Checkpoint(more.tenants, np.concatenate([found.records, more.records]) if decided else found.records)
 
 
-def _without_duplicates(
-    records: np.ndarray, segments: Mapping[int, SegmentFile]
-) -> tuple[np.ndarray, list[int]]:
+def _without_duplicates(records: np.ndarray, segments: Mapping[int, SegmentFile]) -> tuple[np.ndarray, list[int]]:
     """Return the records without the older ones of a name, and the places of those. A newer block whose data is torn
     does not replace an older one."""
     records = records[np.argsort(records["sequence"], kind="stable")]

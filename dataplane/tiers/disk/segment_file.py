@@ -35,29 +35,15 @@ _FIELDS = Struct("<8sII16s16sQQQ")
 _PREFIX = "segment-"
 _NAME = re.compile(r"segment-(\d{6}|[1-9]\d{6,8})", re.ASCII)
 """As `SegmentFile` names them: another spelling of a number would name another file."""
-_DETAIL = np.dtype(
-    [("sequence", "<u8"), ("length", "<u8"), ("tenant", "<u4"), ("checksum", "V16"), ("parent", "V32")]
-)
+_DETAIL = np.dtype([("sequence", "<u8"), ("length", "<u8"), ("tenant", "<u4"), ("checksum", "V16"), ("parent", "V32")])
 
 
 class SegmentFile:
     """An open segment, with what its slots hold. The owner serializes access to everything but the file."""
 
-    __slots__ = (
-        "_directory",
-        "details",
-        "fd",
-        "free",
-        "number",
-        "path",
-        "segment_bytes",
-        "slot_bytes",
-        "slots",
-    )
+    __slots__ = ("_directory", "details", "fd", "free", "number", "path", "segment_bytes", "slot_bytes", "slots")
 
-    def __init__(
-        self, folder: Path, superblock: Superblock, number: int, *, direct: bool, create: bool
-    ) -> None:
+    def __init__(self, folder: Path, superblock: Superblock, number: int, *, direct: bool, create: bool) -> None:
         """Open or create a file. Raises OSError."""
         self.number = number
         self.path = folder / f"{_PREFIX}{number:06}"
@@ -94,9 +80,7 @@ class SegmentFile:
         except OSError:
             os.ftruncate(self.fd, 0)  # what was allocated before the device was full
             raise
-        fields = _FIELDS.pack(
-            _MAGIC, VERSION, self.number, *self._directory, self.segment_bytes, slot_bytes, 0
-        )[:-8]
+        fields = _FIELDS.pack(_MAGIC, VERSION, self.number, *self._directory, self.segment_bytes, slot_bytes, 0)[:-8]
         page = bytearray(PAGE_BYTES)
         page[: _FIELDS.size] = fields + xxhash.xxh3_64_intdigest(fields).to_bytes(8, "little")
         write_page(self.fd, 0, bytes(page))
@@ -136,9 +120,7 @@ class SegmentFile:
     def _fault(self, page: bytes) -> str:
         if len(page) < PAGE_BYTES:
             return "the file is shorter than a page"
-        magic, version, number, cluster, directory, segment_bytes, slot_bytes, checksum = _FIELDS.unpack_from(
-            page
-        )
+        magic, version, number, cluster, directory, segment_bytes, slot_bytes, checksum = _FIELDS.unpack_from(page)
         if magic != _MAGIC or xxhash.xxh3_64_intdigest(page[: _FIELDS.size - 8]) != checksum:
             return "the first page is not one of a segment"
         if version != VERSION:

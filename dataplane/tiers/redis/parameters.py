@@ -64,14 +64,10 @@ class RedisParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if self.cluster and self.database:
             raise ParameterError("database", f"expected 0 in a cluster, got {self.database}")
         if not self.cluster and len(self.servers) > 1:
-            raise ParameterError(
-                "servers", f"expected one, because cluster is not set, got {len(self.servers)}"
-            )
+            raise ParameterError("servers", f"expected one, because cluster is not set, got {len(self.servers)}")
         if not self.tls and (self.ca_file or self.certificate_file or self.key_file):
             raise ParameterError("tls", "expected true, because a file of certificates or keys is set")
 
     def addresses(self) -> list[Address]:
         """Return the hosts and ports of `servers`."""
-        return [
-            (host.strip("[]"), int(port)) for host, _, port in (text.rpartition(":") for text in self.servers)
-        ]
+        return [(host.strip("[]"), int(port)) for host, _, port in (text.rpartition(":") for text in self.servers)]

@@ -59,9 +59,7 @@ class RedisTier:
         self._servers = RedisServers(parameters)
         self._writer = writer_number(context.node)
         self._written = Written(context.budget_bytes, parameters.ttl_s)
-        self._threads = ThreadPoolExecutor(
-            max_workers=4 * parameters.connections, thread_name_prefix="redis-tier"
-        )
+        self._threads = ThreadPoolExecutor(max_workers=4 * parameters.connections, thread_name_prefix="redis-tier")
 
     def stored_size(self, length: int) -> int:
         return value_size(length)
@@ -69,9 +67,7 @@ class RedisTier:
     def lookup(self, names: Sequence[BlockName], deadline: float) -> list[StoredBlock | None]:
         return self._headers(names, deadline)[0]
 
-    def _headers(
-        self, names: Sequence[BlockName], deadline: float
-    ) -> tuple[list[StoredBlock | None], list[Outcome]]:
+    def _headers(self, names: Sequence[BlockName], deadline: float) -> tuple[list[StoredBlock | None], list[Outcome]]:
         commands = self._execute([LookupCommand(name, self._cluster) for name in names], deadline)
         return [command.block for command in commands], [command.outcome for command in commands]
 
@@ -106,9 +102,7 @@ class RedisTier:
 
     def load(self, loads: Sequence[BlockLoad], deadline: float) -> list[Loaded]:
         commits = self._written.commits()
-        commands = self._execute(
-            [LoadCommand(load, self._cluster, self._parameters.ttl_s) for load in loads], deadline
-        )
+        commands = self._execute([LoadCommand(load, self._cluster, self._parameters.ttl_s) for load in loads], deadline)
         corrupt = []
         for command in commands:
             if command.outcome is Outcome.OK:
@@ -145,9 +139,7 @@ class RedisTier:
                 if cursor and cursor == before:
                     raise TierError(f"{server(address)}: SCAN answers with the cursor that it was sent")
                 until = min(deadline, time.monotonic() + _SCAN_TIMEOUT_S)
-                yield from self._written.listed(
-                    names, partial(self._headers, names, until), self._writer, until
-                )
+                yield from self._written.listed(names, partial(self._headers, names, until), self._writer, until)
                 if not cursor:
                     break
 
@@ -182,9 +174,7 @@ class RedisTier:
         except (TimeoutError, *Lost):
             self._servers.drop_idle(address)
             return f"{server(address)}: no valid answer to PING by the deadline"
-        sentence = (
-            refusal(reply) if isinstance(reply, ResponseError) and reply.status_code != "NOPERM" else None
-        )
+        sentence = refusal(reply) if isinstance(reply, ResponseError) and reply.status_code != "NOPERM" else None
         return f"{server(address)}: {sentence}" if sentence else ""
 
     def _scan(self, address: Address, cursor: int, deadline: float) -> tuple[int, list[BlockName]]:
@@ -196,9 +186,7 @@ class RedisTier:
                 reply = connection.ask(*words, deadline=until)
                 match reply:
                     case [bytes(following), [*keys]]:
-                        texts = [
-                            key.decode("ascii", errors="replace") for key in keys if isinstance(key, bytes)
-                        ]
+                        texts = [key.decode("ascii", errors="replace") for key in keys if isinstance(key, bytes)]
                         names = [parse_value_name(self._cluster, text) for text in texts]
                         return int(following), [name for name in names if name is not None]
                     case ResponseError():
@@ -231,8 +219,7 @@ class RedisTier:
         else:
             try:
                 running = [
-                    self._threads.submit(self._execute_slice, address, part, deadline)
-                    for address, part in slices
+                    self._threads.submit(self._execute_slice, address, part, deadline) for address, part in slices
                 ]
             except RuntimeError:
                 raise TierError("the tier is closed") from None
@@ -241,9 +228,7 @@ class RedisTier:
             raise next(failure for failure in failures if failure)
         return commands
 
-    def _slices(
-        self, commands: Sequence[Command], holders: Sequence[Address]
-    ) -> list[tuple[Address, list[Command]]]:
+    def _slices(self, commands: Sequence[Command], holders: Sequence[Address]) -> list[tuple[Address, list[Command]]]:
         """Divide commands by server, and those of a server among connections if they are worth more than one."""
         by_server: dict[Address, list[Command]] = {}
         for command, address in zip(commands, holders, strict=True):
@@ -292,8 +277,7 @@ class RedisTier:
         moved: list[tuple[Command, Redirect]] = []
         for waiting in range(len(commands)):
             while sent < len(commands) and (
-                sent == waiting
-                or in_flight + commands[sent].in_flight <= self._parameters.max_in_flight_bytes
+                sent == waiting or in_flight + commands[sent].in_flight <= self._parameters.max_in_flight_bytes
             ):
                 connection.send(commands[sent].pieces(), deadline)
                 in_flight += commands[sent].in_flight

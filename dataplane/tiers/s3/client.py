@@ -8,14 +8,7 @@ from collections.abc import Callable, Sequence
 
 from dataplane.tiers.references import read_certificates, resolve
 from dataplane.tiers.s3.faults import RequestFault, StoreRequestFailed
-from dataplane.tiers.s3.messages import (
-    DeleteObjects,
-    GetObject,
-    ListObjects,
-    OpenBucket,
-    PutObject,
-    StoreRequest,
-)
+from dataplane.tiers.s3.messages import DeleteObjects, GetObject, ListObjects, OpenBucket, PutObject, StoreRequest
 from dataplane.tiers.s3.parameters import S3Parameters
 from dataplane.tiers.s3.worker_process import PendingRequest, WorkerProcess
 from dataplane.tiers.tier import Buffer, TierError
@@ -56,9 +49,7 @@ class ObjectClient:
         """Store an object that consists of the pieces."""
         storage_class = self._parameters.storage_class
         size = sum(memoryview(piece).nbytes for piece in pieces)
-        return self._call(
-            lambda number, start: PutObject(number, path, start, size, storage_class), size, pieces
-        )
+        return self._call(lambda number, start: PutObject(number, path, start, size, storage_class), size, pieces)
 
     def delete(self, paths: list[str]) -> PendingRequest:
         """Delete objects. It is not an error if an object does not exist."""
@@ -110,9 +101,7 @@ class ObjectClient:
             message = self._open_message()
             if process is None or process.ended:
                 try:
-                    process = self._process = WorkerProcess(
-                        self._memory_bytes, self._parameters.max_in_flight_bytes
-                    )
+                    process = self._process = WorkerProcess(self._memory_bytes, self._parameters.max_in_flight_bytes)
                 except OSError as error:
                     raise TierError(
                         f"{self.address}: the process that makes the requests cannot be started: {error.strerror}"
@@ -123,10 +112,7 @@ class ObjectClient:
 
     def _open_message(self) -> OpenBucket:
         parameters = self._parameters
-        config = {
-            name: resolve(f"credentials.{name}", reference)
-            for name, reference in parameters.credentials.items()
-        }
+        config = {name: resolve(f"credentials.{name}", reference) for name, reference in parameters.credentials.items()}
         if parameters.endpoint:
             config["base_url" if parameters.url.startswith("gs:") else "endpoint"] = parameters.endpoint
         if parameters.region:

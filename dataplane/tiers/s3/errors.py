@@ -38,9 +38,7 @@ _DENIED = frozenset(
     }
 )
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"})
-_OTHER_REGION = frozenset(
-    {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
-)
+_OTHER_REGION = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 _FULL = frozenset({"QuotaExceeded", "QuotaExceededException", "XMinioStorageFull", "InsufficientStorage"})
 
 
@@ -62,17 +60,13 @@ def explain(error: Exception) -> RequestFault:
     if status == _BEYOND_END:
         return RequestFault(Outcome.CORRUPT)
     if isinstance(error, UnknownConfigurationKeyError):
-        return RequestFault(
-            Outcome.FAILED, "a parameter or a name in credentials does not exist for this kind of url"
-        )
+        return RequestFault(Outcome.FAILED, "a parameter or a name in credentials does not exist for this kind of url")
     if isinstance(error, InvalidPathError):
         return RequestFault(Outcome.FAILED, "the prefix of url is not valid")
     if "Parse(" in text:
         return RequestFault(Outcome.FAILED, "the server answers, but not in HTTP")
     if _first(_KIND, text) == "Connect":
-        reason = next(
-            (reason_text for part, reason_text in _REASONS.items() if part in text), "no connection"
-        )
+        reason = next((reason_text for part, reason_text in _REASONS.items() if part in text), "no connection")
         return RequestFault(Outcome.FAILED, f"the server does not answer: {reason}")
     return RequestFault(Outcome.FAILED)
 

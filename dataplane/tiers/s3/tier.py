@@ -62,9 +62,7 @@ class S3Tier:
         blocks, _ = self._headers(names, deadline)
         return [block and msgspec.structs.replace(block, encoding=None) for block in blocks]
 
-    def _headers(
-        self, names: Sequence[BlockName], deadline: float
-    ) -> tuple[list[StoredBlock | None], list[Outcome]]:
+    def _headers(self, names: Sequence[BlockName], deadline: float) -> tuple[list[StoredBlock | None], list[Outcome]]:
         """Return the blocks with their encodings, and the outcomes of the requests."""
         found: list[StoredBlock | None] = [None] * len(names)
 
@@ -179,9 +177,7 @@ class S3Tier:
             sizes: dict[BlockName, int] = {}
             for path, size in objects:
                 if path <= after:
-                    raise TierError(
-                        f"{self._client.address}: the list of objects repeats, or is not in order"
-                    )
+                    raise TierError(f"{self._client.address}: the list of objects repeats, or is not in order")
                 after = path
                 name = parse_value_name(self._cluster, path)
                 if name is not None and size >= HEADER_BYTES:
@@ -267,11 +263,7 @@ class S3Tier:
         return outcomes
 
     def _outcome(
-        self,
-        number: int,
-        request: PendingRequest,
-        finish: Callable[[int, memoryview], Outcome],
-        deadline: float,
+        self, number: int, request: PendingRequest, finish: Callable[[int, memoryview], Outcome], deadline: float
     ) -> Outcome:
         """Wait for a request. Raises TierError."""
         try:

@@ -102,9 +102,7 @@ class RequestLoop:
     def _ended(self, number: int, task: asyncio.Task[StoreRequestDone | StoreRequestFault]) -> None:
         del self._tasks[number]
         if task.cancelled() or task.exception() is not None:  # such as a panic of the library
-            reply: StoreRequestDone | StoreRequestFault = StoreRequestFault(
-                number, RequestFault(Outcome.FAILED)
-            )
+            reply: StoreRequestDone | StoreRequestFault = StoreRequestFault(number, RequestFault(Outcome.FAILED))
         else:
             reply = task.result()
         if not self._replies:
@@ -137,9 +135,7 @@ class RequestLoop:
             case DeleteObjects():
                 await obstore.delete_async(store, message.paths)
             case ListObjects():
-                page = obstore.list(
-                    store, message.prefix, offset=message.after or None, chunk_size=message.size
-                )
+                page = obstore.list(store, message.prefix, offset=message.after or None, chunk_size=message.size)
                 metas: Sequence[Any] = await anext(aiter(page), [])
                 objects = [(meta["path"], meta["size"]) for meta in metas]
             case _:
@@ -223,9 +219,7 @@ async def _read_range(store: ObjectStore, path: str, part: tuple[int, int], into
     return _Part(at - part[0], got.meta["e_tag"], got.meta["size"])
 
 
-async def _read_behind(
-    store: ObjectStore, path: str, part: tuple[int, int], into: memoryview
-) -> _Part | None:
+async def _read_behind(store: ObjectStore, path: str, part: tuple[int, int], into: memoryview) -> _Part | None:
     """Read a later range. Return None if the object ends before it, which is possible for an encoded block."""
     try:
         return await _read_range(store, path, part, into)

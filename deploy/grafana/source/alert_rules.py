@@ -31,12 +31,7 @@ def alert_rules() -> dict[str, Any]:
 def alert_rule(rule: dict[str, Any]) -> dict[str, Any]:
     def query(ref: str, source: str, model: dict[str, Any]) -> dict[str, Any]:
         times = {"from": 600, "to": 0}
-        return {
-            "refId": ref,
-            "datasourceUid": source,
-            "relativeTimeRange": times,
-            "model": model | {"refId": ref},
-        }
+        return {"refId": ref, "datasourceUid": source, "relativeTimeRange": times, "model": model | {"refId": ref}}
 
     fires = {"type": "math", "expression": "is_number($A) || is_nan($A) || is_inf($A)"}
     return {

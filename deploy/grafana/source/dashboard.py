@@ -34,9 +34,7 @@ def variable(name: str, query: str, *, one: bool) -> dict[str, Any]:
         "multi": not one,
         "includeAll": not one,
         "options": [],
-    } | (
-        {} if one else {"allValue": ".*", "current": {"selected": True, "text": ["All"], "value": ["$__all"]}}
-    )
+    } | ({} if one else {"allValue": ".*", "current": {"selected": True, "text": ["All"], "value": ["$__all"]}})
 
 
 def dashboard(found: Dashboard) -> dict[str, Any]:

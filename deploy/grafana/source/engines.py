@@ -20,10 +20,7 @@ def engines() -> Dashboard:
                     "Operations per second, of all engines.",
                     rows(
                         (
-                            total(
-                                per_second("larder_engine_operation_seconds_count", "node, operation"),
-                                "operation",
-                            ),
+                            total(per_second("larder_engine_operation_seconds_count", "node, operation"), "operation"),
                             "{{operation}}",
                         )
                     ),
@@ -38,10 +35,7 @@ def engines() -> Dashboard:
                     "Quarantined bytes are released when the engine's processes are gone.",
                     rows(
                         (of("larder_engine_reserved_bytes", "node, engine"), "{{engine}} writes ({{node}})"),
-                        (
-                            of("larder_engine_quarantined_bytes", "node, engine"),
-                            "{{engine}} quarantined ({{node}})",
-                        ),
+                        (of("larder_engine_quarantined_bytes", "node, engine"), "{{engine}} quarantined ({{node}})"),
                     ),
                     "bytes",
                 ),
@@ -86,10 +80,7 @@ def engines() -> Dashboard:
                     "Requests per second, by operation.",
                     rows(
                         (
-                            total(
-                                per_second("larder_gateway_requests_total", "node, gateway, operation"),
-                                "operation",
-                            ),
+                            total(per_second("larder_gateway_requests_total", "node, gateway, operation"), "operation"),
                             "{{operation}}",
                         )
                     ),
@@ -98,10 +89,7 @@ def engines() -> Dashboard:
                     "Latency of requests",
                     "Time that the node takes to serve a request.",
                     rows(
-                        (
-                            quantile(0.5, "larder_gateway_request_seconds", "operation"),
-                            "{{operation}} median",
-                        ),
+                        (quantile(0.5, "larder_gateway_request_seconds", "operation"), "{{operation}} median"),
                         (quantile(0.99, "larder_gateway_request_seconds", "operation"), "{{operation}} 99 %"),
                     ),
                     "s",
@@ -110,10 +98,7 @@ def engines() -> Dashboard:
                     "Chunks found",
                     "Chunks per second that look-ups requested and found.",
                     rows(
-                        (
-                            per_second("larder_gateway_requested_chunks_total", "node, gateway"),
-                            "requested ({{node}})",
-                        ),
+                        (per_second("larder_gateway_requested_chunks_total", "node, gateway"), "requested ({{node}})"),
                         (per_second("larder_gateway_hit_chunks_total", "node, gateway"), "found ({{node}})"),
                     ),
                 ),
@@ -121,10 +106,7 @@ def engines() -> Dashboard:
                     "Bytes stored and read",
                     "A second.",
                     rows(
-                        (
-                            per_second("larder_gateway_stored_bytes_total", "node, gateway"),
-                            "stored ({{node}})",
-                        ),
+                        (per_second("larder_gateway_stored_bytes_total", "node, gateway"), "stored ({{node}})"),
                         (per_second("larder_gateway_read_bytes_total", "node, gateway"), "read ({{node}})"),
                     ),
                     "binBps",

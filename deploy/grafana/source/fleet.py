@@ -4,17 +4,7 @@ from source.changes import changes
 from source.dashboard import Dashboard
 from source.panels import GOOD_IS_ONE, Panel, figure, rows, timeline
 from source.queries import NODE, TENANT, of, per_second, ratio, total
-from source.recurring import (
-    ALERTS,
-    LAG,
-    evicted,
-    hit_ratio,
-    operations,
-    processes,
-    refused,
-    restarts,
-    tiers_in_service,
-)
+from source.recurring import ALERTS, LAG, evicted, hit_ratio, operations, processes, refused, restarts, tiers_in_service
 
 
 def fleet() -> Dashboard:
@@ -31,9 +21,7 @@ def fleet() -> Dashboard:
         {
             "Now": [
                 figure(
-                    "Nodes up",
-                    "Nodes that at least one manager hears from.",
-                    f"sum({of('larder_node_up', 'node')})",
+                    "Nodes up", "Nodes that at least one manager hears from.", f"sum({of('larder_node_up', 'node')})"
                 ),
                 figure(
                     "Nodes lost, behind or nacked",
@@ -74,11 +62,7 @@ def fleet() -> Dashboard:
             ],
             "Nodes": [
                 hit_ratio("node", NODE, "{{node}}"),
-                Panel(
-                    "Requested blocks",
-                    "Blocks per second that engines look up.",
-                    rows((requested, "{{node}}")),
-                ),
+                Panel("Requested blocks", "Blocks per second that engines look up.", rows((requested, "{{node}}"))),
                 Panel(
                     "Pool in use",
                     "Bytes that are ready, being written or quarantined, as a share of the pool's size.",
@@ -117,10 +101,7 @@ def fleet() -> Dashboard:
                     "Largest tenants",
                     "Bytes on all chosen nodes.",
                     rows(
-                        (
-                            f"topk(10, {total(of('larder_tenant_bytes', 'node, tenant', here), 'tenant')})",
-                            "{{tenant}}",
-                        )
+                        (f"topk(10, {total(of('larder_tenant_bytes', 'node, tenant', here), 'tenant')})", "{{tenant}}")
                     ),
                     "bytes",
                     "bargauge",
@@ -132,10 +113,7 @@ def fleet() -> Dashboard:
                         (
                             "topk(10, "
                             + total(
-                                per_second(
-                                    "larder_tenant_refused_blocks_total", "node, tenant, reason", here
-                                ),
-                                "tenant",
+                                per_second("larder_tenant_refused_blocks_total", "node, tenant, reason", here), "tenant"
                             )
                             + ")",
                             "{{tenant}}",
@@ -150,10 +128,7 @@ def fleet() -> Dashboard:
                         (
                             "topk(10, "
                             + total(
-                                per_second(
-                                    "larder_tenant_evicted_blocks_total", "node, tenant, reason", here
-                                ),
-                                "tenant",
+                                per_second("larder_tenant_evicted_blocks_total", "node, tenant, reason", here), "tenant"
                             )
                             + ")",
                             "{{tenant}}",

@@ -4,17 +4,7 @@ from source.changes import changes
 from source.dashboard import Dashboard
 from source.panels import BAD_IS_ONE, GOOD_IS_ONE, Panel, rows, timeline
 from source.queries import NODE, TENANT, of, per_second, quantile, total
-from source.recurring import (
-    ALERTS,
-    LAG,
-    evicted,
-    hit_ratio,
-    operations,
-    processes,
-    refused,
-    restarts,
-    tiers_in_service,
-)
+from source.recurring import ALERTS, LAG, evicted, hit_ratio, operations, processes, refused, restarts, tiers_in_service
 
 DATA = f'plane="data", {NODE}'
 
@@ -38,11 +28,7 @@ def node() -> Dashboard:
         {
             "State": [
                 timeline(
-                    "Up",
-                    "Whether a manager hears from the node.",
-                    of("larder_node_up", "node"),
-                    "up",
-                    GOOD_IS_ONE,
+                    "Up", "Whether a manager hears from the node.", of("larder_node_up", "node"), "up", GOOD_IS_ONE
                 ),
                 Panel(
                     "Conditions",

@@ -134,9 +134,7 @@ def rows(*queries: tuple[str, str]) -> list[Query]:
     return [Query(*each) for each in queries]
 
 
-def timeline(
-    title: str, description: str, expr: str, legend: str, mappings: dict[str, tuple[str, str]]
-) -> Panel:
+def timeline(title: str, description: str, expr: str, legend: str, mappings: dict[str, tuple[str, str]]) -> Panel:
     return Panel(title, description, [Query(expr, legend)], kind="state-timeline", mappings=mappings)
 
 

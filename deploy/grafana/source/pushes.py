@@ -39,9 +39,7 @@ def pushes() -> Dashboard:
                     [
                         Query(managers_quantile(0.5, "larder_push_seconds", "node", NODE), "{{node}} median"),
                         Query(
-                            managers_quantile(0.99, "larder_push_seconds", "node", NODE),
-                            "{{node}} 99 %",
-                            exemplar=True,
+                            managers_quantile(0.99, "larder_push_seconds", "node", NODE), "{{node}} 99 %", exemplar=True
                         ),
                     ],
                     "s",

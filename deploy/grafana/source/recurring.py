@@ -12,14 +12,7 @@ def hit_ratio(by: str, only: str, legend: str) -> Panel:
     return Panel(
         "Hit ratio",
         "Cached blocks as a share of requested blocks. Compare a drop with the marks of changes.",
-        rows(
-            (
-                ratio(
-                    total(per_second(hits, every, only), by), total(per_second(requested, every, only), by)
-                ),
-                legend,
-            )
-        ),
+        rows((ratio(total(per_second(hits, every, only), by), total(per_second(requested, every, only), by)), legend)),
         "percentunit",
         maximum=1,
     )

@@ -42,12 +42,7 @@ def tenant() -> Dashboard:
                 Panel(
                     "Would be refused",
                     "Blocks per second that would be refused if the quota were enforced (mode observe).",
-                    rows(
-                        (
-                            per_second("larder_tenant_would_refuse_blocks_total", "node, tenant", here),
-                            "{{node}}",
-                        )
-                    ),
+                    rows((per_second("larder_tenant_would_refuse_blocks_total", "node, tenant", here), "{{node}}")),
                 ),
             ],
             "Hits": [
@@ -55,30 +50,18 @@ def tenant() -> Dashboard:
                 Panel(
                     "Requested blocks",
                     "Blocks per second.",
-                    rows(
-                        (per_second("larder_tenant_requested_blocks_total", "node, tenant", here), "{{node}}")
-                    ),
+                    rows((per_second("larder_tenant_requested_blocks_total", "node, tenant", here), "{{node}}")),
                 ),
                 evicted(here),
                 Panel(
                     "Tokens served from the cache",
                     "Tokens per second whose KV bytes were cached, by tier.",
-                    rows(
-                        (
-                            per_second("larder_hit_tokens_total", "node, tenant, tier", here),
-                            "{{tier}} ({{node}})",
-                        )
-                    ),
+                    rows((per_second("larder_hit_tokens_total", "node, tenant, tier", here), "{{tier}} ({{node}})")),
                 ),
                 Panel(
                     "Bytes found",
                     "Bytes per second, by tier.",
-                    rows(
-                        (
-                            per_second("larder_hit_bytes_total", "node, tenant, tier", here),
-                            "{{tier}} ({{node}})",
-                        )
-                    ),
+                    rows((per_second("larder_hit_bytes_total", "node, tenant, tier", here), "{{tier}} ({{node}})")),
                     "binBps",
                 ),
                 ALERTS,
@@ -95,12 +78,7 @@ def tenant() -> Dashboard:
                 Panel(
                     "Blocks requested by all tenants",
                     "Blocks per second.",
-                    rows(
-                        (
-                            per_second("larder_tenant_requested_blocks_total", "node, tenant"),
-                            "{{tenant}} ({{node}})",
-                        )
-                    ),
+                    rows((per_second("larder_tenant_requested_blocks_total", "node, tenant"), "{{tenant}} ({{node}})")),
                     width=12,
                 ),
             ],

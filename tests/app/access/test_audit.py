@@ -51,10 +51,7 @@ TAMPERINGS = {
     ),
     "head": ("UPDATE audit_head SET hash = 'abc'", "the head does not have the hash"),
     "no head": ("DELETE FROM audit_head", "audit_head must have one row, and has none"),
-    "two heads": (
-        "INSERT INTO audit_head (id, last_id, hash) VALUES (9, 6, 'abc')",
-        "one row, and has several",
-    ),
+    "two heads": ("INSERT INTO audit_head (id, last_id, hash) VALUES (9, 6, 'abc')", "one row, and has several"),
     "infinite": ("UPDATE audit SET after = '{\"a\": 1e400}' WHERE id = 3", "entry 3 "),
     "deep": (f"UPDATE audit SET after = '{'[' * 5_000}{']' * 5_000}' WHERE id = 3", "entry 3 "),
     "deep and the head": (
@@ -102,10 +99,7 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         database = plane.app.parts.database
         async with database.read() as session:
             stored = {table: (await session.execute(sa.select(table))).mappings().all() for table in TABLES}
-        for name, (statements, entries) in {
-            **TAMPERINGS,
-            **BY_DATABASE[database.engine.dialect.name],
-        }.items():
+        for name, (statements, entries) in {**TAMPERINGS, **BY_DATABASE[database.engine.dialect.name]}.items():
             await execute(database, statements)
             found = await verified(plane)
             assert not found["intact"], name
@@ -130,9 +124,7 @@ async def test_every_way_to_tamper_is_found_and_named(socket_dir: Path, database
         'after = \'{"a": "\\ud800"}\'',
     ],
 )
-async def test_an_unreadable_entry_is_shown_as_one_and_the_rest_is_returned(
-    socket_dir: Path, change: str
-) -> None:
+async def test_an_unreadable_entry_is_shown_as_one_and_the_rest_is_returned(socket_dir: Path, change: str) -> None:
     async with guarding(socket_dir) as plane:
         await filled(plane)
         await execute(plane.app.parts.database, f"UPDATE audit SET {change} WHERE id = 3")
@@ -234,15 +226,10 @@ async def test_a_file_that_was_made_unreadable_is_not_intact(socket_dir: Path) -
         (socket_dir / "export").write_bytes(b"".join([*lines[:2], line, *lines[3:]]))
         found = CliRunner().invoke(command, ["audit", "verify", "--file", str(socket_dir / "export")])
         assert (found.exit_code, found.stdout) == (3, ""), (what, found.stderr[-500:])
-        assert found.stderr.startswith(("not intact: entry 3 ", "not intact: line 3 ")), (
-            what,
-            found.stderr[-500:],
-        )
+        assert found.stderr.startswith(("not intact: entry 3 ", "not intact: line 3 ")), (what, found.stderr[-500:])
 
 
-async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(
-    socket_dir: Path, database_url: str
-) -> None:
+async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(socket_dir: Path, database_url: str) -> None:
     async with guarding(socket_dir, database_url) as plane:
         token = await create_token(plane, "reader")
         for statement in (
@@ -256,10 +243,7 @@ async def test_a_refusal_stays_one_when_the_journal_takes_no_entry(
                 ("wrong", 401, f"{TYPE_PREFIX}unauthorized"),
             ):
                 refused = await send(plane, caller, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1})
-                assert (refused.status_code, refused.json()["type"]) == (status, code), (
-                    statement,
-                    refused.text,
-                )
+                assert (refused.status_code, refused.json()["type"]) == (status, code), (statement, refused.text)
                 assert refused.headers["x-request-id"]
             change = await plane.http.put("/api/v1/quotas/x", json={"limit_bytes": 1})
             assert (change.is_error, change.json()["status"]) == (True, change.status_code), statement
@@ -276,9 +260,7 @@ async def test_entries_are_found_by_their_text(socket_dir: Path) -> None:
         await filled(plane)
         trace = "4bf92f3577b34da6a3ce929d0e0e4736"
         headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "req-1"}
-        refused = await send(
-            plane, token, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1}, headers=headers
-        )
+        refused = await send(plane, token, "PUT", "/api/v1/quotas/x", json={"limit_bytes": 1}, headers=headers)
         assert refused.status_code == 403
         denied = await plane.get("/api/v1/audit?decision=denied")
         assert denied["total"] == 1

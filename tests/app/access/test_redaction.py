@@ -42,13 +42,9 @@ async def first_overview(plane: Plane, token: str) -> str:
             return await anext(lines)
 
 
-async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(socket_dir: Path, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(
-        node.stats,
-        tenants=[TenantStats("acme", bytes=5), TenantStats("other", bytes=6)],
-        pool=PoolStats(100, 11),
+        node.stats, tenants=[TenantStats("acme", bytes=5), TenantStats("other", bytes=6)], pool=PoolStats(100, 11)
     )
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
@@ -78,9 +74,7 @@ async def test_the_overview_of_a_tenant_shows_nodes_without_their_addresses(
         }
 
 
-async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         body = {"algorithm": "slru", "note": "for the rival", "managed_by": "team-x"}
@@ -93,9 +87,7 @@ async def test_a_tenant_sees_the_rules_of_the_policy_and_no_counts_or_notes(
         assert seen == {**whole, "note": "", "managed_by": "", "in_force": {}, "status": status}
 
 
-async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(socket_dir: Path, node: FakeNode) -> None:
     space = Space(model="m", layout="l", dtype="d")
 
     def answer(message: ControlRequest) -> Any:
@@ -114,9 +106,7 @@ async def test_locate_shows_a_tenant_which_nodes_and_not_their_addresses(
         assert place == {**whole, "engine_socket": "", "control_url": ""}
 
 
-async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_refusals_of_records_of_others_are_hidden_from_a_tenant(socket_dir: Path, node: FakeNode) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
@@ -136,9 +126,7 @@ async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(socket_di
     async with guarding(socket_dir) as plane:
         token = await create_token(plane, "acme-op", "operator", tenants=["acme"])
         await plane.put_pin("plain", wait="", tenant="rival")
-        await plane.put_pin(
-            "strong", wait="", tenant="third", strength="permanent", note="ours", model="secret"
-        )
+        await plane.put_pin("strong", wait="", tenant="third", strength="permanent", note="ours", model="secret")
         pin, refused = {**PIN, "tenant": "acme"}, set()
         for name in ("plain", "strong"):
             for headers in ({}, {"if-match": "*"}, {"if-none-match": "*"}, {"if-match": '"1"'}):
@@ -148,9 +136,7 @@ async def test_a_pin_of_another_tenant_shows_only_that_its_name_exists(socket_di
                 refused.add((answer.status_code, str(problem).replace(name, "NAME")))
         ((status, text),) = refused
         assert (status, "names of pins are unique in the whole fleet" in text) == (403, True)
-        assert [
-            word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text
-        ] == []
+        assert [word for word in ("rival", "third", "tenant", "secret", "ours", "permanent") if word in text] == []
         for method, path, body in (("GET", "", None), ("PATCH", "", {"note": "x"}), ("DELETE", "", None),
                                    ("POST", ":extend", {"ttl_s": 5})):  # fmt: skip
             refusals = set()
@@ -177,30 +163,16 @@ async def test_no_output_contains_the_key_of_token_hashes(socket_dir: Path) -> N
         assert len(bytes.fromhex(secret)) == 32
         database: Database = plane.app.parts.database
         async with database.read() as session:
-            stored = (
-                await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))
-            ).scalar_one()
+            stored = (await session.execute(sa.text("SELECT hash FROM tokens WHERE name = 'ci'"))).scalar_one()
         _, ident, part = token.split("_")
         for known in (store, "", ident):
             key = blake3(known.encode(), derive_key_context="larder 2026-11-21 secrets of callers").digest()
             assert blake3(f"token {ident} {part}".encode(), key=key).hexdigest() != stored
-        for path in (
-            "nodes",
-            "overview",
-            "whoami",
-            "audit",
-            "tokens",
-            "managers",
-            "snapshot",
-            "pushes",
-            "session",
-        ):
+        for path in ("nodes", "overview", "whoami", "audit", "tokens", "managers", "snapshot", "pushes", "session"):
             assert secret not in (await plane.http.get(f"/api/v1/{path}")).text
 
 
-async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_lookup_shows_a_tenant_no_engines_without_its_blocks(socket_dir: Path, node: FakeNode) -> None:
     ours, theirs = (Space(model="m", layout="l", dtype=dtype, world_size=2, rank=0) for dtype in ("o", "t"))
     ours_too = msgspec.structs.replace(ours, rank=1)
     spaces = [

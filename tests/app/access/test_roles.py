@@ -71,9 +71,7 @@ async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> Non
         limited = await create_token(plane, "limited", "operator", tenants=["only-mine"])
         wrong = []
         for method, path, opt in routes(plane.app):
-            assert opt.get("role") in (*ROLES, "anyone"), (
-                f"{method} {path} does not say in opt who may use it"
-            )
+            assert opt.get("role") in (*ROLES, "anyone"), f"{method} {path} does not say in opt who may use it"
             if is_open(path, opt):
                 assert path in OPEN or path.startswith(UNDER), f"{path} answers everybody"
                 continue
@@ -93,9 +91,7 @@ async def test_every_route_declares_and_checks_its_role(socket_dir: Path) -> Non
         assert wrong == []
 
 
-async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_metrics_name_tenants_so_they_need_a_token_as_soon_as_others_do(socket_dir: Path, node: FakeNode) -> None:
     node.stats.tenants = [TenantStats("acme", bytes=7)]
     async with serving(settings_in(socket_dir)) as plane:  # nobody needs a token before there is one
         await plane.until_state("in_sync")
@@ -127,9 +123,7 @@ async def test_health_needs_no_token_and_shows_no_name_without_one(socket_dir: P
         assert behind.status_code == 503
         assert behind.json()["detail"] == "1 of 1 nodes have not applied the current records"
         assert "node-a is nacked" in (await plane.http.get("/healthz/fleet")).json()["detail"]
-        Path(sa.make_url(plane.app.parts.settings.common.database_url).database or "").rename(
-            socket_dir / "aside"
-        )
+        Path(sa.make_url(plane.app.parts.settings.common.database_url).database or "").rename(socket_dir / "aside")
         for path in ("/healthz", "/readyz", "/healthz/fleet"):
             away = await send(plane, "", "GET", path)
             assert (away.status_code, away.json()["detail"]) == (503, "the database does not answer")
@@ -159,20 +153,14 @@ async def test_the_address_of_a_caller_is_taken_from_trusted_proxies_alone(socke
             assert (await plane.http.get("/api/v1/whoami", headers=nonsense)).json()["source"] == "127.0.0.1"
 
 
-async def test_a_proxy_that_is_not_named_authenticates_no_caller_while_no_token_exists(
-    socket_dir: Path,
-) -> None:
+async def test_a_proxy_that_is_not_named_authenticates_no_caller_while_no_token_exists(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         for sent in ({"X-Forwarded-For": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"X-Real-IP": ""}):
             for method, path in (("GET", "/api/v1/quotas"), ("PUT", "/api/v1/quotas/acme"), ("GET", "/metrics"),
                                  ("GET", "/api/v1/events"), ("POST", "/api/v1/tokens")):  # fmt: skip
                 refused = await send(plane, "", method, path, headers=sent, json={"limit_bytes": 1})
                 assert (refused.status_code, refused.json()["type"]) == (403, "urn:larder:problem:forbidden")
-                for expected in (
-                    "LARDER_APP__TRUSTED_PROXIES",
-                    "larder tokens create",
-                    "LARDER_APP__AUTH=required",
-                ):
+                for expected in ("LARDER_APP__TRUSTED_PROXIES", "larder tokens create", "LARDER_APP__AUTH=required"):
                     assert expected in refused.json()["detail"]
             assert (await send(plane, "", "GET", "/healthz", headers=sent)).status_code == 200
         assert (await plane.get("/api/v1/quotas"))["total"] == 0

@@ -20,9 +20,7 @@ def browser(plane: Plane) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=str(plane.http.base_url), trust_env=False, verify=False, timeout=60)
 
 
-async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_token(
-    socket_dir: Path,
-) -> None:
+async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_token(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane, browser(plane) as page:
         token = await create_token(plane, "ops", "operator")
         login = await page.post(SESSION, json={"token": f" {token}\n"})
@@ -47,9 +45,7 @@ async def test_a_session_has_the_rights_of_its_token_and_changes_need_the_pages_
             assert (refused.status_code, "X-CSRF-Token" in refused.json()["detail"]) == (403, True)
         allowed = await page.put(Q, json={"limit_bytes": 1}, headers={"x-csrf-token": csrf})
         assert allowed.status_code == 201
-        assert (
-            await page.put(Q, json={"limit_bytes": 1}, headers={**bearer(token), "If-Match": "*"})
-        ).is_success
+        assert (await page.put(Q, json={"limit_bytes": 1}, headers={**bearer(token), "If-Match": "*"})).is_success
         assert (await page.get("/api/v1/tokens")).status_code == 403
         other = await page.post(SESSION, json={"token": token})
         assert other.headers["x-csrf-token"] != csrf, "each session has its own"
@@ -83,10 +79,7 @@ async def test_a_session_of_the_settings_token_ends_when_that_changes(socket_dir
         assert (await page.get(SESSION)).json()["actor"] == "admin"
     from tests.app.plane import serving, settings_in
 
-    async with (
-        serving(settings_in(socket_dir, admin_token="another-" + ADMIN)) as plane,
-        browser(plane) as page,
-    ):
+    async with serving(settings_in(socket_dir, admin_token="another-" + ADMIN)) as plane, browser(plane) as page:
         page.cookies.update(cookies)
         assert (await page.get(SESSION)).status_code == 401
 
@@ -122,9 +115,7 @@ async def test_a_token_has_so_many_sessions_and_one_more_ends_the_oldest(
 
         async def valid(cookies: list[str]) -> list[bool]:
             page.cookies.clear()
-            answers = [
-                await page.get(SESSION, headers={"cookie": f"larder_session={cookie}"}) for cookie in cookies
-            ]
+            answers = [await page.get(SESSION, headers={"cookie": f"larder_session={cookie}"}) for cookie in cookies]
             return [answer.status_code == 200 for answer in answers]
 
         for text in (token, ADMIN):

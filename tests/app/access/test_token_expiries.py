@@ -34,12 +34,7 @@ async def test_an_expiry_is_published_once_and_also_after_a_restart(database: Da
     now = time.time()
     async with database.write() as session:
         session.add_all(
-            [
-                token("old", now - LATE_S - 9),
-                token("gone", now - 60),
-                token("soon", now + 60),
-                token("ever", None),
-            ]
+            [token("old", now - LATE_S - 9), token("gone", now - 60), token("soon", now + 60), token("ever", None)]
         )
     events, bus = Events(database), EventBus()
     bus.keep = events.offer

@@ -24,9 +24,7 @@ async def status_of(plane: Plane, token: str, path: str = WHOAMI) -> int:
     return (await send(plane, token, "GET", path)).status_code
 
 
-async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(
-    socket_dir: Path, database_url: str
-) -> None:
+async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(socket_dir: Path, database_url: str) -> None:
     async with guarding(socket_dir, database_url) as plane:
         answer = await plane.http.post(
             "/api/v1/tokens", json={"name": "ci", "role": "operator", "tenants": ["_default", "a"]}
@@ -35,19 +33,10 @@ async def test_a_token_identifies_its_caller_and_its_secret_is_shown_once(
         token = answer.json()["token"]
         assert re.fullmatch(r"larder_[0-9a-f]{12}_[0-9a-f]{64}", token)
         identity = (await send(plane, token, "GET", WHOAMI)).json()
-        assert (identity["actor"], identity["role"], identity["tenants"]) == (
-            "ci",
-            "operator",
-            ["_default", "a"],
-        )
+        assert (identity["actor"], identity["role"], identity["tenants"]) == ("ci", "operator", ["_default", "a"])
         assert (identity["token_id"], identity["session"]) == (answer.json()["id"], False)
         secret = token.rpartition("_")[2]
-        for path in (
-            "/api/v1/tokens",
-            f"/api/v1/tokens/{identity['token_id']}",
-            "/api/v1/tokens/ci",
-            "/api/v1/audit",
-        ):
+        for path in ("/api/v1/tokens", f"/api/v1/tokens/{identity['token_id']}", "/api/v1/tokens/ci", "/api/v1/audit"):
             found = await plane.http.get(path)
             assert found.is_success
             assert secret not in found.text
@@ -67,10 +56,7 @@ async def test_the_settings_token_alone_is_an_admin(socket_dir: Path) -> None:
             "",
         )
         unauthorized = await send(plane, "", "GET", WHOAMI)
-        assert (unauthorized.status_code, unauthorized.headers["www-authenticate"]) == (
-            401,
-            'Bearer realm="larder"',
-        )
+        assert (unauthorized.status_code, unauthorized.headers["www-authenticate"]) == (401, 'Bearer realm="larder"')
         assert unauthorized.json()["type"] == "urn:larder:problem:unauthorized"
         assert await status_of(plane, ADMIN + "x") == 401
         assert await status_of(plane, ADMIN[:-1]) == 401
@@ -247,9 +233,7 @@ async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
     async with serving(settings) as plane:
         unauthorized = await plane.http.get(WHOAMI)
         assert unauthorized.status_code == 401
-        assert (
-            "'larder login --setup' creates the first with the setup token" in unauthorized.json()["detail"]
-        )
+        assert "'larder login --setup' creates the first with the setup token" in unauthorized.json()["detail"]
     setup = re.findall(r"larder_setup_[0-9a-f]{64}", capsys.readouterr().out)
     assert len(setup) == 1
     async with serving(settings) as plane:
@@ -267,15 +251,10 @@ async def test_the_setup_token_makes_one_token_once_and_survives_restarts(
         assert lesser.status_code == 403
         body = {"name": "root", "role": "admin"}
         bodies = [body, {**body, "name": "root2"}]
-        answers = await asyncio.gather(
-            *(send(plane, setup[0], "POST", "/api/v1/tokens", json=b) for b in bodies)
-        )
+        answers = await asyncio.gather(*(send(plane, setup[0], "POST", "/api/v1/tokens", json=b) for b in bodies))
         assert sorted(answer.status_code for answer in answers) == [201, 401]
         used = await send(plane, setup[0], "POST", "/api/v1/tokens", json=body)
-        assert (used.status_code, "the first token was already created with it" in used.json()["detail"]) == (
-            401,
-            True,
-        )
+        assert (used.status_code, "the first token was already created with it" in used.json()["detail"]) == (401, True)
         assert "setup" not in (await plane.http.get(WHOAMI)).json()["detail"], "there is a token now"
         token = next(answer.json()["token"] for answer in answers if answer.is_success)
         assert await status_of(plane, token) == 200
@@ -296,10 +275,7 @@ async def test_the_last_use_is_shown_and_written_after_the_request(socket_dir: P
         async with asyncio.timeout(60):
             while (found := (await plane.http.get("/api/v1/tokens/used")).json())["last_used_at"] is None:
                 await asyncio.sleep(0.05)
-        assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (
-            True,
-            "127.0.0.1",
-        )
+        assert (before <= found["last_used_at"] <= time.time(), found["last_used_from"]) == (True, "127.0.0.1")
 
 
 async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(socket_dir: Path) -> None:
@@ -316,9 +292,7 @@ async def test_wrong_tokens_are_slowed_down_by_address_and_right_ones_never_are(
         entries = (await plane.get("/api/v1/audit"))["items"]
         denied = [entry for entry in entries if entry["decision"] == "denied"]
         assert len(denied) in (1, 2, 3), "the same is kept once a minute, with how often it came again"
-        assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {
-            ("authenticate", "", "127.0.0.1")
-        }
+        assert {(e["action"], e["token_id"], e["source"]) for e in denied} == {("authenticate", "", "127.0.0.1")}
         real = parsed(token)
         assert real is not None
         await send(plane, f"larder_{real.id}_{'0' * 64}", "GET", WHOAMI)
@@ -370,17 +344,7 @@ def test_hashes_of_two_databases_and_of_two_kinds_never_meet() -> None:
     token, one, two = new_token(), Hasher("one", "s"), Hasher("two", "s")
     assert one.token(token) == Hasher("one", "s").token(token) != two.token(token)
     assert one.token(token) != Hasher("one", "t").token(token), "the name alone says nothing"
-    assert (
-        len(
-            {
-                one.session(token.secret),
-                one.csrf(token.secret),
-                one.configured(token.secret),
-                one.token(token),
-            }
-        )
-        == 4
-    )
+    assert len({one.session(token.secret), one.csrf(token.secret), one.configured(token.secret), one.token(token)}) == 4
 
 
 async def test_uses_may_be_written_twice_at_once(socket_dir: Path) -> None:

@@ -45,10 +45,7 @@ async def until_free(plane: Plane) -> None:
 
 async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_delayed(socket_dir: Path) -> None:
     async with guarding(socket_dir, streams_per_token=2) as plane, AsyncExitStack() as opened:
-        greedy, other = (
-            await create_token(plane, "greedy"),
-            await create_token(plane, "other", tenants=["acme"]),
-        )
+        greedy, other = (await create_token(plane, "greedy"), await create_token(plane, "other", tenants=["acme"]))
         for _ in range(2):
             assert (await opened.enter_async_context(stream(plane, greedy))).status_code == 200
         async with stream(plane, greedy) as refused:
@@ -59,9 +56,7 @@ async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_delaye
         assert "app.streams_per_token" in problem["detail"]
         waiting = await plane.http.get(f"{SNAPSHOT}?index=1&wait=1ms", headers=bearer(greedy))
         assert waiting.status_code == 429, "what waits is as good as a stream"
-        assert (await plane.http.get(SNAPSHOT, headers=bearer(greedy))).status_code == 200, (
-            "and what does not is not"
-        )
+        assert (await plane.http.get(SNAPSHOT, headers=bearer(greedy))).status_code == 200, "and what does not is not"
         assert await status(plane, other) == 200
         assert await status(plane, ADMIN) == 200
         await opened.aclose()
@@ -70,17 +65,11 @@ async def test_streams_of_a_token_are_bounded_and_those_of_others_are_not_delaye
 
 
 async def test_streams_of_a_session_and_of_an_address_are_bounded(socket_dir: Path) -> None:
-    settings: dict[str, Any] = {
-        "streams_per_session": 1,
-        "streams_per_address": 2,
-        "trusted_proxies": "127.0.0.1",
-    }
+    settings: dict[str, Any] = {"streams_per_session": 1, "streams_per_address": 2, "trusted_proxies": "127.0.0.1"}
     async with guarding(socket_dir, **settings) as plane, AsyncExitStack() as opened:
         token, cookies = await create_token(plane, "wall"), []
         for _ in range(2):
-            login = await plane.http.post(
-                "/api/v1/session", json={"token": token}, headers={"authorization": ""}
-            )
+            login = await plane.http.post("/api/v1/session", json={"token": token}, headers={"authorization": ""})
             cookies.append(login.headers["set-cookie"].partition(";")[0])
         here = {"x-forwarded-for": "203.0.113.1"}
         first = await opened.enter_async_context(stream(plane, "", cookie=cookies[0], **here))
@@ -116,10 +105,7 @@ async def test_the_overview_is_made_once_for_callers_of_the_same_tenants(socket_
         await plane.put_quota("other", 5, wait="")
         overview = plane.app.parts.overview
         messages = EventMessages(plane.app.parts.bus, overview)
-        one, two = (
-            Principal(actor="a", salts=frozenset({"acme"})),
-            Principal(actor="b", salts=frozenset({"acme"})),
-        )
+        one, two = (Principal(actor="a", salts=frozenset({"acme"})), Principal(actor="b", salts=frozenset({"acme"})))
         both = Principal(actor="c", salts=frozenset({"acme", "other"}))
         before = overview.built
         shown = await asyncio.gather(*(messages.overview(by) for by in (one, two, both, Principal()) * 25))

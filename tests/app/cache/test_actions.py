@@ -36,15 +36,9 @@ async def test_every_node_is_sent_the_verification_and_names_its_sweep(plane: Pl
 
 
 async def test_a_dry_run_counts_and_does_nothing(plane: Plane, node: FakeNode) -> None:
-    for verb, scope in (
-        ("invalidate", {"model": "m"}),
-        ("demote", {"model": "m"}),
-        ("clear", {"confirm": True}),
-    ):
+    for verb, scope in (("invalidate", {"model": "m"}), ("demote", {"model": "m"}), ("clear", {"confirm": True})):
         answer = await act(plane, verb, dry_run=True, **scope)
-        assert answer["items"] == [
-            {"node": "node-a", "sweep": None, "error": None, "blocks": 3, "bytes": 12288}
-        ]
+        assert answer["items"] == [{"node": "node-a", "sweep": None, "error": None, "blocks": 3, "bytes": 12288}]
         assert (answer["blocks"], answer["bytes"]) == (3, 12288)
     assert node.swept == []
     assert (await plane.get("/api/v1/audit?kind=blocks"))["items"] == []

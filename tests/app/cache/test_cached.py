@@ -52,17 +52,11 @@ async def all_blocks(plane: Plane, **query: str) -> list[dict[str, Any]]:
             return items
 
 
-async def test_a_lookup_returns_the_tokens_that_an_engine_would_be_served(
-    governed: Plane, engine: Client
-) -> None:
+async def test_a_lookup_returns_the_tokens_that_an_engine_would_be_served(governed: Plane, engine: Client) -> None:
     store(engine, KEYS[:6])
     found = await post(governed, "lookup", **WHERE, tokens=TOKENS)
     (item,) = found["items"]
-    assert (item["hit_tokens"], item["hit_chunks"], item["resident_chunks"]) == (
-        {"l1": 24},
-        {"l1": 6},
-        {"l1": 6},
-    )
+    assert (item["hit_tokens"], item["hit_chunks"], item["resident_chunks"]) == ({"l1": 24}, {"l1": 6}, {"l1": 6})
     assert (found["chunks"], found["chunk_tokens"], found["tokenizer"]) == (10, 4, None)
     assert item["hit_chunks"]["l1"] == engine.lookup(KEYS)
     by_keys = await post(governed, "lookup", **WHERE, keys=[key.hex() for key in KEYS])
@@ -95,9 +89,7 @@ async def test_locate_names_the_node_and_its_socket_and_leaves_out_nodes_without
     assert located["failed_nodes"] == []
 
 
-async def test_text_and_messages_are_looked_up_by_the_tokenizer_of_the_model(
-    governed: Plane, engine: Client
-) -> None:
+async def test_text_and_messages_are_looked_up_by_the_tokenizer_of_the_model(governed: Plane, engine: Client) -> None:
     refused = await post(governed, "lookup", 422, **WHERE, text=text(TOKENS))
     assert refused["errors"][0]["path"] == "text"
     made = await governed.http.put(
@@ -114,13 +106,9 @@ async def test_text_and_messages_are_looked_up_by_the_tokenizer_of_the_model(
     assert found["items"][0]["hit_tokens"] == {"l1": 40}
     assert found["tokenizer"] == {"name": "t", "digest": made.json()["digest"]}
     messages = [{"role": "system", "content": text(TOKENS[:20])}]
-    assert (await post(governed, "lookup", **WHERE, messages=messages))["items"][0]["hit_tokens"] == {
-        "l1": 20
-    }
+    assert (await post(governed, "lookup", **WHERE, messages=messages))["items"][0]["hit_tokens"] == {"l1": 20}
     short = await post(governed, "lookup", 422, **WHERE, text="w1 w2 w3")
-    assert short["errors"] == [
-        {"path": "text", "message": "expected at least one full chunk of 4 tokens, got 3"}
-    ]
+    assert short["errors"] == [{"path": "text", "message": "expected at least one full chunk of 4 tokens, got 3"}]
 
 
 async def test_blocks_are_listed_page_by_page_with_filters(governed: Plane, engine: Client) -> None:
@@ -133,12 +121,7 @@ async def test_blocks_are_listed_page_by_page_with_filters(governed: Plane, engi
     assert [item["leases"] for item in items] == [1, 1, *[0] * 8]
     assert [item["pins"] for item in items] == [["system"], ["system"], *[[]] * 8]
     first = items[0]
-    assert (first["tenant"], first["model"], first["state"], first["tier"]) == (
-        "acme",
-        make.MODEL,
-        "ready",
-        "l1",
-    )
+    assert (first["tenant"], first["model"], first["state"], first["tier"]) == ("acme", make.MODEL, "ready", "l1")
     assert (first["strength"], first["guaranteed"], items[1]["parent"]) == ("guaranteed", True, first["key"])
     assert len(await all_blocks(governed)) == 15
     assert len(await all_blocks(governed, tenant="_default")) == 5
@@ -147,9 +130,7 @@ async def test_blocks_are_listed_page_by_page_with_filters(governed: Plane, engi
     assert [item["key"] for item in await all_blocks(governed, key=KEYS[3].hex())] == [KEYS[3].hex()]
 
 
-async def test_one_block_is_shown_with_all_its_copies(
-    governed: Plane, engine: Client, data_plane: DataPlane
-) -> None:
+async def test_one_block_is_shown_with_all_its_copies(governed: Plane, engine: Client, data_plane: DataPlane) -> None:
     with attach(data_plane.socket, [make.space(dtype="fp8")], timeout_s=60) as other:
         store(engine, KEYS[:2])
         store(other, KEYS[:1])
@@ -247,9 +228,7 @@ async def test_an_action_may_name_its_nodes(governed: Plane, engine: Client) -> 
     ):
         refused = await post(governed, "demote", 422, tenant="acme", **body)
         assert [error["path"] for error in refused["errors"]] == [path]
-    assert [
-        entry["after"]["nodes"] for entry in (await governed.get("/api/v1/audit?kind=blocks"))["items"]
-    ] == [[name]]
+    assert [entry["after"]["nodes"] for entry in (await governed.get("/api/v1/audit?kind=blocks"))["items"]] == [[name]]
 
 
 WRONG_LOOKUPS: list[tuple[dict[str, Any], list[str]]] = [
@@ -259,10 +238,7 @@ WRONG_LOOKUPS: list[tuple[dict[str, Any], list[str]]] = [
     ({"model": "m", "tokens": [1], "chunk_tokens": 0}, ["chunk_tokens"]),
     ({"model": "m", "tokens": [1], "chunk_tokens": 2}, ["tokens"]),
     ({"model": "m", "tokens": [-1], "chunk_tokens": 1}, ["tokens[0]"]),
-    (
-        {"model": "m", "tokens": [1], "chunk_tokens": 1, "add_generation_prompt": True},
-        ["add_generation_prompt"],
-    ),
+    ({"model": "m", "tokens": [1], "chunk_tokens": 1, "add_generation_prompt": True}, ["add_generation_prompt"]),
     ({"model": "", "keys": ["ab" * 32]}, ["model"]),
     ({"model": "m", "tenant": "a/b", "keys": ["ab" * 32]}, ["tenant"]),
     ({"model": "m", "keys": ["ab"]}, ["keys"]),
@@ -278,9 +254,7 @@ async def test_an_invalid_lookup_is_refused_by_field(governed: Plane) -> None:
             assert [error["path"] for error in refused["errors"]] == paths
 
 
-async def test_the_command_line_takes_the_first_digits_that_its_tables_show(
-    governed: Plane, engine: Client
-) -> None:
+async def test_the_command_line_takes_the_first_digits_that_its_tables_show(governed: Plane, engine: Client) -> None:
     alike = [bytes.fromhex("ab" * 8) + bytes([number]) * 24 for number in (1, 2)]
     store(engine, [*KEYS[:2], *alike])
     space = (await all_blocks(governed))[0]["space"]

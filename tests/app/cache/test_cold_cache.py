@@ -122,15 +122,13 @@ async def test_how_a_cache_began_is_in_the_api_and_in_the_metrics(plane: Plane, 
     await report(plane, node, start=CacheStart("warm", 5.0, blocks=4, bytes=4096))
     found = await samples(plane)
     assert found["larder_cache_start", "warm", "node-a"] == 1
-    assert (
-        found["larder_cache_start_kept_blocks", "node-a"],
-        found["larder_cache_start_kept_bytes", "node-a"],
-    ) == (4, 4096)
+    assert (found["larder_cache_start_kept_blocks", "node-a"], found["larder_cache_start_kept_bytes", "node-a"]) == (
+        4,
+        4096,
+    )
 
 
-async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(socket_dir: Path, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(node.stats, start=COLD)
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
@@ -153,9 +151,7 @@ async def test_a_cold_start_is_one_event_though_both_processes_repeat_it(
 # ---- pins that hold nothing
 
 
-async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_pin_without_blocks_has_no_effect_and_shows_what_to_expect(plane: Plane, node: FakeNode) -> None:
     await plane.put_pin("p")
     await report(plane, node, pins=[pin("p", 0)])
     answer = await plane.get("/api/v1/pins/p")
@@ -227,9 +223,7 @@ async def test_a_pin_with_blocks_on_another_node_lacks_nothing(plane: Plane, nod
 
 
 def s3(listed: int | None, fault: str = "", **more: Any) -> TierStats:
-    return TierStats(
-        "s3", "s3", 1 << 30, serves=True, shared=True, listed_blocks=listed, listing_fault=fault, **more
-    )
+    return TierStats("s3", "s3", 1 << 30, serves=True, shared=True, listed_blocks=listed, listing_fault=fault, **more)
 
 
 async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane, node: FakeNode) -> None:
@@ -249,17 +243,13 @@ async def test_a_pin_may_have_blocks_in_a_tier_that_is_being_listed(plane: Plane
         answer = await plane.get("/api/v1/pins/p")
         assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (True, [])
     tiers = {"s3": PinInTier(4, 4096, 4)}
-    await report(
-        plane, node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)]
-    )
+    await report(plane, node, pins=[pin("p", 0, tiers=tiers, only_in_tiers=4, not_loaded="detached")], tiers=[s3(None)])
     answer = await plane.get("/api/v1/pins/p")
     assert (answer["holds_nothing"], answer["unlisted_tiers"]) == (False, [])
     assert "4 only in tiers: no engine attached" in (await larder(plane, "pins", "list"))[1]
 
 
-async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_pin_is_not_emptied_as_long_as_tiers_have_or_may_have_its_blocks(plane: Plane, node: FakeNode) -> None:
     watch = plane.app.parts.cache_watch
 
     def applied(generation: int) -> bool:
@@ -330,9 +320,7 @@ async def test_a_pin_that_a_restart_of_the_node_emptied_is_an_event(plane: Plane
     assert event["fields"]["pin"] == "p"
 
 
-async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_pin_that_a_restart_of_both_processes_emptied_is_an_event(socket_dir: Path, node: FakeNode) -> None:
     settings = settings_in(socket_dir)
     async with serving(settings) as first:
         await first.until_state("in_sync")
@@ -361,9 +349,7 @@ async def test_a_pin_that_was_changed_or_deleted_lost_nothing(
 
     def stats_now() -> NodeStats:
         """Act as a node that caches the blocks of some keys and counts them for the pins that it has applied."""
-        pins = [
-            pin(each.name, 4 * (each.keys_digest in cached), strength=each.strength) for each in node.pins
-        ]
+        pins = [pin(each.name, 4 * (each.keys_digest in cached), strength=each.strength) for each in node.pins]
         return msgspec.structs.replace(FakeNode.stats_now(node), pins=pins)
 
     monkeypatch.setattr(node, "stats_now", stats_now)
@@ -420,9 +406,7 @@ async def test_a_tenant_learns_of_its_own_pins_and_of_no_node(socket_dir: Path, 
         assert [word for word in ("theirs", "rival", REASON, "cold") if word in out] == []
 
 
-async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_status_shows_how_caches_began_and_which_pins_hold_nothing(plane: Plane, node: FakeNode) -> None:
     now = time.time()
     await report(plane, node, start=CacheStart("warm", now - 120, blocks=4, bytes=4 << 20))
     code, out, _ = await larder(plane, "status")
@@ -649,16 +633,8 @@ async def test_doctor_sends_no_request_when_no_larder_runs(
         ("failed", "the last load failed; it is tried again", "3 only in tiers: load failed"),
     ],
 )
-def test_a_pin_with_blocks_only_in_tiers_is_shown_as_incomplete(
-    not_loaded: str, says: str, state: str
-) -> None:
-    whole: dict[str, Any] = {
-        "name": "p",
-        "tenant": "acme",
-        "resolved": 4,
-        "only_in_tiers": 0,
-        "not_loaded": "",
-    }
+def test_a_pin_with_blocks_only_in_tiers_is_shown_as_incomplete(not_loaded: str, says: str, state: str) -> None:
+    whole: dict[str, Any] = {"name": "p", "tenant": "acme", "resolved": 4, "only_in_tiers": 0, "not_loaded": ""}
     waiting = {**whole, "only_in_tiers": 3, "not_loaded": not_loaded}
     assert caches.trouble({"nodes": [], "pins": [whole]}) == ""
     assert caches.trouble({"nodes": [], "pins": [waiting]}) == "pin p is not fully in memory"

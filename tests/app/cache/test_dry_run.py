@@ -33,15 +33,7 @@ async def test_records_that_nodes_accept_pass_a_dry_run_and_nothing_is_stored(
     name = (await governed.node())["name"]
     assert answer["accepted"] is True
     assert answer["items"] == [
-        {
-            "node": name,
-            "type": kind,
-            "selected": True,
-            "accepted": True,
-            "faults": [],
-            "error": None,
-            "evictions": [],
-        }
+        {"node": name, "type": kind, "selected": True, "accepted": True, "faults": [], "error": None, "evictions": []}
         for kind in ("pins", "policies", "quotas")
     ]
     stats = data_plane.describe()
@@ -69,10 +61,7 @@ async def test_a_patch_is_refused_by_the_rules_of_a_put(governed: Plane) -> None
         ({"quotas": {}}, "quotas"),
         ({"quotas": {"acme": {"limit_bytes": 1, "floor_bytes": 2}}}, "quotas.acme.floor_bytes"),
         ({"quotas": {"a@b": {"limit_bytes": 1}}}, "quotas.a@b.tenant"),
-        (
-            {"policies": {"default": {"low_watermark": 0.9, "high_watermark": 0.8}}},
-            "policies.default.low_watermark",
-        ),
+        ({"policies": {"default": {"low_watermark": 0.9, "high_watermark": 0.8}}}, "policies.default.low_watermark"),
         ({"policies": {"default": {}}}, "policies.default.algorithm"),
         ({"pins": {"p": {"model": "m"}}}, "pins.p.tokens"),
         ({"pins": {"a b": PIN}}, "pins.a b.name"),

@@ -49,9 +49,7 @@ async def looked_up(plane: Plane, body: bytes) -> int:
 @pytest.mark.timeout(400)
 async def test_large_lookups_neither_keep_others_waiting_nor_keep_memory(socket_dir: Path) -> None:
     numbers = random.Random(1)
-    body = json.dumps(
-        {"model": "m", "tokens": [numbers.randrange(150_000) for _ in range(MAX_TOKENS)]}
-    ).encode()
+    body = json.dumps({"model": "m", "tokens": [numbers.randrange(150_000) for _ in range(MAX_TOKENS)]}).encode()
     # They come from one caller, which may use a quarter.
     settings = settings_in(socket_dir, body_budget_bytes=4 * LOOKUPS * len(body))
     async with serving(settings) as plane:
@@ -103,11 +101,7 @@ async def test_more_tokens_than_a_lookup_takes_are_refused_by_name(socket_dir: P
     async with serving(settings_in(socket_dir)) as plane:
         for tokens, path, expected in (
             ([0] * (MAX_TOKENS + 1), "tokens", "expected at most 262144 tokens"),
-            (
-                [1_000_000] * 700_000,
-                "tokens",
-                "expected at most 262144 token ids, in a body of at most 4 MiB",
-            ),
+            ([1_000_000] * 700_000, "tokens", "expected at most 262144 token ids, in a body of at most 4 MiB"),
             ([0] * 100_000 + [1 << 32], "tokens[100000]", "at most 4294967295"),
             ([0] * 100_000 + [-1], "tokens[100000]", "at least 0"),
         ):

@@ -103,9 +103,7 @@ async def test_invalid_values_are_refused_by_field(plane: Plane, node: FakeNode)
     assert (await plane.http.get("/api/v1/actions/move/nobody/1")).status_code == 404
 
 
-async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(
-    node: FakeNode, socket_dir: Path
-) -> None:
+async def test_only_operators_move_and_those_of_a_tenant_only_its_blocks(node: FakeNode, socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         viewer, alerts = await create_token(plane, "viewer"), await create_token(plane, "alerts", "alerts")
@@ -179,9 +177,7 @@ async def test_the_command_moves_waits_and_confirms(plane: Plane, node: FakeNode
     assert (code, "--tenant" in err) == (2, True)
 
 
-async def test_a_move_is_cancelled_audited_and_stays_as_it_is_once_it_has_ended(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_move_is_cancelled_audited_and_stays_as_it_is_once_it_has_ended(plane: Plane, node: FakeNode) -> None:
     node.held_moves = True
     begun = await move(plane, "0s", tenant="acme", tier="disk", release=True)
     assert begun["items"][0]["move"]["cancelled"] is False
@@ -236,17 +232,12 @@ async def test_a_real_node_moves_a_tenant_to_disk_and_back(
         tier = {"type": "disk", "budget_bytes": "64MiB", "parameters": parameters, "spill": "off"}
         response = await plane.http.put(f"/api/v1/tiers/fast?wait={WAIT}", json=tier)
         assert response.status_code == 201, response.text
-        await plane.until(
-            lambda: any(t.serves for each in plane.app.parts.fleet.stats() for t in each.tiers), 60.0
-        )
+        await plane.until(lambda: any(t.serves for each in plane.app.parts.fleet.stats() for t in each.tiers), 60.0)
         with chains.connect(data_plane):  # a space without engines and blocks in memory is forgotten
             await asyncio.to_thread(store)
             there = await move(plane, tenant="_default", tier="fast", release=True)
             (item,) = there["items"]
-            assert (item["move"]["moved_blocks"], item["move"]["released_blocks"]) == (
-                chains.BLOCKS,
-                chains.BLOCKS,
-            )
+            assert (item["move"]["moved_blocks"], item["move"]["released_blocks"]) == (chains.BLOCKS, chains.BLOCKS)
             assert await asyncio.to_thread(ready) == 0
             back = await move(plane, tenant="_default", tier="memory")
             (item,) = back["items"]

@@ -62,9 +62,7 @@ def test_an_invalid_url_is_refused_before_anything_is_sent(url: str, command: tu
 
 def test_served_tokens_may_exceed_requested_tokens() -> None:
     """If engines acquired the blocks of one look-up several times."""
-    used = dict.fromkeys(
-        ("byte_hours", "saved_prefill_s", "stored_bytes", "evicted_bytes", "refused_blocks"), 0
-    )
+    used = dict.fromkeys(("byte_hours", "saved_prefill_s", "stored_bytes", "evicted_bytes", "refused_blocks"), 0)
     assert _row({**used, "requested_tokens": 100, "served_tokens": 300})[3] == "300.0 %"
     assert _row({**used, "requested_tokens": 0, "served_tokens": 0})[3] == "-"
 
@@ -78,9 +76,7 @@ def test_a_time_is_shown_as_it_is_typed(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"\x80\x81", b"[1]\n{}\n", b'{"id": 1}\n'])
-def test_a_file_that_is_not_an_export_is_not_reported_as_an_altered_log(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_file_that_is_not_an_export_is_not_reported_as_an_altered_log(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     refused = run("audit", "verify", "--file", "file")
     assert (refused.exit_code, "file is not an export of the audit log" in refused.output) == (1, True)

@@ -73,20 +73,12 @@ def test_every_line_of_the_command_line_passes_the_terminal_module() -> None:
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """A Larder that means ill: every name is a terminal's command."""
     head = await reader.readuntil(b"\r\n\r\n")
-    entity: dict[str, object] = {
-        "tenant": WILD,
-        "actor": WILD,
-        "role": WILD,
-        "tenants": [WILD],
-        "document": {},
-    }
+    entity: dict[str, object] = {"tenant": WILD, "actor": WILD, "role": WILD, "tenants": [WILD], "document": {}}
     status = b"200 OK"
     if head.startswith(b"DELETE"):
         status, entity = b"409 Conflict", {"detail": f"{WILD}\nforged: ok", "errors": []}
     content = json.dumps(entity, ensure_ascii=False).encode()
-    writer.write(
-        b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(content)) + content
-    )
+    writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(content)) + content)
     await writer.drain()
     writer.close()
 

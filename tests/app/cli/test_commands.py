@@ -31,9 +31,7 @@ async def test_omitted_options_keep_the_values_of_the_record(plane: Plane, node:
     )
     assert code == 0, err
     assert "kept: floor 64 MiB, weight 2, store rate 1 MiB, on exceed evict_self" in out
-    assert node.quotas == [
-        QuotaSpec("acme", None, 64 << 20, 2.0, None, 1 << 20, "evict_self", mode="observe")
-    ]
+    assert node.quotas == [QuotaSpec("acme", None, 64 << 20, 2.0, None, 1 << 20, "evict_self", mode="observe")]
     _, out, _ = await larder(plane, "quota", "list")
     assert "observe" in out
     assert (await larder(plane, "quotas", "set", "acme"))[0] == 2
@@ -63,9 +61,7 @@ async def test_a_listed_prefix_can_be_pinned_by_its_label(plane: Plane, node: Fa
         plane, "pins", "set", "sys", "--prefix", "p-1", "--ttl", "1h", "--refresh-on-hit", "--wait", "30s"
     )
     assert code == 0, err
-    assert out.startswith(
-        "sys: 1 chunk of llama for acme, guaranteed, ends in 60 min (each hit moves that), "
-    )
+    assert out.startswith("sys: 1 chunk of llama for acme, guaranteed, ends in 60 min (each hit moves that), ")
     assert node.pins[0].refresh_s == 3600
     _, out, _ = await larder(plane, "pins", "list", "-o", "wide")
     assert "after a hit" in out
@@ -150,9 +146,7 @@ async def test_a_trace_is_written_whole_or_not_at_all(plane: Plane, node: FakeNo
     assert (await larder(plane, "trace", "record", str(tmp_path / "missing" / "t")))[0] == 1
 
 
-async def test_documents_with_any_size_are_compared_and_applied(
-    plane: Plane, node: FakeNode, tmp_path: Path
-) -> None:
+async def test_documents_with_any_size_are_compared_and_applied(plane: Plane, node: FakeNode, tmp_path: Path) -> None:
     document = tmp_path / "larder.yaml"
     sizes = ("1000MiB", "1001 KiB", "1023GiB", "1073741825", "1PiB")
     document.write_text(
@@ -176,9 +170,7 @@ async def test_documents_with_any_size_are_compared_and_applied(
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
-async def test_numbers_that_are_not_finite_are_refused_by_their_option(
-    shared_plane: Plane, number: str
-) -> None:
+async def test_numbers_that_are_not_finite_are_refused_by_their_option(shared_plane: Plane, number: str) -> None:
     for option, arguments in (
         ("--weight", ("quotas", "set", "acme")),
         ("--high-watermark", ("policies", "set")),

@@ -77,7 +77,5 @@ def test_a_larder_that_starts_restarts_and_stops_runs_no_code_from_the_current_f
         assert up.process.wait(60) == 0
     finally:
         up.end()
-        subprocess.run(
-            [LARDER, "down"], cwd=tmp_path, env=up.environ, capture_output=True, timeout=60, check=False
-        )
+        subprocess.run([LARDER, "down"], cwd=tmp_path, env=up.environ, capture_output=True, timeout=60, check=False)
     assert not ran.exists(), ran.read_text()

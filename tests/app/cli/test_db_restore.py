@@ -114,10 +114,7 @@ def test_generations_continue_above_those_that_nodes_have_applied(state: Path) -
             "INSERT INTO alembic_version VALUES ('0017')",
             f"alembic_version.version_num: expected one row with a revision, got ['{head()}', '0017']",
         ),
-        (
-            "UPDATE alembic_version SET version_num = '0017'",
-            "cannot be migrated: table series already exists",
-        ),
+        ("UPDATE alembic_version SET version_num = '0017'", "cannot be migrated: table series already exists"),
         (
             "UPDATE generations SET generation = 9223372036854775807",
             f"generations.generation: expected a whole number from 0 to {1 << 50}, got 9223372036854775807",
@@ -198,10 +195,7 @@ def test_a_running_larder_is_not_restored_under_its_feet(socket_dir: Path, tmp_p
         copy = tmp_path / "b.tar"
         assert running.cli("db", "backup", str(copy)).returncode == 0
         refused = running.cli("db", "restore", str(copy), "--force")
-        assert (refused.returncode, "another Larder runs with the state directory" in refused.stderr) == (
-            1,
-            True,
-        )
+        assert (refused.returncode, "another Larder runs with the state directory" in refused.stderr) == (1, True)
         running.environ["LARDER_DATABASE_URL"] = f"sqlite:///{socket_dir}/larder.db"
         running.environ["LARDER_STATE_DIR"] = str(tmp_path / "other")
         refused = running.cli("db", "restore", str(copy), "--force")

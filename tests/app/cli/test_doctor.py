@@ -50,9 +50,7 @@ def test_a_machine_that_is_in_order_passes(folder: Path) -> None:
     assert list(folder.iterdir()) == [], "it changes nothing"
 
 
-def test_a_missing_or_occupied_name_of_the_gateways_memory_fails(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_occupied_name_of_the_gateways_memory_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_LMCACHE_PORT", "5555")
     assert "LMCache memory" not in examined()[1]
     shared = folder.parent / "shm"
@@ -77,9 +75,7 @@ def test_a_missing_or_occupied_name_of_the_gateways_memory_fails(
         assert f"{path} does not exist" in examined()[1]["LMCache memory"]["message"]
 
 
-def test_memory_that_dead_data_planes_left_is_a_warning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_dead_data_planes_left_is_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = folder.parent / "shm"
     shared.mkdir()
     monkeypatch.setattr(checkup, "SHARED_MEMORY", shared)
@@ -97,9 +93,7 @@ def test_memory_that_dead_data_planes_left_is_a_warning(
     living.close()
 
 
-def test_a_user_is_warned_if_logout_removes_the_gateways_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_is_warned_if_logout_removes_the_gateways_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     systemd, logind, linger = folder.parent / "run", folder.parent / "logind.conf", folder.parent / "linger"
     (systemd / "system").mkdir(parents=True)
     linger.mkdir()
@@ -226,11 +220,7 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
     for requested, state, expected in (
         (8 << 30, "ok", "up to 8 GiB of each GPU once an engine asks; at least 79.1 GiB are free now"),
         (80 << 30, "warning", "80 GiB are more than GPU 1 has (79.6 GiB)"),
-        (
-            (79 << 30) + (512 << 20),
-            "warning",
-            "GPU 1 has 79.1 GiB free now, and GPU copies may take 79.5 GiB of it",
-        ),
+        ((79 << 30) + (512 << 20), "warning", "GPU 1 has 79.1 GiB free now, and GPU copies may take 79.5 GiB of it"),
         (100 << 30, "warning", "100 GiB are more than GPU 1 has (79.6 GiB)"),
     ):
         (found,) = gpus.gpu_copies(requested)
@@ -250,9 +240,7 @@ def test_missing_gpu_memory_for_gpu_copies_is_reported(folder: Path, monkeypatch
     assert (found.state, "no GPU was found" in found.message) == ("warning", True)
 
 
-def test_the_memory_for_gpu_copies_is_checked_where_it_is_set(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_for_gpu_copies_is_checked_where_it_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GPU copies" not in examined()[1]
     monkeypatch.setenv("LARDER_DATAPLANE__GPU_POOL_BYTES", "1PiB")
     assert examined()[1]["GPU copies"]["state"] == "warning"
@@ -316,12 +304,7 @@ def test_a_larder_that_cannot_start_reports_it_without_its_secrets(
 ) -> None:
     environ = {**os.environ, "LARDER_DATABASE_URL": "postgresql://u:sesame@127.0.0.1:1/d"}
     done = subprocess.run(
-        [sys.executable, "-m", "app", "up"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [sys.executable, "-m", "app", "up"], env=environ, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1
     assert "sesame" not in done.stdout + done.stderr
@@ -378,18 +361,14 @@ def test_the_settings_of_the_running_server_are_distinguished_from_those_of_this
     }
     monkeypatch.setenv("LARDER_HTTP_PORT", "9")
     monkeypatch.setattr(checkup, "runs_here", lambda folder: True)
-    monkeypatch.setattr(
-        "app.cli.commands.machine.doctor.call", lambda url, method, path, **options: answers[path]
-    )
+    monkeypatch.setattr("app.cli.commands.machine.doctor.call", lambda url, method, path, **options: answers[path])
     _, found = examined()
     message = found["settings"]["message"]
     assert "on the running server at http" in message
     assert "node gpu-a1: pool 64 MiB, locked memory" in message
     assert "this shell has a pool of 4 MiB" in message
     assert "the pool takes 64 MiB" in found["memory"]["message"]
-    answers["/api/v1/overview"]["nodes"] = [
-        {**other, "state": "lost", "stats": None, "seen_at": time.time() - 600}
-    ]
+    answers["/api/v1/overview"]["nodes"] = [{**other, "state": "lost", "stats": None, "seen_at": time.time() - 600}]
     code, found = examined()
     assert (code, found["node"]["state"]) == (1, "failure")
     assert found["node"]["message"] == "node gpu-b1 is lost: its last answer was 10 min ago"

@@ -14,9 +14,7 @@ from dataplane.memory.named import NamedFile
 from tests.app.up import Up
 
 
-def test_shared_memory_of_killed_data_planes_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_memory_of_killed_data_planes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(command, "left_memory", partial(left_memory, tmp_path))
     left = NamedFile.create("left", 1 << 20, os.getpid(), 1, folder=tmp_path)

@@ -80,10 +80,7 @@ def answers(http: httpx.Client) -> bool:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    require(
-        shutil.which("unshare") and shutil.which("nsenter"),
-        "unshare and nsenter are not installed (util-linux)",
-    )
+    require(shutil.which("unshare") and shutil.which("nsenter"), "unshare and nsenter are not installed (util-linux)")
     mount = 'mount -t tmpfs -o mode=700,size="$1" none "$2" && echo mounted && cat'
     holder = subprocess.Popen(
         ["unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh", SIZE, str(tmp_path)],
@@ -92,8 +89,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     try:
         assert holder.stdout is not None
         require(
-            holder.stdout.readline() == b"mounted\n",
-            "this user may not mount a file system of its own (needs root)",
+            holder.stdout.readline() == b"mounted\n", "this user may not mount a file system of its own (needs root)"
         )
         yield Disk(holder, tmp_path)
     finally:

@@ -46,10 +46,7 @@ async def test_a_list_is_complete_and_shows_the_number_beyond_the_limit(
     assert max(map(len, out.splitlines())) <= 80
     assert re.fullmatch(r" *\d+  [\d-]+ [\d:]+Z  local  .*update quota  t4 .*note .*…", out.splitlines()[2])
     name = (await plane.get("/api/v1/events/history"))["not_kept"]["names"][0]
-    assert (
-        f"never stored: larder events --follow --name {name}"
-        in (await larder(plane, "events", "--name", name))[1]
-    )
+    assert f"never stored: larder events --follow --name {name}" in (await larder(plane, "events", "--name", name))[1]
     for kind in ("pins", "policies", "ceilings", "tenants", "tokens", "rates"):
         code, _, err = await larder(plane, kind, "list")
         assert (code, err) == (0, "")
@@ -57,17 +54,7 @@ async def test_a_list_is_complete_and_shows_the_number_beyond_the_limit(
 
 async def test_records_show_their_owner_and_their_nodes(plane: Plane, node: FakeNode) -> None:
     code, _, err = await larder(
-        plane,
-        "quotas",
-        "set",
-        "acme",
-        "1GiB",
-        "--selector",
-        "zone=a",
-        "--selector",
-        "gpu=h200",
-        "--wait",
-        "30s",
+        plane, "quotas", "set", "acme", "1GiB", "--selector", "zone=a", "--selector", "gpu=h200", "--wait", "30s"
     )
     assert (code, err) == (0, "")
     _, out, _ = await larder(plane, "quotas", "list", "-o", "wide")
@@ -95,20 +82,13 @@ async def test_a_pin_that_is_set_again_keeps_omitted_fields(plane: Plane, node: 
     fields = ("model", "tenant", "strength", "note", "selector", "expires_at")
     assert [after[field] for field in fields] == [before[field] for field in fields]
     assert (before["key_count"], after["key_count"]) == (2, 1)
-    code, out, err = await larder(
-        plane, "pins", "set", "sys", "--strength", "permanent", "--selector", "none"
-    )
+    code, out, err = await larder(plane, "pins", "set", "sys", "--strength", "permanent", "--selector", "none")
     assert (code, err) == (0, "")
     assert out.startswith("sys: 1 chunk of m for acme, permanent, ends never, ")
     assert "resolved 1 chunk, " in out
     code, out, err = await larder(plane, "pins", "set", "sys", "--replace", *new)
     assert (code, err) == (0, "")
     last = await plane.get("/api/v1/pins/sys")
-    assert (last["strength"], last["note"], last["expires_at"], last["key_count"]) == (
-        "guaranteed",
-        "",
-        None,
-        2,
-    )
+    assert (last["strength"], last["note"], last["expires_at"], last["key_count"]) == ("guaranteed", "", None, 2)
     for wrong in (("sys",), ("sys", "--model", "x"), ("new", "--note", "n"), ("sys", "--chunk-tokens", "2")):
         assert (await larder(plane, "pins", "set", *wrong))[0] == 2

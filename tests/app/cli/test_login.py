@@ -40,9 +40,7 @@ async def test_a_setup_token_need_not_be_an_argument(
             file = tmp_path / "setup"
             file.touch(mode=0o600)
             file.write_text(f"{setup}\n")
-            arguments = {"typed": ["--setup", "--name", "alice"], "minus": ["--setup", "-"]}.get(
-                way, ["--setup"]
-            )
+            arguments = {"typed": ["--setup", "--name", "alice"], "minus": ["--setup", "-"]}.get(way, ["--setup"])
             if way == "file":
                 arguments = ["--setup-file", str(file)]
                 file.chmod(0o644)
@@ -95,9 +93,7 @@ async def test_a_caller_without_a_token_is_shown_how_the_first_is_made(socket_di
         assert "auth.setup_token" in err
 
 
-async def test_a_caller_with_a_wrong_token_is_sent_to_log_in(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_caller_with_a_wrong_token_is_sent_to_log_in(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_TOKEN", f"larder_abc_{'0' * 64}")
     async with guarding(socket_dir) as plane:
         code, _, err = await larder(plane, "quotas", "list")

@@ -95,11 +95,7 @@ def test_every_noun_alone_lists(alone: Path) -> None:
     for path, _ in tree():
         name = path.removeprefix("larder ")
         command = root.get_command(click.Context(root), name)
-        if (
-            isinstance(command, click.Group)
-            and "list" in command.commands
-            and name not in ("audit", "context")
-        ):
+        if isinstance(command, click.Group) and "list" in command.commands and name not in ("audit", "context"):
             refused = run(name, "--json")
             assert (refused.exit_code, "no Larder answers" in refused.output) == (6, True), name
 
@@ -117,10 +113,7 @@ def test_a_misspelt_command_or_option_is_suggested() -> None:
 def test_columns_are_left_out_by_priority_and_texts_end_at_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [
-        ("a", "1 MiB", "team-with-a-name", "a note of several words that goes on " * 3),
-        ("名", "2", "-", ""),
-    ]
+    rows = [("a", "1 MiB", "team-with-a-name", "a note of several words that goes on " * 3), ("名", "2", "-", "")]
     for width, expected in (
         (80, "name   size  owner             note"),
         (45, "name   size  owner"),
@@ -191,9 +184,7 @@ def test_contexts_are_stored_with_their_tokens_and_a_flag_precedes_the_environme
     monkeypatch.setattr("app.cli.support.api.http.request", request)
     one, two = f"http://127.0.0.1:{free}", "https://two.example"
     assert run("context", "add", "one", "--url", one, "--token-stdin", typed="larder_1\n").exit_code == 0
-    assert (
-        run("context", "add", "two", "--url", f"{two}/", "--token-stdin", typed="larder_2\n").exit_code == 0
-    )
+    assert run("context", "add", "two", "--url", f"{two}/", "--token-stdin", typed="larder_2\n").exit_code == 0
     file = alone / "larder" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     run("whoami")
@@ -210,10 +201,7 @@ def test_contexts_are_stored_with_their_tokens_and_a_flag_precedes_the_environme
     third = ("http://three.example", "Bearer larder_3")
     assert requests == [first, second, (one, ""), first, first, third, first]
     listed = run("context", "-o", "json")
-    assert [(each["name"], each["current"]) for each in json.loads(listed.output)] == [
-        ("one", False),
-        ("two", True),
-    ]
+    assert [(each["name"], each["current"]) for each in json.loads(listed.output)] == [("one", False), ("two", True)]
     assert "larder_1" not in listed.output
     assert run("whoami", "--context", "none").exit_code == 4
     assert run("context", "delete", "two").exit_code == 0
@@ -271,15 +259,7 @@ async def test_a_record_is_described_edited_and_created_once(
     await recorded(plane, "quota.changed")
     code, out, _ = await larder(plane, "quotas", "describe", "acme")
     assert code == 0
-    for line in (
-        "limit_bytes:",
-        "256 MiB",
-        "Conditions",
-        "Accepted",
-        "Usage of 7 days",
-        "Events",
-        "quota.changed",
-    ):
+    for line in ("limit_bytes:", "256 MiB", "Conditions", "Accepted", "Usage of 7 days", "Events", "quota.changed"):
         assert line in out
     expiry = float(int(time.time()) + 86_400)
     await plane.put_pin("sys", expires_at=expiry)
@@ -324,9 +304,7 @@ def test_a_shell_completes_commands_and_options_of_a_noun(alone: Path, words: st
 
 
 @pytest.mark.anyio
-async def test_a_shell_completes_names_that_the_server_knows(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_shell_completes_names_that_the_server_knows(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     await plane.put_quota("acme", "1GiB")
     monkeypatch.setenv("LARDER_URL", str(plane.http.base_url))
     complete = ShellComplete(root, {}, "larder", "_LARDER_COMPLETE").get_completions

@@ -36,9 +36,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_many_contexts_are_stored_and_too_many_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_many_contexts_are_stored_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     many = {f"name-{number}": Context("http://127.0.0.1:8470", "t" * 64) for number in range(1_000)}
     contexts.save(Contexts("name-0", many))

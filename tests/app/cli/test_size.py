@@ -17,10 +17,7 @@ DEEPSEEK = {
     "num_hidden_layers": 61, "num_attention_heads": 128, "hidden_size": 7168, "kv_lora_rank": 512,
     "qk_rope_head_dim": 64, "dtype": "bfloat16",
 }  # fmt: skip
-MIXED = {
-    **LLAMA,
-    "layer_types": ["linear_attention"] * 24 + ["full_attention"] * 6 + ["sliding_attention"] * 2,
-}
+MIXED = {**LLAMA, "layer_types": ["linear_attention"] * 24 + ["full_attention"] * 6 + ["sliding_attention"] * 2}
 
 
 def run(folder: Path, config: Any, *arguments: str) -> Result:
@@ -73,18 +70,12 @@ def test_it_is_a_few_lines_and_shows_the_omitted_counts(tmp_path: Path) -> None:
         ({}, (), "num_hidden_layers: expected a number of 1 to 16,777,216, got None"),
         ({**LLAMA, "num_hidden_layers": -1}, (), "num_hidden_layers: expected"),
         ({**LLAMA, "num_key_value_heads": "8"}, (), "num_key_value_heads: expected"),
-        (
-            {**LLAMA, "torch_dtype": "int4"},
-            (),
-            "dtype: expected one of float32, bfloat16, float16, fp8, got 'int4'",
-        ),
+        ({**LLAMA, "torch_dtype": "int4"}, (), "dtype: expected one of float32, bfloat16, float16, fp8, got 'int4'"),
         (LLAMA, ("--pool", "much"), "--pool: "),
         (LLAMA, ("--tensor-parallel", "0"), "0 is not in the range"),
     ],
 )
-def test_invalid_values_are_refused(
-    tmp_path: Path, config: Any, arguments: tuple[str, ...], message: str
-) -> None:
+def test_invalid_values_are_refused(tmp_path: Path, config: Any, arguments: tuple[str, ...], message: str) -> None:
     done = run(tmp_path, config, *arguments)
     assert done.exit_code in (1, 2)
     assert message in done.output

@@ -41,9 +41,7 @@ async def test_the_status_shows_why_it_is_not_ready(settings: Settings) -> None:
 
 
 async def test_refusals_are_shown_before_notes(plane: Plane, node: FakeNode) -> None:
-    node.stats.tenants = [
-        TenantStats("acme", bytes=89 << 20, refused_blocks=10_449, refused={"over_limit": 10_449})
-    ]
+    node.stats.tenants = [TenantStats("acme", bytes=89 << 20, refused_blocks=10_449, refused={"over_limit": 10_449})]
     quota = {"limit_bytes": "96MiB", "note": "conversations may use half of the pool, and more at night"}
     assert (await plane.http.put("/api/v1/quotas/acme", json=quota)).is_success
     await plane.until_state("in_sync")
@@ -52,9 +50,7 @@ async def test_refusals_are_shown_before_notes(plane: Plane, node: FakeNode) -> 
     assert (code, "10,449 (over_limit)" in out) == (0, True)
 
 
-async def test_unreported_numbers_are_not_shown_as_zero(
-    plane: Plane, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_unreported_numbers_are_not_shown_as_zero(plane: Plane, capsys: pytest.CaptureFixture[str]) -> None:
     overview = await plane.get("/api/v1/overview")
     silent = [{**node, "stats": None} for node in overview["nodes"]]
     head({**overview, "nodes": silent}, "", is_limited=False)

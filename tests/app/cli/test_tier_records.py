@@ -23,12 +23,8 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
     assert (code, out) == (0, "nvme: disk, budget 2 TiB, spill commit, order 0; applied\n"), err
     code, out, _ = await larder(plane, "tiers", "set", "nvme", "--spill", "evict", "--wait", "30s")
     assert (code, out) == (0, "nvme: disk, budget 2 TiB, spill evict, order 0; applied\n")
-    assert node.tiers == [
-        TierSpec("nvme", "disk", 2 << 40, {"directories": ["/mnt/nvme0/larder"]}, spill="evict")
-    ]
-    reported = TierStats(
-        "nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False
-    )
+    assert node.tiers == [TierSpec("nvme", "disk", 2 << 40, {"directories": ["/mnt/nvme0/larder"]}, spill="evict")]
+    reported = TierStats("nvme", "disk", 2 << 40, True, blocks=1040, stored_bytes=64 << 20, from_settings=False)
     reported.logical_bytes, reported.encodings = 128 << 20, {"none": 40, "zstd": 1000}
     reported.tenants = [TierTenantStats("acme", 1000, 60 << 20), TierTenantStats("", 40, 4 << 20)]
     reported.waiting_bytes, reported.spilling_bytes = 3 << 20, 1 << 20
@@ -75,9 +71,7 @@ async def test_a_tier_is_set_by_parts_shown_and_deleted(plane: Plane, node: Fake
 
 
 async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, node: FakeNode) -> None:
-    reported = TierStats(
-        "disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10
-    )
+    reported = TierStats("disk", "disk", 1 << 30, True, blocks=7, stored_bytes=56 << 10, waiting_bytes=8 << 10)
     node.stats = msgspec.structs.replace(node.stats, tiers=[reported])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     code, out, err = await larder(plane, "tiers", "list")
@@ -89,9 +83,7 @@ async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, n
     ]
     answer = json.loads((await larder(plane, "tiers", "list", "--json"))[1])
     assert (answer["items"], answer["total"]) == ([], 0)
-    assert [(each["name"], each["unspilled_bytes"]) for each in answer["from_settings"]] == [
-        ("disk", 8 << 10)
-    ]
+    assert [(each["name"], each["unspilled_bytes"]) for each in answer["from_settings"]] == [("disk", 8 << 10)]
     for query, found in (("type=disk", 1), ("type=s3", 0), ("managed_by=x", 0)):
         assert len((await plane.get(f"/api/v1/tiers?{query}"))["from_settings"]) == found
 
@@ -99,9 +91,7 @@ async def test_tiers_of_the_settings_are_listed_with_their_nodes(plane: Plane, n
 async def test_why_a_tier_does_not_serve_is_shown_in_full(plane: Plane, node: FakeNode) -> None:
     assert (await larder(plane, *SET, "--wait", "30s"))[0] == 0
     reason = "credentials.access_key_id: the environment variable TIER_ACCESS_KEY_OF_THE_BUCKET is not set"
-    reported = TierStats(
-        "nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason
-    )
+    reported = TierStats("nvme", "disk", 2 << 40, False, from_settings=False, state="not opened", reason=reason)
     node.stats = msgspec.structs.replace(node.stats, tiers=[reported])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))
     _, out, _ = await larder(plane, "tiers", "get", "nvme")
@@ -126,10 +116,7 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
     code, out, _ = await larder(plane, *SET, "--wait", "100ms")
     assert (code, out.splitlines()[1:]) == (
         0,
-        [
-            "  node-a: opening: it is being opened",
-            "to see whether the nodes could open it: larder tiers get nvme",
-        ],
+        ["  node-a: opening: it is being opened", "to see whether the nodes could open it: larder tiers get nvme"],
     )
     _, out, _ = await larder(plane, "status")
     assert ("but tier nvme of node-a is opening" in out, "out of service" in out) == (True, False)
@@ -140,9 +127,7 @@ async def test_a_set_waits_while_nodes_open_the_tier(plane: Plane, node: FakeNod
     assert (await waiting)[1].endswith("order 0; applied\n")
 
 
-async def test_a_dry_run_changes_nothing_and_fails_where_a_node_would_refuse(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_dry_run_changes_nothing_and_fails_where_a_node_would_refuse(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(plane, *SET, "--dry-run")
     assert (code, out) == (0, "node-a: accepted\n"), err
     node.faults = [Fault("tiers[0].name", "bad_field", "'nvme' is a tier of the settings")]
@@ -158,9 +143,7 @@ async def test_a_dry_run_changes_nothing_and_fails_where_a_node_would_refuse(
     assert "node-a refused tiers: tiers[0].name" in (await larder(plane, "status"))[1]
 
 
-async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(plane: Plane, node: FakeNode) -> None:
     code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--dry-run")
     nowhere = "no node matches the selector zone=b: the tier would apply nowhere"
     assert (code, out) == (0, f"node-a: not selected\n{nowhere}\n"), err
@@ -172,23 +155,15 @@ async def test_a_dry_run_names_the_nodes_that_the_selector_does_not_select(
     assert await larder(plane, *SET, "--selector", "zone=b", "--dry-run") == (0, "node-a: accepted\n", "")
     node.faults = [Fault("tiers", "too_many", "expected at most 8 tiers on a node")]
     code, out, _ = await larder(plane, *SET, "--selector", "zone=c", "--dry-run")
-    assert (code, out.splitlines()[0]) == (
-        1,
-        "node-a: not selected; tiers: expected at most 8 tiers on a node",
-    )
-    code, out, _ = await larder(
-        plane, "policies", "check", "big", "--algorithm", "arc", "--selector", "zone=c"
-    )
+    assert (code, out.splitlines()[0]) == (1, "node-a: not selected; tiers: expected at most 8 tiers on a node")
+    code, out, _ = await larder(plane, "policies", "check", "big", "--algorithm", "arc", "--selector", "zone=c")
     assert out.splitlines()[0].startswith("node-a: not selected")
 
 
 async def test_a_tier_that_selects_no_node_is_reported(plane: Plane, node: FakeNode) -> None:
     nowhere = "  nvme: no node matches the selector rack=7,zone=b\n"
     code, out, err = await larder(plane, *SET, "--selector", "zone=b", "--selector", "rack=7")
-    assert (code, out) == (
-        0,
-        f"nvme: disk, budget 2 TiB, spill commit, order 0; waiting (no node)\n{nowhere}",
-    ), err
+    assert (code, out) == (0, f"nvme: disk, budget 2 TiB, spill commit, order 0; waiting (no node)\n{nowhere}"), err
     for words in (("tiers", "list"), ("tiers", "get", "nvme")):
         _, out, _ = await larder(plane, *words)
         assert "waiting (no node)" in out
@@ -208,7 +183,5 @@ async def test_invalid_values_are_refused_by_option_or_field(plane: Plane) -> No
     assert code == 1
     assert "parameters.password: expected a reference to the secret" in err
     assert "hunter2" not in out + err
-    code, _, err = await larder(
-        plane, "tiers", "create", "nvme", "--type", "disk", "--parameters", PARAMETERS
-    )
+    code, _, err = await larder(plane, "tiers", "create", "nvme", "--type", "disk", "--parameters", PARAMETERS)
     assert (code, err) == (1, "Error: budget_bytes: expected a value\n")

@@ -141,9 +141,7 @@ async def test_the_live_view_leaves_the_terminal_clean(
     assert termios.tcgetattr(terminal.child) == terminal.given
 
 
-async def test_a_server_that_goes_away_is_retried_until_it_is_back(
-    socket_dir: Path, opened: list[Terminal]
-) -> None:
+async def test_a_server_that_goes_away_is_retried_until_it_is_back(socket_dir: Path, opened: list[Terminal]) -> None:
     async with serving(settings_in(socket_dir)) as plane:
         url = str(plane.http.base_url)
         terminal = Terminal("top", "--every", "0.2", LARDER_URL=url)

@@ -51,9 +51,7 @@ def test_settings_of_the_command_line_are_in_force_and_survive_the_data_plane(up
     assert up.cli("quota", "set", "acme", "8MiB", "--note", "trial", "--wait", "30s").stdout == (
         "acme: limit 8 MiB, floor -, weight 1, evict_self, enforce; applied\n"
     )
-    pin = up.cli(
-        "pin", "set", "p", "--model", "m", "--tokens", "1 2 3 4", "--chunk-tokens", "2", "--ttl", "1h"
-    )
+    pin = up.cli("pin", "set", "p", "--model", "m", "--tokens", "1 2 3 4", "--chunk-tokens", "2", "--ttl", "1h")
     assert pin.stdout.startswith("p: 2 chunks of m for _default"), pin.stderr
     first = up.node()
     os.kill(first["pid"], signal.SIGKILL)
@@ -129,9 +127,7 @@ def test_sigterm_ends_everything_with_code_0_although_a_stream_is_open(up: Up) -
     assert "Traceback" not in errors
 
 
-def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it(
-    up: Up, socket_dir: Path
-) -> None:
+def test_after_kill_9_the_data_plane_serves_on_and_the_next_larder_adopts_it(up: Up, socket_dir: Path) -> None:
     pid = up.node()["pid"]
     with attach(str(socket_dir / "engine.sock"), [Space(model="m")], timeout_s=60) as client:
         chain = [bytes([number]) * 32 for number in range(4)]
@@ -189,11 +185,7 @@ def test_a_commit_that_kill_9_followed_is_pushed_after_the_restart(socket_dir: P
         pid = first.node()["pid"]
         os.kill(pid, signal.SIGSTOP)
         put = httpx.put(
-            first.url + "/api/v1/quotas/acme",
-            json={"limit_bytes": 5},
-            trust_env=False,
-            verify=False,
-            timeout=60,
+            first.url + "/api/v1/quotas/acme", json={"limit_bytes": 5}, trust_env=False, verify=False, timeout=60
         )
         assert put.json()["status"]["applied"] is False
         first.process.kill()
@@ -245,12 +237,7 @@ def test_a_public_address_is_refused_until_a_token_exists(socket_dir: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://u:secret@127.0.0.1:1/larder",
-        "postgres://u@127.0.0.1:1/l",
-        "sqlite:////proc/nowhere/l.db",
-    ],
+    "url", ["postgresql://u:secret@127.0.0.1:1/larder", "postgres://u@127.0.0.1:1/l", "sqlite:////proc/nowhere/l.db"]
 )
 def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: Path, url: str) -> None:
     failing = Up(socket_dir, LARDER_DATABASE_URL=url)
@@ -263,9 +250,7 @@ def test_a_database_that_cannot_be_used_is_one_sentence_and_code_1(socket_dir: P
     assert "secret" not in sentence
 
 
-def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_it_is(
-    socket_dir: Path,
-) -> None:
+def test_a_database_of_a_newer_release_is_one_sentence_and_code_1_and_stays_as_it_is(socket_dir: Path) -> None:
     file = socket_dir / "newer.db"
     with contextlib.closing(sqlite3.connect(file)) as newer:
         newer.executescript(
@@ -297,10 +282,7 @@ def test_a_port_in_use_is_one_sentence_and_code_1(socket_dir: Path) -> None:
 
 def test_a_command_without_a_larder_reports_it() -> None:
     done = subprocess.run(
-        [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [*LARDER, "status", "--url", f"http://127.0.0.1:{free_port()}"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 6
     assert "start one with 'larder up'" in done.stderr
@@ -308,9 +290,7 @@ def test_a_command_without_a_larder_reports_it() -> None:
 
 def test_print_config_starts_nothing(tmp_path: Path) -> None:
     environ = {**os.environ, "LARDER_STATE_DIR": str(tmp_path / "state"), "LARDER_POOL_BYTES": "4GiB"}
-    done = subprocess.run(
-        [*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([*LARDER, "up", "--print-config"], env=environ, capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout)["common"]["pool_bytes"] == 4 << 30
     assert not (tmp_path / "state").exists()
 
@@ -331,9 +311,7 @@ def test_a_log_that_is_no_longer_read_stops_nothing(socket_dir: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     environ |= {"LARDER_STATE_DIR": str(socket_dir), "LARDER_HTTP_PORT": "0", "LARDER_POOL_BYTES": "8MiB"}
     environ |= {"LARDER_LMCACHE_PORT": "0"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "app", "up"], env=environ, stderr=subprocess.PIPE, text=True
-    ) as up:
+    with subprocess.Popen([sys.executable, "-m", "app", "up"], env=environ, stderr=subprocess.PIPE, text=True) as up:
         assert up.stderr is not None
         url = next(json.loads(line)["url"] for line in up.stderr if '"larder.started"' in line)
         up.stderr.close()
@@ -371,9 +349,7 @@ def test_a_start_ends_with_a_line_with_all_locations(socket_dir: Path) -> None:
 
 
 def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> None:
-    running = Up(
-        socket_dir, subprocess.PIPE, LARDER_APP__LOG_FORMAT="console", LARDER_APP__EMBEDDED_DATA_PLANE="false"
-    )
+    running = Up(socket_dir, subprocess.PIPE, LARDER_APP__LOG_FORMAT="console", LARDER_APP__EMBEDDED_DATA_PLANE="false")
     try:
         assert running.process.stdout is not None
         line = running.process.stdout.readline()
@@ -385,12 +361,7 @@ def test_the_line_without_a_terminal_is_text_if_the_log_is(socket_dir: Path) -> 
 def test_an_error_in_the_data_planes_settings_is_reported_at_once(socket_dir: Path) -> None:
     environ = {**os.environ, "LARDER_STATE_DIR": str(socket_dir), "LARDER_DATAPLANE__PIN_BUDGET_RATIO": "7"}
     done = subprocess.run(
-        [sys.executable, "-m", "app", "up"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [sys.executable, "-m", "app", "up"], env=environ, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
     assert "pin_budget_ratio" in done.stderr

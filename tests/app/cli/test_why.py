@@ -379,10 +379,7 @@ def test_a_lost_node_is_an_event_of_every_tenant_and_of_no_other_node() -> None:
 
 def test_usage_of_a_tenant_is_unknown_while_no_node_reports() -> None:
     evidence = Evidence("tenant", "acme", {"limit_bytes": 1 << 30, "bytes": 0}, nodes=[node(state="lost")])
-    assert why._tenant(evidence) == [
-        "limit 1 GiB; what it uses is not known, because no node reports",
-        "nodes: a lost",
-    ]
+    assert why._tenant(evidence) == ["limit 1 GiB; what it uses is not known, because no node reports", "nodes: a lost"]
 
 
 async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: FakeNode) -> None:
@@ -397,9 +394,7 @@ async def test_why_shows_the_chain_and_names_the_change(plane: Plane, node: Fake
     reason = "disk is full: " + " ".join(map(str, range(40)))
     plane.app.parts.bus.publish(TierLost(time.time(), "disk", reason), node="node-a")
     await post(
-        plane,
-        alert(labels={"tenant": "acme"}, startsAt=rfc(time.time())),
-        alert("Other", labels={"tenant": "x"}),
+        plane, alert(labels={"tenant": "acme"}, startsAt=rfc(time.time())), alert("Other", labels={"tenant": "x"})
     )
     async with asyncio.timeout(60):
         while not (await plane.get("/api/v1/events/history?name=tier.lost"))["items"]:

@@ -74,12 +74,7 @@ class Store:
         self.ceilings = Ceilings(self.database, changes)
         tokenizers = Tokenizers(self.database, changes, EncodeService())
         self.apply_service = Apply(
-            self.database,
-            changes,
-            RecordProgress(fleet, DesiredState(self.database)),
-            fleet,
-            tokenizers,
-            PinQuota(),
+            self.database, changes, RecordProgress(fleet, DesiredState(self.database)), fleet, tokenizers, PinQuota()
         )
         self.exports = Export(self.database)
 
@@ -132,9 +127,7 @@ async def test_all_types_are_applied_in_one_transaction_and_again_change_nothing
                                    {"quotas": 0, "pins": 0, "policies": 0, "tiers": 0}, 0, [])  # fmt: skip
     done = await store.apply(FULL)
     assert (done.created, done.updated, done.deleted, done.unchanged) == (7, 0, 0, 0)
-    assert [(r.type, r.name, r.action) for r in seen.records] == [
-        (r.type, r.name, r.action) for r in done.records
-    ]
+    assert [(r.type, r.name, r.action) for r in seen.records] == [(r.type, r.name, r.action) for r in done.records]
     assert done.generations == {"quotas": 1, "pins": 1, "policies": 1, "tiers": 1}
     state = await store.state()
     assert len(state[3]) == 3  # the same tokens of two tenants are different keys
@@ -203,8 +196,7 @@ async def test_prune_deletes_records_that_left_the_file_and_nothing_of_others(st
     await store.apply({"apiVersion": "larder/v1", "managed_by": "team-b", "quotas": {"b": {"weight": 2}}})
     await store.apply({"apiVersion": "larder/v1", "quotas": {"nobody": {"weight": 2}}})
     answer = await store.apply(
-        {"apiVersion": "larder/v1", "managed_by": "team-a", "quotas": {"acme": {"limit_bytes": 5}}},
-        prune=True,
+        {"apiVersion": "larder/v1", "managed_by": "team-a", "quotas": {"acme": {"limit_bytes": 5}}}, prune=True
     )
     assert (answer.created, answer.updated, answer.deleted) == (0, 1, 6)
     left = await store.export()
@@ -250,9 +242,7 @@ async def test_a_caller_of_some_tenants_applies_their_records_alone(store: Store
     with pytest.raises(Forbidden, match=r"policies\.default is about all of them"):
         await store.apply({**document, "policies": {"default": {"algorithm": "lru"}}}, limited)
     with pytest.raises(Forbidden, match="'sys' is taken"):
-        await store.apply(
-            {**document, "pins": {"sys": {"model": "m", "tenant": "acme", "keys": [KEY]}}}, limited
-        )
+        await store.apply({**document, "pins": {"sys": {"model": "m", "tenant": "acme", "keys": [KEY]}}}, limited)
     with pytest.raises(Forbidden, match="has no ceiling"):
         await store.apply(ours, limited, dry_run=True)
     await store.ceilings.put("acme", CeilingPut(max_limit_bytes=6, strengths=["soft"]), BY, ANY)
@@ -260,10 +250,7 @@ async def test_a_caller_of_some_tenants_applies_their_records_alone(store: Store
     for dry_run in (True, False):
         with pytest.raises(Forbidden) as refused:
             await store.apply({**ours, "pins": strong}, limited, dry_run=dry_run)
-        assert [error.path for error in refused.value.errors] == [
-            "quotas.acme.limit_bytes",
-            "pins.p.strength",
-        ]
+        assert [error.path for error in refused.value.errors] == ["quotas.acme.limit_bytes", "pins.p.strength"]
     await store.ceilings.put("acme", CeilingPut(max_limit_bytes=7), BY, ANY)
     answer = await store.apply(ours, limited, prune=True)
     assert actions(answer) == {"quotas/acme": "update", "pins/fixed": "delete", "pins/once": "delete"}
@@ -298,9 +285,7 @@ WRONG: list[tuple[str, list[str]]] = [
 async def test_a_caller_with_few_rights_cannot_delay_others_with_large_requests(store: Store) -> None:
     limited = Principal(actor="t", role="operator", salts=frozenset({"acme"}))
     for document in ("#" * (1 << 20) + "#", ["#" * (1 << 20), "#"], {"apiVersion": "x" * (1 << 20)}):
-        with pytest.raises(
-            Invalid, match=r"expected at most 1,048,576 characters of a token that is limited"
-        ):
+        with pytest.raises(Invalid, match=r"expected at most 1,048,576 characters of a token that is limited"):
             await store.apply(document, limited, dry_run=True)
     with pytest.raises(Invalid, match="expected at most 1,000 documents"):
         await store.apply("---\n" * 100_000, limited, dry_run=True)
@@ -350,10 +335,7 @@ async def test_floors_are_checked_for_the_whole_outcome(plane: Plane) -> None:
     assert swapped.status_code == 200, swapped.text
     refused = await apply(a="200MiB", b="900MiB", c="1MiB")
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:larder:problem:floors-exceed-capacity")
-    assert [error["path"] for error in refused.json()["errors"]] == [
-        "quotas.a.floor_bytes",
-        "quotas.c.floor_bytes",
-    ]
+    assert [error["path"] for error in refused.json()["errors"]] == ["quotas.a.floor_bytes", "quotas.c.floor_bytes"]
     assert (await plane.get("/api/v1/quotas/a"))["floor_bytes"] == 100 << 20
     assert (await plane.http.get("/api/v1/quotas/c")).status_code == 404
 
@@ -369,9 +351,7 @@ async def test_changes_since_the_diff_are_not_overwritten(plane: Plane) -> None:
     assert (await plane.http.get("/api/v1/quotas/a")).status_code == 404
 
 
-async def test_documents_may_be_larger_than_other_bodies_and_not_larger_than_their_limit(
-    socket_dir: Path,
-) -> None:
+async def test_documents_may_be_larger_than_other_bodies_and_not_larger_than_their_limit(socket_dir: Path) -> None:
     small = settings_in(socket_dir, body_limit_bytes=1024, apply_limit_bytes=1 << 20)
     async with serving(small) as plane:
         for size, status in ((2000, 200), (2 << 20, 413)):
@@ -465,9 +445,7 @@ def test_written_values_are_read_again(document: dict[str, Any]) -> None:
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-_", min_size=1, max_size=12)
 OWNERS = st.sampled_from(["", "team-a", "team-b"])
 NOTES = st.text(st.characters(exclude_categories=["C", "Zl", "Zp", "Zs"]), max_size=20)
-SELECTORS = st.none() | st.dictionaries(
-    st.sampled_from(["zone", "gpu"]), st.sampled_from(["eu", "1", ""]), min_size=1
-)
+SELECTORS = st.none() | st.dictionaries(st.sampled_from(["zone", "gpu"]), st.sampled_from(["eu", "1", ""]), min_size=1)
 SALTS = st.text(st.characters(exclude_categories=["C"], exclude_characters="@/\\"), min_size=1, max_size=12)
 QUOTAS = st.fixed_dictionaries(
     {"limit_bytes": st.none() | st.integers(1 << 30, 1 << 40), "note": NOTES, "managed_by": OWNERS},
@@ -569,13 +547,7 @@ async def test_an_export_has_the_requested_records(store: Store) -> None:
         "apiVersion": "larder/v1",
         "managed_by": "team-a",
         "quotas": [
-            {
-                "tenant": "_default",
-                "limit_bytes": None,
-                "weight": 2.0,
-                "mode": "observe",
-                "selector": {"zone": "eu"},
-            },
+            {"tenant": "_default", "limit_bytes": None, "weight": 2.0, "mode": "observe", "selector": {"zone": "eu"}},
             {"tenant": "acme", "limit_bytes": "4GiB", "floor_bytes": "1MiB", "note": "no"},
         ],
     }
@@ -594,32 +566,22 @@ async def boot(store: Store, file: Path) -> StartupDocument:
     return StartupDocument(str(file), True, 1 << 20, store.apply_service, store.database, store.bus)
 
 
-async def test_the_file_of_a_start_is_applied_and_a_bad_one_changes_nothing(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_the_file_of_a_start_is_applied_and_a_bad_one_changes_nothing(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "larder.yaml"
     with pytest.raises(StartupDocumentError, match="cannot be read: No such file"):
         await (await boot(store, file)).start()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: many}}\n")
-    with pytest.raises(
-        StartupDocumentError, match=r"quotas\.acme\.limit_bytes: .*\(line 2\); the database is new"
-    ):
+    with pytest.raises(StartupDocumentError, match=r"quotas\.acme\.limit_bytes: .*\(line 2\); the database is new"):
         await (await boot(store, file)).start()
-    file.write_text(
-        "apiVersion: larder/v1\nquotas: {a: {limit_bytes: many}, b: {weight: 0}, c: {floor_bytes: x}}\n"
-    )
+    file.write_text("apiVersion: larder/v1\nquotas: {a: {limit_bytes: many}, b: {weight: 0}, c: {floor_bytes: x}}\n")
     with pytest.raises(
-        StartupDocumentError,
-        match=r"quotas\.a\.limit_bytes: .*; quotas\.b\.weight: .*; quotas\.c\.floor_bytes: ",
+        StartupDocumentError, match=r"quotas\.a\.limit_bytes: .*; quotas\.b\.weight: .*; quotas\.c\.floor_bytes: "
     ):
         await (await boot(store, file)).start()
     file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}, b: {weight: 2}}\n")
     good = await boot(store, file)
     await good.start()
-    assert (good.in_force, [q["managed_by"] for q in (await store.export())["quotas"]]) == (
-        True,
-        ["boot"] * 2,
-    )
+    assert (good.in_force, [q["managed_by"] for q in (await store.export())["quotas"]]) == (True, ["boot"] * 2)
     task = asyncio.create_task(good.run())
     try:
         file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}}\n")
@@ -684,9 +646,7 @@ def test_the_command_line_diffs_applies_and_exports_with_exit_codes(socket_dir: 
         running.end()
 
 
-def test_a_new_larder_with_a_bad_file_does_not_start_and_an_old_one_does(
-    socket_dir: Path, tmp_path: Path
-) -> None:
+def test_a_new_larder_with_a_bad_file_does_not_start_and_an_old_one_does(socket_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "larder.yaml"
     file.write_text("apiVersion: larder/v2\n")
     bad = Up(socket_dir, LARDER_APP__APPLY_FILE=str(file))

@@ -80,16 +80,7 @@ async def test_engines_are_listed_those_that_hold_most_first(plane: Plane, node:
     engines = [
         EngineStats(1, 100, "a", "vllm", 0.0, ["llama"], True, leased_blocks=2),
         EngineStats(
-            2,
-            200,
-            "b",
-            "vllm",
-            0.0,
-            ["llama"],
-            False,
-            leased_blocks=9,
-            waits_for_pids=[200],
-            expelled="barred",
+            2, 200, "b", "vllm", 0.0, ["llama"], False, leased_blocks=9, waits_for_pids=[200], expelled="barred"
         ),
     ]
     node.stats = msgspec.structs.replace(node.stats, engines=engines)

@@ -130,12 +130,7 @@ async def test_a_node_joins_by_a_token_and_applies_its_records(
         assert refused == {Code.OVER_LIMIT: 4}
         await plane.until(lambda: plane.app.parts.fleet.nodes["a"].stats is not None)
         audit = (await plane.get("/api/v1/audit"))["items"]
-        assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == [
-            "node:a",
-            "join",
-            "node",
-            "a",
-        ]
+        assert [audit[0][key] for key in ("actor", "action", "kind", "name")] == ["node:a", "join", "node", "a"]
         tokens = (await plane.get("/api/v1/join-tokens"))["items"]
         assert [(t["uses_left"], t["nodes"]) for t in tokens] == [(0, ["a"])]
 
@@ -226,9 +221,7 @@ async def test_a_restarted_management_plane_knows_its_nodes_and_pushes_committed
     async with serving(settings) as plane:
         node = await start(make_node("a", await token_of(plane)))
         await until_states(plane, a="in_sync")
-        await asyncio.to_thread(
-            node.signal, 19
-        )  # it cannot answer: what is put now is committed and not pushed
+        await asyncio.to_thread(node.signal, 19)  # it cannot answer: what is put now is committed and not pushed
         await plane.put_quota("acme", 8 * PAGE, wait="0s")
     await asyncio.to_thread(node.signal, 18)
     async with serving(settings) as plane:
@@ -254,9 +247,7 @@ async def test_another_key_of_the_management_plane_reaches_no_node(
 # ---- draining and forgetting
 
 
-async def test_a_node_is_drained_and_undrained(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
+async def test_a_node_is_drained_and_undrained(settings: Settings, make_node: Callable[..., DataPlane]) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         answer = await plane.http.post("/api/v1/nodes/a/drain?wait=30s", json={"on": True})
         assert answer.status_code == 200
@@ -280,8 +271,7 @@ async def test_a_drain_waits_for_its_engines_and_counts_them(
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, _):
         engines = [
-            await asyncio.to_thread(attach, a.socket, [make.space()], timeout_s=60, group=f"e{n}")
-            for n in range(2)
+            await asyncio.to_thread(attach, a.socket, [make.space()], timeout_s=60, group=f"e{n}") for n in range(2)
         ]
         fleet = plane.app.parts.fleet
 
@@ -316,9 +306,7 @@ async def test_a_node_that_is_lost_for_long_leaves_the_fleet_unless_all_are_lost
 ) -> None:
     async with two_nodes(settings, make_node) as (plane, a, b):
         parts, later, leads = plane.app.parts, 0.0, True
-        retirement = Retirement(
-            parts.fleet, parts.node_intent, lambda: leads, 1000.0, lambda: time.monotonic() + later
-        )
+        retirement = Retirement(parts.fleet, parts.node_intent, lambda: leads, 1000.0, lambda: time.monotonic() + later)
         await asyncio.to_thread(a.kill)
         await until_states(plane, a="lost", b="in_sync")
         await retirement.look()
@@ -403,17 +391,13 @@ async def test_records_reach_the_nodes_of_their_selector_alone(
         assert await limited(a, "all", "some", "none") == {"all", "some"}
         assert await limited(b, "all", "some", "none") == {"all"}
         patched = await plane.http.patch(
-            "/api/v1/nodes/b",
-            json={"labels": {"zone": "x"}},
-            headers={"content-type": "application/merge-patch+json"},
+            "/api/v1/nodes/b", json={"labels": {"zone": "x"}}, headers={"content-type": "application/merge-patch+json"}
         )
         assert patched.json()["labels"] == {"zone": "x", "gpu": "h200"}
         await until_states(plane, a="in_sync", b="in_sync")
         assert await limited(b, "all", "some", "none") == {"all", "some"}
         await plane.http.patch(
-            "/api/v1/nodes/b",
-            json={"labels": {"zone": None}},
-            headers={"content-type": "application/merge-patch+json"},
+            "/api/v1/nodes/b", json={"labels": {"zone": None}}, headers={"content-type": "application/merge-patch+json"}
         )
         await until_states(plane, a="in_sync", b="in_sync")
         assert await limited(b, "all", "some", "none") == {"all"}
@@ -453,8 +437,7 @@ async def test_of_the_policies_that_match_a_node_the_highest_priority_is_in_forc
         await plane.until(lambda: algorithms() == {"a": "lfu", "b": "arc"}, WAIT_S)
         gpus = await plane.get("/api/v1/policies/gpus")
         reasons = {
-            name: [(c["status"], c["reason"]) for c in at["conditions"]]
-            for name, at in gpus["status"]["nodes"].items()
+            name: [(c["status"], c["reason"]) for c in at["conditions"]] for name, at in gpus["status"]["nodes"].items()
         }
         assert reasons == {
             "a": [("True", "Applied"), ("False", "Overruled")],
@@ -522,9 +505,7 @@ async def test_a_join_token_needs_a_join_socket_and_sane_fields(settings: Settin
     assert not (alone / "manager.key").exists(), "who needs no key makes none"
 
 
-async def test_floors_are_checked_against_their_nodes(
-    settings: Settings, make_node: Callable[..., DataPlane]
-) -> None:
+async def test_floors_are_checked_against_their_nodes(settings: Settings, make_node: Callable[..., DataPlane]) -> None:
     async with two_nodes(settings, make_node) as (plane, _, _b):
         pool = 16 * make.MIB
 
@@ -554,13 +535,7 @@ async def test_a_caller_refused_repeatedly_is_delayed_and_the_audit_stays_short(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("node", "a\0b"),
-        ("node", "\x1b[31m\nb"),
-        ("token", "a\0b"),
-        ("token", "x" * 60_000),
-        ("release", "1\0"),
-    ],
+    [("node", "a\0b"), ("node", "\x1b[31m\nb"), ("token", "a\0b"), ("token", "x" * 60_000), ("release", "1\0")],
 )
 async def test_bytes_that_are_not_text_are_refused_and_logged_escaped(
     settings: Settings, field: str, value: str
@@ -614,15 +589,11 @@ async def test_a_node_cannot_send_the_management_plane_to_sockets_of_its_own_mac
     async with serving(settings) as plane:
         enrolment = plane.app.parts.enrolment
         token = parse_token(await token_of(plane))
-        ask = Join(
-            1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret
-        )
+        ask = Join(1, "a", "0", {}, url, "tcp://0.0.0.0:2" if good and address else url, token.id, token.secret)
         answer = await enrolment.decide(ask, "k" * 40, address)
         if good:
             assert isinstance(answer, Joined)
-            expected = {"tcp://0.0.0.0:1": "tcp://10.0.0.9:1", "tcp://[::]:1": "tcp://[fd00::9]:1"}.get(
-                url, url
-            )
+            expected = {"tcp://0.0.0.0:1": "tcp://10.0.0.9:1", "tcp://[::]:1": "tcp://[fd00::9]:1"}.get(url, url)
             assert answer.control_url == expected
         else:
             assert answer.code == "bad_field"

@@ -22,9 +22,7 @@ STORE = IpcStoreStats("b" * 32, "images", 2, 1 << 30, None, None, 9, 1, 10, 4096
 async def reported(plane: Plane, node: FakeNode, seen: IpcStats) -> None:
     node.stats = msgspec.structs.replace(node.stats, ipc=seen)
     await plane.until(
-        lambda: any(
-            stats.ipc is not None and stats.ipc.at == seen.at for stats in plane.app.parts.fleet.stats()
-        )
+        lambda: any(stats.ipc is not None and stats.ipc.at == seen.at for stats in plane.app.parts.fleet.stats())
     )
 
 

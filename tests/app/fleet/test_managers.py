@@ -63,9 +63,7 @@ async def pushing(manager: Manager) -> list[str]:
     return [item["url"] for item in items if item["pushing"]]
 
 
-async def test_any_manager_takes_changes_and_one_pushes_them(
-    two: tuple[Manager, Manager], node: FakeNode
-) -> None:
+async def test_any_manager_takes_changes_and_one_pushes_them(two: tuple[Manager, Manager], node: FakeNode) -> None:
     first, second = two
     for manager, tenant in ((first, "a"), (second, "b")):
         answer = await manager.http.put(f"/api/v1/quotas/{tenant}?wait=30s", json={"limit_bytes": 1})
@@ -214,18 +212,14 @@ async def test_streams_of_every_manager_have_the_commits_of_each(two: tuple[Mana
         await stream.aclose()
 
 
-async def test_managers_that_create_the_same_records_at_once_get_clean_answers(
-    two: tuple[Manager, Manager],
-) -> None:
+async def test_managers_that_create_the_same_records_at_once_get_clean_answers(two: tuple[Manager, Manager]) -> None:
     pin = {"model": "m", "tokens": [1, 2, 3, 4], "chunk_tokens": 4}
     for number in range(10):
         for path, body in (
             (f"/api/v1/quotas/t{number}", {"limit_bytes": number + 1}),
             (f"/api/v1/pins/p{number}", pin),
         ):
-            answers = await asyncio.gather(
-                *(manager.http.put(path, json=body) for manager in two for _ in range(2))
-            )
+            answers = await asyncio.gather(*(manager.http.put(path, json=body) for manager in two for _ in range(2)))
             statuses = [answer.status_code for answer in answers]
             assert statuses.count(201) == 1, statuses
             assert set(statuses) <= {200, 201, 409, 412, 428}, statuses
@@ -237,9 +231,7 @@ async def test_of_two_transactions_that_insert_the_same_record_one_conflicts(url
 
     async def insert(database: Database) -> None:
         async with database.write() as session:
-            session.add(
-                QuotaRow(tenant="same", note="", generation=1, selector=None, created_at=0, updated_at=0)
-            )
+            session.add(QuotaRow(tenant="same", note="", generation=1, selector=None, created_at=0, updated_at=0))
 
     results = await asyncio.gather(*(insert(database) for database in databases), return_exceptions=True)
     assert [type(result) for result in results if result is not None] == [Conflict]
@@ -263,9 +255,7 @@ async def test_notices_are_received_again_after_the_database_was_away(
         await node.until(lambda tenant=tenant: holds(node, tenant), 60)
 
         async def until_event(stream: AsyncIterator[dict], tenant: str) -> None:
-            while (event := await anext(stream))["name"] != "quota.created" or event["fields"][
-                "tenant"
-            ] != tenant:
+            while (event := await anext(stream))["name"] != "quota.created" or event["fields"]["tenant"] != tenant:
                 pass
 
         await asyncio.wait_for(until_event(stream, tenant), 60)
@@ -398,11 +388,7 @@ async def test_sums_over_managers_count_a_node_once(
     scrape = {"job_name": "larder", "scrape_interval": "1s", "static_configs": [{"targets": targets}]}
     config.write_text(json.dumps({"scrape_configs": [scrape]}))
     address = f"127.0.0.1:{free_port()}"
-    options = (
-        f"--config.file={config}",
-        f"--storage.tsdb.path={tmp_path}/data",
-        f"--web.listen-address={address}",
-    )
+    options = (f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address={address}")
     with monitored("prometheus", tmp_path / "prometheus.log", *options):
         async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, timeout=60) as prometheus:
 

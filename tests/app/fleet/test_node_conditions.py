@@ -41,9 +41,7 @@ class Watch:
 
 
 def _stats(epoch: str = "1", used: int = 100, **totals: int) -> NodeStats:
-    return NodeStats(
-        0.0, "a", epoch, 0.0, True, PoolStats(100, used), Totals(**totals), {}, [], None, [], [], {}
-    )
+    return NodeStats(0.0, "a", epoch, 0.0, True, PoolStats(100, used), Totals(**totals), {}, [], None, [], [], {})
 
 
 def _twice(totals: dict[str, Any]) -> dict[str, Any]:
@@ -110,13 +108,7 @@ def test_an_exit_that_the_supervisor_reported_is_counted_once(watch: Watch) -> N
 
 @pytest.mark.parametrize(
     ("used", "evicted", "hit", "thrashes"),
-    [
-        (100, 900, 4, True),
-        (80, 900, 4, False),
-        (100, 400, 4, False),
-        (100, 900, 50, False),
-        (100, 90, 4, False),
-    ],
+    [(100, 900, 4, True), (80, 900, 4, False), (100, 400, 4, False), (100, 900, 50, False), (100, 90, 4, False)],
 )
 def test_a_full_pool_that_evicts_before_reads_thrashes(
     watch: Watch, used: int, evicted: int, hit: int, thrashes: bool
@@ -177,9 +169,7 @@ async def test_a_manager_knows_the_crashes_that_an_earlier_one_stored(socket_dir
 
 
 @pytest.mark.anyio
-async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     for _ in range(3):
         plane.app.parts.bus.publish(DataplaneExited(-9, 0.0), node="node-a")
@@ -197,7 +187,4 @@ async def test_a_crash_loop_is_in_the_api_the_status_the_metrics_and_the_events(
     code, out, _ = await larder(plane, "why", "node-a")
     assert out.splitlines()[1].startswith("  node node-a is in a crash loop since ")
     assert "Most likely: Node node-a is in a crash loop: " in out
-    assert (
-        'larder_node_condition{node="node-a",type="crash_loop"} 1.0'
-        in (await plane.http.get("/metrics")).text
-    )
+    assert 'larder_node_condition{node="node-a",type="crash_loop"} 1.0' in (await plane.http.get("/metrics")).text

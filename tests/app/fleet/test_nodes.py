@@ -20,19 +20,11 @@ N = "/api/v1/nodes/node-a"
 
 
 def line(number: int, **fields: Any) -> bytes:
-    request = {
-        "timestamp": number * 1000.5,
-        "tenant": "acme",
-        "model": "m",
-        "block_bytes": 64,
-        "hit_blocks": 1,
-    }
+    request = {"timestamp": number * 1000.5, "tenant": "acme", "model": "m", "block_bytes": 64, "hit_blocks": 1}
     return json.dumps({**request, "hash_ids": [number, number + 1], **fields}).encode() + b"\n"
 
 
-async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_pool_grows_and_grows_again_when_its_node_comes_back_smaller(plane: Plane, node: FakeNode) -> None:
     response = await plane.http.post(f"{N}/resize", json={"pool_bytes": "2GiB"})
     assert response.status_code == 200, response.text
     answer = response.json()
@@ -92,9 +84,7 @@ async def test_an_invalid_size_is_refused(plane: Plane, node: FakeNode) -> None:
     assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).status_code == 503
 
 
-async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(
-    plane: Plane, node: FakeNode, tmp_path: Path
-) -> None:
+async def test_a_trace_is_streamed_in_parts_and_can_be_replayed(plane: Plane, node: FakeNode, tmp_path: Path) -> None:
     node.trace = [line(0) + line(1), b"", line(2, input_length=7, output_length=3)]
     response = await plane.http.get(f"{N}/trace?since_s=60")
     assert response.status_code == 200

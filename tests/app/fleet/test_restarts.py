@@ -27,9 +27,7 @@ async def test_a_plane_that_larder_up_did_not_start_reports_it_and_continues(pla
     assert (await plane.http.get("/healthz")).status_code == 200
 
 
-async def test_a_data_plane_of_another_service_is_not_restarted(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_data_plane_of_another_service_is_not_restarted(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     restarts = plane.app.parts.restarts
     restarts.begin = lambda: True
     monkeypatch.setattr(restarts, "_checked", AsyncMock(return_value={}))
@@ -39,8 +37,7 @@ async def test_a_data_plane_of_another_service_is_not_restarted(
 
 
 @pytest.mark.parametrize(
-    ("body", "field"),
-    [({"fresh": "yes"}, "fresh"), ({"dry_run": 1}, "dry_run"), ({"no_such": True}, "no_such")],
+    ("body", "field"), [({"fresh": "yes"}, "fresh"), ({"dry_run": 1}, "dry_run"), ({"no_such": True}, "no_such")]
 )
 async def test_a_field_that_is_wrong_is_named(plane: Plane, body: dict[str, object], field: str) -> None:
     answer = await plane.http.post(PATH, json=body)

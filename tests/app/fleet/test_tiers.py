@@ -76,9 +76,7 @@ async def test_a_scrape_has_each_tier(plane: Plane, node: FakeNode) -> None:
     found = await samples(plane)
     durations = {names[1:]: value for names, value in found.items() if names[0].startswith("load_seconds")}
     assert durations == {("0.1",): 1, ("1.0",): 1, ("+Inf",): 3, (): 4.5}
-    numbers = {
-        names[0]: value for names, value in found.items() if len(names) == 1 and "seconds" not in names[0]
-    }
+    numbers = {names[0]: value for names, value in found.items() if len(names) == 1 and "seconds" not in names[0]}
     assert numbers == {
         "serves": 1, "out_of_service_total": 2, "budget_bytes": 1 << 30, "stored_bytes": 512 << 20,
         "logical_bytes": 768 << 20, "blocks": 100,
@@ -119,9 +117,7 @@ async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(socket_dir: Pa
     async with guarding(socket_dir) as plane:
         await plane.until_state("in_sync")
         await report(
-            plane,
-            node,
-            tier(serves=False, reason="Input/output error", tenants=[TierTenantStats("rival", 1, 9)]),
+            plane, node, tier(serves=False, reason="Input/output error", tenants=[TierTenantStats("rival", 1, 9)])
         )
         (shown,) = (await plane.get("/api/v1/nodes/node-a"))["stats"]["tiers"]
         assert (shown["name"], shown["serves"], shown["reason"]) == ("disk", False, "Input/output error")
@@ -131,21 +127,14 @@ async def test_the_api_shows_tiers_only_to_callers_of_all_tenants(socket_dir: Pa
         token = await create_token(plane, "reader", tenants=["acme"])
         for path in ("/api/v1/nodes", "/api/v1/nodes/node-a", "/api/v1/overview"):
             answer = await send(plane, token, "GET", path)
-            assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (
-                200,
-                False,
-                False,
-            )
+            assert (answer.status_code, "rival" in answer.text, "Input/output" in answer.text) == (200, False, False)
 
 
 async def test_the_command_line_lists_tiers(plane: Plane, node: FakeNode) -> None:
     code, out, _ = await larder(plane, "nodes", "tiers")
     assert (code, "no node has a tier behind memory" in out) == (0, True)
     await report(
-        plane,
-        node,
-        tier(refused={"budget": 2, "away": 1}),
-        tier(name="two", serves=False, reason="no such device"),
+        plane, node, tier(refused={"budget": 2, "away": 1}), tier(name="two", serves=False, reason="no such device")
     )
     code, out, err = await larder(plane, "nodes", "tiers", "-o", "wide")
     assert (code, err) == (0, "")

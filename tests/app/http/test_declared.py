@@ -53,9 +53,7 @@ class Asking:
         self.http = plane.http
         self.tokens = tokens
 
-    async def ask(
-        self, name: str, query: str = "", names: dict[str, str] = NAMES, **more: Any
-    ) -> httpx.Response:
+    async def ask(self, name: str, query: str = "", names: dict[str, str] = NAMES, **more: Any) -> httpx.Response:
         """The answer, without its content: some have no end. It must be one that is declared."""
         method, path, operation = OPERATIONS[name]
         query = query or QUERIES.get(name, "")
@@ -97,9 +95,7 @@ async def test_a_caller_without_the_role_is_refused_as_declared(asking: Asking) 
                     refused = await asking.ask(name, headers=bearer(asking.tokens[role]))
                     assert refused.status_code == 403, (name, role)
             if not operation["x-limited-to-tenants"]:
-                assert (
-                    await asking.ask(name, headers=bearer(asking.tokens["limited"]))
-                ).status_code == 403, name
+                assert (await asking.ask(name, headers=bearer(asking.tokens["limited"]))).status_code == 403, name
         foreign = await asking.ask(name, headers={"host": "evil.example"})
         assert foreign.status_code == 403, name
 

@@ -25,16 +25,12 @@ def described() -> dict[str, Any]:
 
 def operations(described: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
     return [
-        (method, path, operation)
-        for path, item in described["paths"].items()
-        for method, operation in item.items()
+        (method, path, operation) for path, item in described["paths"].items() for method, operation in item.items()
     ]
 
 
 def test_it_conforms_to_the_specification(described: dict[str, Any]) -> None:
-    faults = [
-        f"{fault.instance_path}: {fault.message}" for fault in OPENAPI_31_VALIDATOR.iter_errors(described)
-    ]
+    faults = [f"{fault.instance_path}: {fault.message}" for fault in OPENAPI_31_VALIDATOR.iter_errors(described)]
     assert faults == []
     for name, schema in described["components"]["schemas"].items():
         assert jsonschema_rs.meta.is_valid({"$schema": DIALECT, **schema}), name
@@ -120,11 +116,7 @@ def test_every_body_has_an_example_and_each_is_valid(described: dict[str, Any]) 
     assert set(EXAMPLES) == expected
     for name, example in EXAMPLES.items():
         assert schemas[name]["examples"] == [example]
-        schema = {
-            "$schema": DIALECT,
-            "$ref": f"#/components/schemas/{name}",
-            "components": described["components"],
-        }
+        schema = {"$schema": DIALECT, "$ref": f"#/components/schemas/{name}", "components": described["components"]}
         jsonschema_rs.validator_for(schema).validate(example)
 
 

@@ -195,8 +195,6 @@ async def test_leaving_at_any_moment_leaves_nothing_open(socket_dir: Path, datab
             await asyncio.wait({task}, timeout=chance.random() * 0.03)
             await leave(task)
         await until(lambda: pool.checkedout() == 0)
-        await until(
-            lambda: not any(turns._running.total() for turns in plane.app.parts.apply._turns.values())
-        )
+        await until(lambda: not any(turns._running.total() for turns in plane.app.parts.apply._turns.values()))
         assert (await plane.http.post(APPLY, json={"document": large(3)})).json()["created"] == 3
         assert answered(plane, 500, "POST") == 0

@@ -47,37 +47,12 @@ def text_of(packed: bytes) -> str:
 def cursors(sort: str = "") -> Iterator[str]:
     yield from ("x", "====", "A" * 2000, "A" * 5000, "9" * 60_000, "é", "k6A", "kw==")
     for depth in (10, 1000, 1400):
-        yield from (
-            text_of(b"\x91" * depth),
-            text_of(b"\x93\xa0\x00" + b"\x91" * depth),
-            text_of(b"\x81\xa0" * depth),
-        )
-    values = (
-        0,
-        1.5,
-        "x",
-        float("nan"),
-        float("inf"),
-        (1 << 64) - 1,
-        -(1 << 63),
-        1 << 63,
-        None,
-        [1],
-        True,
-        "\0",
-    )
+        yield from (text_of(b"\x91" * depth), text_of(b"\x93\xa0\x00" + b"\x91" * depth), text_of(b"\x81\xa0" * depth))
+    values = (0, 1.5, "x", float("nan"), float("inf"), (1 << 64) - 1, -(1 << 63), 1 << 63, None, [1], True, "\0")
     for value in values:
         for key in (0, "x", (1 << 64) - 1, -(1 << 63), "\0", 1.5):
             yield text_of(msgspec.msgpack.encode([sort, value, key]))
-    for place in (
-        ["", 1],
-        ["n", (1 << 64) - 1],
-        ["n", -1],
-        ["node-a", 1 << 62],
-        ["\0", 5],
-        ["n", 1.5],
-        [1, "n"],
-    ):
+    for place in (["", 1], ["n", (1 << 64) - 1], ["n", -1], ["node-a", 1 << 62], ["\0", 5], ["n", 1.5], [1, "n"]):
         yield text_of(msgspec.msgpack.encode(place))
 
 
@@ -132,9 +107,7 @@ async def test_cursors_of_every_list(plane: Plane) -> None:
         sorts = [""]
         if "sort" in names:
             refused = (await plane.http.get(f"{path}?sort=none")).json()["detail"]
-            sorts += [
-                name.strip() for name in refused.partition("one of ")[2].partition(", with")[0].split(",")
-            ]
+            sorts += [name.strip() for name in refused.partition("one of ")[2].partition(", with")[0].split(",")]
         for sort in sorts:
             for cursor in cursors(sort):
                 await asking.ask(method, path, params={"cursor": cursor, **({"sort": sort} if sort else {})})
@@ -147,15 +120,7 @@ async def test_page_tokens_of_the_list_of_objects(plane: Plane) -> None:
     tokens.append(await create_token(plane, "two", "operator", tenants=["e", "f"]))
     requests = 0
     for token in tokens:
-        for cursor in (
-            *cursors(),
-            *(f"0.{cursor}" for cursor in cursors()),
-            "999999.x",
-            "00.",
-            "1.",
-            "-1.",
-            "².",
-        ):
+        for cursor in (*cursors(), *(f"0.{cursor}" for cursor in cursors()), "999999.x", "00.", "1.", "-1.", "²."):
             requests += 1
             if requests % SHARE:
                 continue
@@ -191,13 +156,7 @@ async def test_parameters_of_every_route(plane: Plane) -> None:
 
 async def test_headers(plane: Plane) -> None:
     asking = Asking(plane.http)
-    for path in (
-        "/api/v1/whoami",
-        "/api/v1/events",
-        "/api/v1/quotas/e",
-        "/api/v1/snapshot",
-        "/cache/objects",
-    ):
+    for path in ("/api/v1/whoami", "/api/v1/events", "/api/v1/quotas/e", "/api/v1/snapshot", "/cache/objects"):
         for name in HEADER_NAMES:
             for text in HEADERS:
                 value = text.encode("utf-8")

@@ -16,8 +16,7 @@ from tests.app.plane import Plane, serving, settings_in
 pytestmark = pytest.mark.anyio
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 PUT = (
-    b"PUT /api/v1/quotas/a HTTP/1.1\r\nHost: localhost\r\n"
-    b"Content-Type: application/json\r\nContent-Length: 50\r\n\r\n"
+    b"PUT /api/v1/quotas/a HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n"
 )
 
 
@@ -57,19 +56,13 @@ async def test_a_connection_ends_if_its_request_does_not_arrive(
         for sent in (b"", HEAD + b"X: ", b"\r\n", whole + HEAD, PUT, PUT + b'{"limit_bytes"'):
             await until_closed(plane, sent)
         monkeypatch.setattr(server_protocol, "HEAD_S", 60)
-        async with (
-            connected(plane) as (reader, writer),
-            asyncio.timeout(60),
-        ):  # nor does an empty line after an answer
+        async with connected(plane) as (reader, writer), asyncio.timeout(60):  # nor does an empty line after an answer
             writer.write(whole)
             await reader.readuntil(b"}")
             monkeypatch.setattr(server_protocol, "HEAD_S", 0.2)
             writer.write(b"\r\n")
             await reader.read()
-        async with (
-            connected(plane) as (reader, writer),
-            asyncio.timeout(60),
-        ):  # a byte now and then buys no time
+        async with connected(plane) as (reader, writer), asyncio.timeout(60):  # a byte now and then buys no time
             ended = asyncio.create_task(reader.read())
             writer.write(HEAD + b"X: ")
             while not ended.done():
@@ -81,18 +74,14 @@ async def test_a_connection_ends_if_its_request_does_not_arrive(
         assert (await plane.http.get("/healthz")).status_code == 200
 
 
-async def test_an_idle_connection_outlives_those_of_proxies(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_connection_outlives_those_of_proxies(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert server_protocol.IDLE_S > 60
     monkeypatch.setattr(server_protocol, "IDLE_S", 0.2)
     async with serving(settings_in(socket_dir)) as plane:
         await until_closed(plane, HEAD + b"\r\n")
 
 
-async def test_an_answer_that_takes_long_is_left_alone(
-    socket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_takes_long_is_left_alone(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_protocol, "HEAD_S", 0.1)
     monkeypatch.setattr(server_protocol, "BODY_S", 0.1)
     async with serving(settings_in(socket_dir)) as plane, connected(plane) as (reader, writer):
@@ -146,12 +135,6 @@ async def test_a_body_that_trickles_is_given_up_with_a_problem_and_counted(
 
 
 def test_connections_leave_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, most in (
-        (64, 32),
-        (1024, 512),
-        (4096, 3584),
-        (1 << 20, 16_384),
-        (resource.RLIM_INFINITY, 16_384),
-    ):
+    for soft, most in ((64, 32), (1024, 512), (4096, 3584), (1 << 20, 16_384), (resource.RLIM_INFINITY, 16_384)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert connections.most_connections() == most

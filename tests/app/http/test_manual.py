@@ -20,9 +20,7 @@ RULES = ROOT / "deploy" / "prometheus" / "larder.rules.yml"
 def linked(text: str) -> set[str]:
     """Return the runbook links of alert rules, without their server."""
     groups = yaml.safe_load(text)["groups"]
-    urls = {
-        rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule
-    }
+    urls = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
     return {f"{urlsplit(url).path}#{urlsplit(url).fragment}" for url in urls}
 
 
@@ -110,8 +108,7 @@ async def test_pictures_of_the_dashboard_are_served(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["nowhere.md", "generate.py", "operate", "../pyproject.toml", "..%2fREADME.md", "operate/%2e%2e/x.md"],
+    "path", ["nowhere.md", "generate.py", "operate", "../pyproject.toml", "..%2fREADME.md", "operate/%2e%2e/x.md"]
 )
 async def test_only_pages_are_served(shared_plane: Plane, path: str) -> None:
     response = await shared_plane.http.get(f"/docs/{path}", headers={"accept": "application/json"})

@@ -83,9 +83,7 @@ async def test_every_route_allows_the_methods_that_are_described(shared_plane: P
                 refused = await shared_plane.http.request(method, address, json={})
                 assert (refused.status_code, refused.headers["allow"]) == (405, allowed), (method, address)
                 if method != "HEAD":
-                    assert is_problem(refused, 405)["detail"].endswith(
-                        f"{allowed} at {address}, got {method}"
-                    ), address
+                    assert is_problem(refused, 405)["detail"].endswith(f"{allowed} at {address}, got {method}"), address
     for name, allowed in (("e%3Aextend", "OPTIONS, POST"), (":extend", "OPTIONS, POST"),
                           ("e:extend:extend", "OPTIONS, POST"),
                           ("e:other", "DELETE, GET, HEAD, OPTIONS, PATCH, PUT")):  # fmt: skip
@@ -125,9 +123,7 @@ async def test_a_client_with_the_current_answer_gets_304(plane: Plane) -> None:
         (f"{Q}?limit=1", "limit", "unknown; expected none here"),
     ],
 )
-async def test_an_unknown_query_parameter_is_refused(
-    shared_plane: Plane, path: str, field: str, detail: str
-) -> None:
+async def test_an_unknown_query_parameter_is_refused(shared_plane: Plane, path: str, field: str, detail: str) -> None:
     problem = is_problem(await shared_plane.http.get(path), 422)
     assert problem["errors"][0]["path"] == field
     assert problem["errors"][0]["message"].startswith(detail)
@@ -155,9 +151,7 @@ async def test_a_query_of_a_change_is_checked_before_it_happens(shared_plane: Pl
         ("nonsense", 406),
     ],
 )
-async def test_a_caller_that_does_not_accept_json_is_refused(
-    shared_plane: Plane, accept: str, status: int
-) -> None:
+async def test_a_caller_that_does_not_accept_json_is_refused(shared_plane: Plane, accept: str, status: int) -> None:
     answer = await shared_plane.http.get("/api/v1/policies", headers={"accept": accept})
     assert answer.status_code == status
     if status == 406:
@@ -166,9 +160,7 @@ async def test_a_caller_that_does_not_accept_json_is_refused(
 
 async def test_a_stream_is_of_its_own_kind(shared_plane: Plane) -> None:
     is_problem(await shared_plane.http.get("/api/v1/events", headers={"accept": "application/json"}), 406)
-    async with shared_plane.http.stream(
-        "GET", "/api/v1/events", headers={"accept": "text/event-stream"}
-    ) as answer:
+    async with shared_plane.http.stream("GET", "/api/v1/events", headers={"accept": "text/event-stream"}) as answer:
         assert answer.status_code == 200
     kinds = {
         produced(handler)
@@ -181,17 +173,11 @@ async def test_a_stream_is_of_its_own_kind(shared_plane: Plane) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [
-        {"content-encoding": "gzip"},
-        {"content-type": "application/json; charset=utf-16"},
-        {"content-type": "text/json"},
-    ],
+    [{"content-encoding": "gzip"}, {"content-type": "application/json; charset=utf-16"}, {"content-type": "text/json"}],
 )
 async def test_a_body_that_is_written_otherwise_is_refused(plane: Plane, headers: dict[str, str]) -> None:
     is_problem(
-        await plane.http.put(
-            Q, content=b'{"limit_bytes": 5}', headers={"content-type": "application/json", **headers}
-        ),
+        await plane.http.put(Q, content=b'{"limit_bytes": 5}', headers={"content-type": "application/json", **headers}),
         415,
     )
     good = {"content-type": "application/json; charset=UTF-8", "content-encoding": "identity"}
@@ -203,13 +189,9 @@ async def test_a_head_without_end_is_refused(shared_plane: Plane) -> None:
     for request in (
         b"GET /" + large + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + large,
-        b"GET / HTTP/1.1\r\nhost: localhost\r\n"
-        + b"".join(b"x%d: y\r\n" % n for n in range(10_000))
-        + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"".join(b"x%d: y\r\n" % n for n in range(10_000)) + b"\r\n",
     ):
         status, problem = await raw(shared_plane, request)
         assert (status, problem["type"]) == (431, "urn:larder:problem:head-too-large")
-    large_enough = (
-        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: " + b"y" * 20_000 + b"\r\n\r\n"
-    )
+    large_enough = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: " + b"y" * 20_000 + b"\r\n\r\n"
     assert (await raw(shared_plane, large_enough))[0] == 200

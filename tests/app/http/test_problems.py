@@ -182,9 +182,7 @@ async def test_a_parameter_is_refused_in_our_words(shared_plane: Plane) -> None:
         ("series?name=nodes&end=-1", "end: expected a number, at least 0"),
         ("tenants?managed=perhaps", "managed: expected true or false, got text"),
     ):
-        assert is_problem(await shared_plane.http.get(f"/api/v1/{query}"), 422)["detail"].startswith(
-            detail
-        ), query
+        assert is_problem(await shared_plane.http.get(f"/api/v1/{query}"), 422)["detail"].startswith(detail), query
 
 
 @pytest.mark.parametrize(
@@ -201,9 +199,7 @@ async def test_a_duplicate_key_of_an_object_is_refused_by_its_name(
     shared_plane: Plane, path: str, body: bytes, key: str
 ) -> None:
     method = "POST" if path.endswith("apply") else "PUT"
-    answer = await shared_plane.http.request(
-        method, path, content=body, headers={"content-type": "application/json"}
-    )
+    answer = await shared_plane.http.request(method, path, content=body, headers={"content-type": "application/json"})
     assert is_problem(answer, 400)["detail"] == f"expected each key once in an object, got {key!r} 2 times"
     assert (await shared_plane.get("/api/v1/quotas"))["total"] == 0
 
@@ -213,9 +209,7 @@ async def test_keys_that_look_alike_are_not_the_same(shared_plane: Plane) -> Non
     answer = await shared_plane.http.put(Q, content=body, headers={"content-type": "application/json"})
     assert is_problem(answer, 422)["errors"][0]["path"] == "selector"
     many = b'{"limit_bytes": ' + b"9" * 5_000 + b"}"
-    is_problem(
-        await shared_plane.http.put(Q, content=many, headers={"content-type": "application/json"}), 422
-    )
+    is_problem(await shared_plane.http.put(Q, content=many, headers={"content-type": "application/json"}), 422)
 
 
 async def test_a_body_that_is_too_large_is_refused_with_the_limit(shared_plane: Plane) -> None:
@@ -251,9 +245,7 @@ async def test_a_crash_exposes_no_internals(plane: Plane, monkeypatch: pytest.Mo
     assert is_problem(response, 500)["detail"].startswith("internal error")
 
 
-async def test_a_crash_before_any_handler_is_a_problem_too(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crash_before_any_handler_is_a_problem_too(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret")
 
@@ -286,13 +278,7 @@ async def test_a_database_file_that_was_removed_takes_no_changes(plane: Plane, s
     path = Path(sa.make_url(settings.common.database_url).database or "")
     await plane.put_quota("acme", 1)
     aside = path.rename(path.with_name("aside"))
-    for method, where in (
-        ("PUT", Q),
-        ("GET", "/healthz"),
-        ("GET", "/readyz"),
-        ("GET", "/healthz/fleet"),
-        ("GET", Q),
-    ):
+    for method, where in (("PUT", Q), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/healthz/fleet"), ("GET", Q)):
         body = {"limit_bytes": 2} if method == "PUT" else None
         problem = is_problem(await plane.http.request(method, where, json=body), 503)
         assert "was removed or replaced" in problem["detail"]

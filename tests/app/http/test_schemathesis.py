@@ -97,9 +97,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         http.trust_env = False
         chain = keys("e", 4)
         store(engine, chain, tenant="acme")
-        node = http.get(f"{larder.url}/api/v1/nodes", headers=bearer(ADMIN), timeout=60).json()["items"][0][
-            "name"
-        ]
+        node = http.get(f"{larder.url}/api/v1/nodes", headers=bearer(ADMIN), timeout=60).json()["items"][0]["name"]
 
         def made(name: str, role: str, tenants: list[str] | None = None) -> str:
             body = {"name": name, "role": role, "tenants": tenants}
@@ -153,13 +151,9 @@ def test_every_answer_is_one_that_is_described(served: Served, name: str, mode: 
         do_not_wait(case, name)
         for who, token in served.tokens.items():
             if who == "admin" or count <= AS_OTHERS:
-                answer = case.call(
-                    base_url=served.larder.url, session=served.http, headers=bearer(token), timeout=60
-                )
+                answer = case.call(base_url=served.larder.url, session=served.http, headers=bearer(token), timeout=60)
                 served.http.cookies.clear()
-                assert answer.status_code < 500 or (name, answer.status_code) == ("getReady", 503), (
-                    answer.text
-                )
+                assert answer.status_code < 500 or (name, answer.status_code) == ("getReady", 503), answer.text
                 case.validate_response(answer, checks=CHECKS)
 
     ask()

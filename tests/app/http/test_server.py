@@ -28,9 +28,7 @@ class Answers:
         body = b"x" * (64 << 20) if self.first else b"stopping"
         if not self.first:
             self.waiting.set()
-            with contextlib.suppress(
-                asyncio.CancelledError
-            ):  # as Larder does: a cancelled request is answered
+            with contextlib.suppress(asyncio.CancelledError):  # as Larder does: a cancelled request is answered
                 await asyncio.Event().wait()
         self.first = False
         headers = [(b"content-length", str(len(body)).encode())]

@@ -207,9 +207,7 @@ async def test_a_request_without_one_host_and_a_path_is_refused(alone: Plane) ->
 
 async def test_a_body_behind_an_upgrade_is_not_read_as_a_request(alone: Plane) -> None:
     head = b"PUT /api/v1/quotas/a HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: h2c\r\n"
-    hidden = (
-        b"DELETE /api/v1/quotas/kept HTTP/1.1\r\nHost: localhost\r\nIf-Match: *\r\nConnection: close\r\n\r\n"
-    )
+    hidden = b"DELETE /api/v1/quotas/kept HTTP/1.1\r\nHost: localhost\r\nIf-Match: *\r\nConnection: close\r\n\r\n"
     await alone.put_quota("kept", 5, wait="")
     for framing, body in (
         (b"Content-Length: %d\r\n\r\n" % len(hidden), hidden),

@@ -125,11 +125,7 @@ async def test_deleted_objects_are_misses_and_are_counted_once(serving: Serving)
     absent = {**last, "chunk_hash_hex": "00" * 32}
     wrong_rank = {**last, "kv_rank": RANK + 1}
     body = {"keys": [last, last, absent, wrong_rank], "tier": "l1"}
-    assert await serving.ask("DELETE", "/cache/objects", json=body) == {
-        "deleted": 1,
-        "skipped": 0,
-        "ok": True,
-    }
+    assert await serving.ask("DELETE", "/cache/objects", json=body) == {"deleted": 1, "skipped": 0, "ok": True}
     assert serving.worker.lookup(prompt(3), "again") == 2
     assert serving.worker.lookup(prompt(3), "theirs", cache_salt="acme") == 3
     entry = (await serving.plane.get("/api/v1/audit"))["items"][0]
@@ -140,18 +136,10 @@ async def test_leased_objects_are_deleted_by_force_alone(serving: Serving) -> No
     serving.worker.store(prompt(2))
     assert serving.worker.lookup(prompt(2), "reader") == 2
     body = {"keys": serving.names(prompt(2)), "tier": "all"}
-    assert await serving.ask("DELETE", "/cache/objects", json=body) == {
-        "deleted": 0,
-        "skipped": 2,
-        "ok": True,
-    }
+    assert await serving.ask("DELETE", "/cache/objects", json=body) == {"deleted": 0, "skipped": 2, "ok": True}
     assert serving.worker.lookup(prompt(2), "another") == 2
     forced = {**body, "force": True}
-    assert await serving.ask("DELETE", "/cache/objects", json=forced) == {
-        "deleted": 2,
-        "skipped": 0,
-        "ok": True,
-    }
+    assert await serving.ask("DELETE", "/cache/objects", json=forced) == {"deleted": 2, "skipped": 0, "ok": True}
     assert serving.worker.lookup(prompt(2), "third") == 0
 
 
@@ -166,10 +154,7 @@ async def test_clear_leaves_leased_blocks_unless_forced(serving: Serving) -> Non
     assert await serving.ask("POST", "/cache/clear", json={"tier": "l1", "force": True}) == cleared
     assert serving.worker.lookup(prompt(2), "gone too") == 0
     entries = (await serving.plane.get("/api/v1/audit"))["items"][:2]
-    assert [(entry["action"], entry["after"]["force"]) for entry in entries] == [
-        ("clear", True),
-        ("clear", False),
-    ]
+    assert [(entry["action"], entry["after"]["force"]) for entry in entries] == [("clear", True), ("clear", False)]
 
 
 async def test_a_prefetch_reports_its_result_once(serving: Serving) -> None:
@@ -232,9 +217,7 @@ async def test_usage_of_a_salt_is_the_stored_bytes_of_its_clients(serving: Servi
     serving.worker.store(prompt(4), cache_salt="acme")
     await serving.ask("PUT", "/quota/acme", json={"limit_gb": 1})
     fleet = serving.plane.app.parts.fleet
-    await serving.plane.until(
-        lambda: any(t.bytes >= 4 * CHUNK_BYTES for s in fleet.stats() for t in s.tenants)
-    )
+    await serving.plane.until(lambda: any(t.bytes >= 4 * CHUNK_BYTES for s in fleet.stats() for t in s.tenants))
     usage = (await serving.ask("GET", "/quota/acme"))["current_usage_gb"]
     assert usage * (1 << 30) >= 4 * CHUNK_BYTES
     assert (await serving.ask("GET", "/quota"))["users"]["acme"]["current_usage_gb"] == usage
@@ -284,10 +267,7 @@ async def test_checksums_are_of_the_engines_own_memory(serving: Serving) -> None
         second = await serving.ask("POST", "/cache/checksums", json=body)
         assert set(second["chunk_checksums"]).isdisjoint(digests)
         layers = await serving.ask("POST", "/cache/checksums", json={**body, "layerwise": True})
-        assert {name: len(each) for name, each in layers["chunk_checksums"].items()} == {
-            "layer_0": 2,
-            "layer_1": 2,
-        }
+        assert {name: len(each) for name, each in layers["chunk_checksums"].items()} == {"layer_0": 2, "layer_1": 2}
 
 
 @pytest.mark.parametrize(
@@ -305,9 +285,7 @@ async def test_invalid_checksums_are_refused(
     assert answer["detail"].startswith(detail)
 
 
-async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_models(
-    serving: Serving,
-) -> None:
+async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_models(serving: Serving) -> None:
     serving.worker.store(prompt(5))
     serving.worker.store(prompt(2, 9), cache_salt="acme")
     serving.worker.store(prompt(1, 8), cache_salt="other")
@@ -333,9 +311,7 @@ async def test_callers_of_a_tenant_page_over_its_objects_alone_and_learn_of_no_m
         assert (answer["found_keys"], answer["total_keys"]) == (0, 3)
 
 
-async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateways_own(
-    serving: Serving,
-) -> None:
+async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateways_own(serving: Serving) -> None:
     serving.worker.store(prompt(5))
     name = (await serving.plane.node())["name"]
 
@@ -361,9 +337,7 @@ async def test_a_node_shows_its_gateway_and_counts_no_engine_that_is_the_gateway
     assert answer.json()["stats"] is None
 
 
-async def test_health_shows_when_new_workers_cannot_map_the_memory_and_when_they_can_again(
-    serving: Serving,
-) -> None:
+async def test_health_shows_when_new_workers_cannot_map_the_memory_and_when_they_can_again(serving: Serving) -> None:
     """Another program's file has the name: every health check reports it until the file is gone."""
     path = FOLDER / serving.worker.register()["shm_name"]
     node = (await serving.plane.node())["name"]

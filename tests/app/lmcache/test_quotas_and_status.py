@@ -24,10 +24,7 @@ async def record(plane: Plane, tenant: str) -> Any:
 class TestQuotas:
     async def test_a_quota_is_a_limit_and_is_reported_in_lmcaches_form(self, plane: Plane) -> None:
         done = await plane.http.put("/quota/acme", json={"limit_gb": 1.5})
-        assert (done.status_code, done.json()) == (
-            200,
-            {"cache_salt": "acme", "limit_gb": 1.5, "status": "ok"},
-        )
+        assert (done.status_code, done.json()) == (200, {"cache_salt": "acme", "limit_gb": 1.5, "status": "ok"})
         assert (await record(plane, "acme"))["limit_bytes"] == 1.5 * GIB
         assert await plane.get("/quota/acme") == {
             "cache_salt": "acme",
@@ -94,9 +91,7 @@ class TestQuotas:
     async def test_an_invalid_body_is_refused_and_changes_nothing(
         self, shared_plane: Plane, body: bytes, error: str
     ) -> None:
-        answer = await shared_plane.http.put(
-            "/quota/acme", content=body, headers={"content-type": "application/json"}
-        )
+        answer = await shared_plane.http.put("/quota/acme", content=body, headers={"content-type": "application/json"})
         assert answer.status_code == 400
         assert answer.json()["error"].startswith(error)
         assert (await shared_plane.get("/quota/acme"))["exists"] is False
@@ -168,9 +163,7 @@ class TestWhoMay:
             listed = await send(plane, limited, "GET", "/quota")
             assert list(listed.json()["users"]) == ["mine"]
 
-    async def test_a_refused_caller_gets_the_reason_where_lmcaches_command_line_looks(
-        self, socket_dir: Path
-    ) -> None:
+    async def test_a_refused_caller_gets_the_reason_where_lmcaches_command_line_looks(self, socket_dir: Path) -> None:
         async with guarding(socket_dir) as plane:
             answer = await send(plane, "", "PUT", "/quota/mine", json={"limit_gb": 1})
             assert answer.status_code == 401
@@ -190,9 +183,7 @@ class TestTheRest:
         assert "gateway" in answer.json()["reason"]
 
     @IMPATIENT
-    async def test_a_silent_node_is_shown_in_lmcaches_thread_status(
-        self, plane: Plane, node: FakeNode
-    ) -> None:
+    async def test_a_silent_node_is_shown_in_lmcaches_thread_status(self, plane: Plane, node: FakeNode) -> None:
         assert (await plane.get("/periodic-threads-health"))["healthy"] is True
         await node.stop()
         await plane.until(lambda: any(each.lost for each in plane.app.parts.fleet.nodes.values()))
@@ -202,9 +193,7 @@ class TestTheRest:
         assert (await plane.get("/status"))["is_healthy"] is False
 
     async def test_config_has_lmcaches_sections(self, shared_plane: Plane) -> None:
-        assert {"mp", "storage_manager", "observability", "http"} <= (
-            await shared_plane.get("/config")
-        ).keys()
+        assert {"mp", "storage_manager", "observability", "http"} <= (await shared_plane.get("/config")).keys()
         assert await shared_plane.get("/config/adapters") == {"adapters": []}
 
     @pytest.mark.parametrize(
@@ -252,9 +241,7 @@ class TestTheRest:
 
     async def test_a_body_of_another_kind_is_refused(self, plane: Plane) -> None:
         for kind in ("text/plain", "x"):
-            answer = await plane.http.put(
-                "/quota/acme", content=b'{"limit_gb": 1}', headers={"content-type": kind}
-            )
+            answer = await plane.http.put("/quota/acme", content=b'{"limit_gb": 1}', headers={"content-type": kind})
             assert answer.status_code == 415
 
     async def test_no_route_of_it_exists_when_it_is_off(self, socket_dir: Path) -> None:

@@ -35,9 +35,7 @@ class Node:
                 continue
             before = self.tenants.get(name, TenantStats(name))
             refused = {**before.refused, reason: before.refused.get(reason, 0) + 1}
-            self.tenants[name] = TenantStats(
-                name, bytes=size, hit_blocks=before.hit_blocks + hits, refused=refused
-            )
+            self.tenants[name] = TenantStats(name, bytes=size, hit_blocks=before.hit_blocks + hits, refused=refused)
 
     def report(self) -> tuple[list[TenantStats], TenantStats | None]:
         ranked = self.ranked()
@@ -48,9 +46,7 @@ class Node:
         return sorted(self.tenants.values(), key=lambda tenant: -tenant.bytes)
 
 
-moves = st.tuples(
-    st.sampled_from(NAMES), st.integers(0, 9), st.integers(0, 5), st.sampled_from(["limit", "room"])
-)
+moves = st.tuples(st.sampled_from(NAMES), st.integers(0, 9), st.integers(0, 5), st.sampled_from(["limit", "room"]))
 turns = st.lists(st.lists(moves, max_size=12), min_size=2, max_size=12)
 
 
@@ -92,9 +88,7 @@ def test_every_hit_is_counted_once(turns: list[list[tuple[str, int, int, str]]])
         after[OTHER] = tenants.counts(OTHER).get("hits", 0)
         started = after.keys() - before.keys()
         new_hits = {name: each.hit_blocks - hits.get(name, 0) for name, each in node.tenants.items()}
-        grown = sum(
-            value - before.get(name, 0) for name, value in after.items() if name not in started - {OTHER}
-        )
+        grown = sum(value - before.get(name, 0) for name, value in after.items() if name not in started - {OTHER})
         assert grown == sum(count for name, count in new_hits.items() if name not in started)
         before = after
         hits = {name: each.hit_blocks for name, each in node.tenants.items()}
@@ -103,15 +97,11 @@ def test_every_hit_is_counted_once(turns: list[list[tuple[str, int, int, str]]])
 def test_tenants_of_equal_size_do_not_alternate() -> None:
     tenants = BoundedTenants(counters)
     for turn in range(6):
-        tenants.update(
-            [TenantStats(name, bytes=100 + (turn + n) % 6) for n, name in enumerate(NAMES[:6])], None
-        )
+        tenants.update([TenantStats(name, bytes=100 + (turn + n) % 6) for n, name in enumerate(NAMES[:6])], None)
         if turn == 0:
             first = {tenant.tenant for tenant in tenants.named}
         assert {tenant.tenant for tenant in tenants.named} == first
-    tenants.update(
-        [TenantStats("t9", bytes=1000), *(TenantStats(name, bytes=100) for name in NAMES[:6])], None
-    )
+    tenants.update([TenantStats("t9", bytes=1000), *(TenantStats(name, bytes=100) for name in NAMES[:6])], None)
     assert "t9" in {tenant.tenant for tenant in tenants.named}
 
 

@@ -49,9 +49,7 @@ def test_every_event_is_declared_in_the_catalogue() -> None:
     for path, tree in modules("tag"):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and any(
-                word.arg == "tag"
-                and isinstance(base, ast.Name)
-                and base.id.endswith(("Event", "EventStruct"))
+                word.arg == "tag" and isinstance(base, ast.Name) and base.id.endswith(("Event", "EventStruct"))
                 for word in node.keywords
                 for base in node.bases
             ):
@@ -85,8 +83,7 @@ def test_changes_and_refusals_are_stored() -> None:
     assert not [
         name
         for name in NOT_STORED
-        if name.endswith((".created", ".changed", ".deleted"))
-        and name not in ("segment.created", "admission.changed")
+        if name.endswith((".created", ".changed", ".deleted")) and name not in ("segment.created", "admission.changed")
     ]
 
 

@@ -51,11 +51,7 @@ log = structlog.get_logger()
 writer.close()
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": ".", **environ},
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": ".", **environ}
     )
     return [json.loads(line) for line in ran.stderr.splitlines()]
 

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def space(number: int) -> SpaceStats:
-    return SpaceStats(
-        f"{number:032x}", "m", "", "bf16", 1, 0, 64, blocks=2, bytes=128, padding_bytes=3, segments=1
-    )
+    return SpaceStats(f"{number:032x}", "m", "", "bf16", 1, 0, 64, blocks=2, bytes=128, padding_bytes=3, segments=1)
 
 
 async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane, node: FakeNode) -> None:
@@ -32,15 +30,7 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
         sweeps=[SweepStats(1, "invalidate", 10, leased=2), SweepStats(2, "demote", 1, leased=0)],
         engines=[
             EngineStats(
-                n,
-                n,
-                f"g{n}",
-                f"vllm {n // 2:03}",
-                0.0,
-                [],
-                n > 1,
-                quarantined_bytes=64,
-                waits_for_pids=[42, 43],
+                n, n, f"g{n}", f"vllm {n // 2:03}", 0.0, [], n > 1, quarantined_bytes=64, waits_for_pids=[42, 43]
             )
             for n in range(300)
         ],
@@ -63,9 +53,7 @@ async def test_a_scrape_has_the_numbers_of_nodes_and_bounded_labels(plane: Plane
     assert policy.labels["algorithm"] == "arc"
     counts = {name: sum(s.name == f"larder_{name}" for s in samples) for name in ("space_bytes", "sweeps")}
     assert counts == {"space_bytes": 50, "sweeps": 2}
-    quarantined = {
-        s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"
-    }
+    quarantined = {s.labels["engine"]: s.value for s in samples if s.name == "larder_engine_quarantined_bytes"}
     assert (len(quarantined), quarantined["vllm 000"], quarantined["other"]) == (101, 128, 50 * 128)
     waiting = [s for s in samples if s.name == "larder_engine_waits_for_processes"]
     assert [(s.labels["engine"], s.value) for s in waiting if s.value] == [("vllm 000", 4)]
@@ -117,9 +105,7 @@ async def samples_of(plane: Plane) -> dict[tuple[str, frozenset[tuple[str, str]]
     }
 
 
-async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(plane: Plane, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(
         node.stats, pool=PoolStats(capacity_bytes=8, used_bytes=2, reserved_bytes=1), gateway=gateway()
     )
@@ -147,9 +133,7 @@ async def test_a_gateway_has_metrics_by_operation_and_under_lmcaches_names(
     assert value("lmcache_mp_l1_usage_ratio", l1_tag="_default", backend="dram") == 0.25
 
 
-async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_lmcaches_names_are_omitted_if_disabled_or_without_a_gateway(socket_dir: Path, node: FakeNode) -> None:
     async with serving(settings_in(socket_dir, lmcache_metrics=False)) as plane:
         await plane.until_state("in_sync")
         assert not any(name.startswith("larder_gateway") for name, _ in await samples_of(plane))

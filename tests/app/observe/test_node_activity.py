@@ -28,15 +28,7 @@ from tests.require import require
 
 pytestmark = pytest.mark.anyio
 PAGE = 4096
-NEW_FIELDS = (
-    "operations",
-    "evicted",
-    "evicted_idle",
-    "block_lifetime",
-    "reuse_gap",
-    "events_dropped",
-    "process",
-)
+NEW_FIELDS = ("operations", "evicted", "evicted_idle", "block_lifetime", "reuse_gap", "events_dropped", "process")
 
 
 @pytest.fixture
@@ -77,11 +69,7 @@ async def test_operations_of_a_real_client_are_in_a_scrape(governed: Plane, engi
     evicted = found["larder_evicted_blocks_total", "room"]
     assert evicted == found["larder_tenant_evicted_blocks_total", "room", "acme"] > 0
     assert found["larder_evicted_bytes_total", "room"] == evicted * PAGE
-    assert (
-        found["larder_evicted_idle_seconds_count",]
-        == found["larder_block_lifetime_seconds_count",]
-        == evicted
-    )
+    assert found["larder_evicted_idle_seconds_count",] == found["larder_block_lifetime_seconds_count",] == evicted
     assert found["larder_block_reuse_gap_seconds_count",] == 400
     assert found["larder_hit_tokens_total", "acme", "memory"] == 400 * make.space().block_tokens
     assert found["larder_process_resident_bytes", "data"] > 1 << 20
@@ -102,9 +90,7 @@ async def test_a_hostile_client_does_not_change_totals(governed: Plane, engine: 
     found, rounds, deadline = before, 0, time.monotonic() + WAIT_S
     while rounds < 4 or not found["larder_ring_entries_rejected_total",]:
         assert time.monotonic() < deadline, "no entry was rejected"
-        attachment.area.operations[:] = noise.integers(
-            0, 2**64 - 1, attachment.area.operations.shape, np.uint64
-        )
+        attachment.area.operations[:] = noise.integers(0, 2**64 - 1, attachment.area.operations.shape, np.uint64)
         await asyncio.sleep(0.6)
         found = await scrape(governed)
         rounds += 1
@@ -128,9 +114,7 @@ async def test_promtool_accepts_the_page_of_a_real_client(governed: Plane, engin
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 
-async def test_metrics_that_an_earlier_release_does_not_report_are_omitted(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_metrics_that_an_earlier_release_does_not_report_are_omitted(plane: Plane, node: FakeNode) -> None:
     raw = msgspec.msgpack.decode(encode(node.stats))
     for name in NEW_FIELDS:
         del raw[name]
@@ -148,8 +132,7 @@ async def test_reasons_of_other_tenants_are_summed_and_malformed_histograms_omit
     node.stats = msgspec.structs.replace(
         node.stats,
         tenants=[
-            TenantStats(f"t{n:02}", bytes=99 - n, evicted={"room": 1}, refused={"over_limit": 2})
-            for n in range(51)
+            TenantStats(f"t{n:02}", bytes=99 - n, evicted={"room": 1}, refused={"over_limit": 2}) for n in range(51)
         ]
         + [TenantStats("t51", evicted={"room": 1}, hit_tokens=9, tier_hit_tokens={"disk": 5, "/other": 3})],
         other_tenants=TenantStats("other", evicted={"room": 5}, hit_tokens=9, tier_hit_tokens={"disk": 2}),
@@ -169,13 +152,8 @@ async def test_reasons_of_other_tenants_are_summed_and_malformed_histograms_omit
     assert hits == {"memory": 8, "disk": 7, "other": 3}
     assert found["larder_evicted_bytes_total", "limit"] == 4096
     assert found["larder_events_dropped_total", "blocks.stored", "data"] == 4
-    counts = {
-        key[1]: value for key, value in found.items() if key[0] == "larder_engine_operation_seconds_count"
-    }
+    counts = {key[1]: value for key, value in found.items() if key[0] == "larder_engine_operation_seconds_count"}
     assert counts == {"commit": 3}
     assert (found["larder_pin_blocks", "p00"], found["larder_pin_blocks", "other"]) == (99, 49 + 48)
-    assert (found["larder_pin_resident_blocks", "p03"], found["larder_pin_resident_blocks", "other"]) == (
-        3,
-        101,
-    )
+    assert (found["larder_pin_resident_blocks", "p03"], found["larder_pin_resident_blocks", "other"]) == (3, 101)
     assert sum(key[0] == "larder_pin_blocks" for key in found) == 51

@@ -100,8 +100,7 @@ async def test_promtool_accepts_the_page_and_openmetrics_parses(plane: Plane, no
     engine = {s.labels["engine"] for s in families["larder_engine_leased_blocks"].samples}
     assert engine == {'vllm "\\\n0'}
     refused = {
-        (s.labels["tenant"], s.labels["reason"]): s.value
-        for s in families["larder_tenant_refused_blocks"].samples
+        (s.labels["tenant"], s.labels["reason"]): s.value for s in families["larder_tenant_refused_blocks"].samples
     }
     assert refused["t299", "over_limit"] == 2
     assert refused["t299", "other"] == 1
@@ -149,14 +148,10 @@ async def test_requests_are_counted_by_template_and_method(plane: Plane) -> None
     assert number("PUT", "/api/v1/quotas/{tenant}", "201") == 2
     assert number("HEAD", "/api/v1/quotas/{tenant}", "200") == 1
     assert number("GET", "unmatched", "404") == 3
-    assert {dict(labels)["method"] for name, labels in found if name == "larder_http_requests_total"} >= {
-        "other"
-    }
+    assert {dict(labels)["method"] for name, labels in found if name == "larder_http_requests_total"} >= {"other"}
     assert number("POST", "/api/v1/pins/{name}:extend", "404") == 1
     routes = {dict(labels).get("route", "") for _, labels in found}
-    assert not any(
-        word in route for route in routes for word in ("alice", "bob", "admin", "nobody", "secret")
-    )
+    assert not any(word in route for route in routes for word in ("alice", "bob", "admin", "nobody", "secret"))
     count = of(found, "http_request_seconds_count", method="PUT", route="/api/v1/quotas/{tenant}")
     assert count is not None
     assert count >= 2
@@ -294,9 +289,7 @@ def test_a_page_equals_the_output_of_prometheus_client(kind: str) -> None:
         ("larder_x", ("a-b",), "a-b"),
     ],
 )
-def test_an_invalid_metric_declaration_raises_value_error(
-    name: str, labels: tuple[str, ...], expected: str
-) -> None:
+def test_an_invalid_metric_declaration_raises_value_error(name: str, labels: tuple[str, ...], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         MetricDeclaration(name, H, "Something.", labels)
 

@@ -31,13 +31,7 @@ from tests.app.up import Up, until
 from tests.free_port import free_port
 from tests.lmcache.client import Client as Worker
 from tests.lmcache.planes import gateway_plane, url_of
-from tests.otlp_receiver import (
-    OtlpReceiver,
-    ReceivedSpan,
-    misbehaving_collector,
-    otlp_receiver,
-    silent_collector,
-)
+from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, misbehaving_collector, otlp_receiver, silent_collector
 
 APP, NODE = "larder-management-plane", "larder-data-plane"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -80,15 +74,12 @@ def of_trace(spans: list[ReceivedSpan], trace_id: str) -> dict[str, ReceivedSpan
 
 
 def test_one_change_is_one_trace_across_both_planes(socket_dir: Path, receiver: OtlpReceiver) -> None:
-    with traced_up(
-        socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, OTEL_EXPORTER_OTLP_HEADERS="x-key=k1"
-    ) as up:
+    with traced_up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, OTEL_EXPORTER_OTLP_HEADERS="x-key=k1") as up:
         assert put_quota(up, PARENT).status_code == 201
         spans = of_trace(
             receiver.wait(
                 lambda spans: (
-                    {"snapshot.apply", "snapshot.push", "PUT /api/v1/quotas/{tenant}"}
-                    <= of_trace(spans, TRACE).keys()
+                    {"snapshot.apply", "snapshot.push", "PUT /api/v1/quotas/{tenant}"} <= of_trace(spans, TRACE).keys()
                 )
             ),
             TRACE,
@@ -121,9 +112,7 @@ def test_the_audit_names_the_trace_that_the_request_began(socket_dir: Path, rece
         (entry,) = up.get("/api/v1/audit").json()["items"]
         expected = {"snapshot.apply", "PUT /api/v1/quotas/{tenant}"}  # of both processes
         spans = receiver.wait(lambda spans: expected <= of_trace(spans, entry["trace_id"]).keys())
-        assert not [
-            each for each in spans if each.attributes.get("http.route") in ("/healthz", "/healthz/fleet")
-        ]
+        assert not [each for each in spans if each.attributes.get("http.route") in ("/healthz", "/healthz/fleet")]
         errors = up.end()
     assert of_trace(spans, entry["trace_id"])["PUT /api/v1/quotas/{tenant}"].parent_id == ""
     ended = re.search(r'.*"PUT".*"request\.ended".*', errors) or re.search(r".*request\.ended.*", errors)
@@ -149,9 +138,7 @@ def test_several_changes_in_one_push_are_linked(socket_dir: Path, receiver: Otlp
             traces = [f"{number:032x}" for number in (1, 2, 3)]
             for number, trace_id in enumerate(traces):
                 body = {"limit_bytes": (8 + number) << 20}
-                headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"} | (
-                    {"if-match": "*"} if number else {}
-                )
+                headers = {"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"} | ({"if-match": "*"} if number else {})
                 httpx.put(
                     f"{up.url}/api/v1/quotas/acme",
                     json=body,
@@ -191,10 +178,7 @@ def test_a_store_is_one_trace_from_the_engine_to_the_data_plane(
     socket_dir: Path, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = chain(list(range(64)), chunk_tokens=16)
-    with (
-        traced_up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as up,
-        engine_tracing(receiver) as tracer,
-    ):
+    with traced_up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as up, engine_tracing(receiver) as tracer:
         monkeypatch.setattr(traced, "_maker", SpanMaker(tracer))
         space = Space(model="m", block_bytes=4096)
         with attach(up.node()["engine_socket"], [space], traces=True, timeout_s=60) as client:
@@ -214,9 +198,7 @@ def test_a_store_is_one_trace_from_the_engine_to_the_data_plane(
     requests = {each.span_id for each in found if each.name == "larder.request"}
     assert len(requests) == 2
     assert {each.parent_id for each in found if each.name == "larder.request"} == {"00f067aa0ba902b7"}
-    assert {
-        spans[name].parent_id for name in ("larder.reserve", "larder.commit", "larder.acquire")
-    } <= requests
+    assert {spans[name].parent_id for name in ("larder.reserve", "larder.commit", "larder.acquire")} <= requests
     assert spans["engine.reserve"].parent_id == spans["larder.reserve"].span_id
     assert spans["engine.commit"].parent_id == spans["larder.commit"].span_id
     assert spans["engine.reserve"].service == NODE
@@ -230,10 +212,7 @@ def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_their_causes(
     size = 1 << 20
     chains = [chain(list(range(start, start + 10 * 16)), chunk_tokens=16) for start in (0, 1000, 2000)]
     disk = {"directories": [str(socket_dir / "disk")], "segment_bytes": 16 << 20}
-    with (
-        traced_up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as up,
-        engine_tracing(receiver) as tracer,
-    ):
+    with traced_up(socket_dir, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url) as up, engine_tracing(receiver) as tracer:
         monkeypatch.setattr(traced, "_maker", SpanMaker(tracer))
         body = {"type": "disk", "budget_bytes": 64 << 20, "parameters": disk}
         made = httpx.put(f"{up.url}/api/v1/tiers/disk?wait=30", json=body, trust_env=False, timeout=60)
@@ -248,9 +227,7 @@ def test_batches_of_evictions_and_of_tiers_are_spans_linked_to_their_causes(
             with client.request(LOADING):
                 until(lambda: client.prefetch(chains[0]), 60)
             spans = receiver.wait(
-                lambda spans: (
-                    {"evict", "tier.spill", "tier.load", "engine.prefetch"} <= {each.name for each in spans}
-                )
+                lambda spans: {"evict", "tier.spill", "tier.load", "engine.prefetch"} <= {each.name for each in spans}
             )
     evictions = [each for each in spans if each.name == "evict"]
     assert evictions[0].attributes["larder.reason"] == "room"
@@ -317,18 +294,9 @@ def test_a_dead_collector_delays_nothing(socket_dir: Path, collector: str) -> No
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        (
-            {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"},
-            "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL such as",
-        ),
-        (
-            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://:99999/"},
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: expected",
-        ),
-        (
-            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:hunter2@h"},
-            "put credentials into OTEL_EXPORTER_OTLP_HEADERS",
-        ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL such as"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://:99999/"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: expected"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://u:hunter2@h"}, "put credentials into OTEL_EXPORTER_OTLP_HEADERS"),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h:4317", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
             "Larder exports http/protobuf only",
@@ -355,11 +323,7 @@ assert tracing.traceparent() == ""
 writer.close()
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": ".", **environ},
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONPATH": ".", **environ}
     )
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     assert [line["event"] for line in lines] == (["otel.off"] if expected else [])

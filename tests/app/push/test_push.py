@@ -46,9 +46,7 @@ async def test_a_put_quota_is_applied_and_reported_as_such(plane: Plane, node: F
     assert (await plane.http.get("/healthz/fleet")).status_code == 200
 
 
-async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_pins_keys_are_resolved_here_and_fetched_by_the_node_once(plane: Plane, node: FakeNode) -> None:
     first = await plane.put_pin("p")
     await plane.put_pin("q")
     keys = b"".join(chain(TOKENS, chunk_tokens=4))
@@ -85,9 +83,7 @@ async def test_a_node_that_was_away_gets_the_latest_state_only(plane: Plane, nod
     assert [s.generation for s in node.received[before:] if s.type == "quotas"] == [5]
 
 
-async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_nack_is_shown_with_its_paths_and_the_last_good_state_stays(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("good", 1)
     node.faults = [Fault("quotas[1].limit_bytes", "bad_field", "too odd")]
     answer = await plane.put_quota("odd", 2)
@@ -140,9 +136,7 @@ async def test_silence_is_answered_with_another_push(plane: Plane, node: FakeNod
 
 
 @IMPATIENT
-async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_node_that_requests_bodies_twice_is_refused_and_still_served(plane: Plane, node: FakeNode) -> None:
     node.asks_twice = True
     with capture_logs() as logged:
         await plane.put_pin("p", wait="100ms")
@@ -171,9 +165,7 @@ async def test_a_restarted_node_that_remembers_is_left_alone(plane: Plane, node:
     await plane.put_quota("acme", 7)
     before = len(node.received)
     await node.restart()
-    await plane.until(
-        lambda: any(n.epoch == node.epoch and n.welcomed for n in plane.app.parts.fleet.nodes.values())
-    )
+    await plane.until(lambda: any(n.epoch == node.epoch and n.welcomed for n in plane.app.parts.fleet.nodes.values()))
     await plane.until_state("in_sync")
     assert len(node.received) == before
 
@@ -199,9 +191,7 @@ async def test_a_restarted_plane_adopts_the_state_of_the_node(settings: Settings
     assert len(node.received) == before
 
 
-async def test_changes_committed_before_a_crash_are_pushed_after_it(
-    settings: Settings, node: FakeNode
-) -> None:
+async def test_changes_committed_before_a_crash_are_pushed_after_it(settings: Settings, node: FakeNode) -> None:
     """The commit happens in a process that pushes nothing and then ends, as by a kill."""
     database = Database(settings.common.database_url)
     await migrate.upgrade(database)
@@ -225,9 +215,7 @@ async def test_an_empty_database_never_wipes_a_node(settings: Settings, node: Fa
         assert [q.tenant for q in node.quotas] == ["acme"]
 
 
-async def test_a_database_that_was_set_back_overtakes_the_nodes_generation(
-    settings: Settings, node: FakeNode
-) -> None:
+async def test_a_database_that_was_set_back_overtakes_the_nodes_generation(settings: Settings, node: FakeNode) -> None:
     async with serving(settings) as plane:
         answer = await plane.put_quota("acme", 1)
         observed = node.observed["quotas"]
@@ -252,9 +240,7 @@ async def test_a_silent_node_is_lost_and_comes_back(plane: Plane, node: FakeNode
     await plane.until_state("in_sync")
 
 
-async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_manager_is_ready_once_its_embedded_data_plane_has_served(plane: Plane, node: FakeNode) -> None:
     await plane.until_state("in_sync")
     parts, serves = plane.app.parts, False
     health = HealthChecks(parts.database, parts.progress, parts.fleet, lambda: serves)
@@ -290,9 +276,7 @@ async def test_another_database_is_not_mistaken_for_the_same(
         assert [q.tenant for q in node.quotas] == ["other"]
 
 
-async def test_the_whole_way_works_on_either_database(
-    socket_dir: Path, database_url: str, node: FakeNode
-) -> None:
+async def test_the_whole_way_works_on_either_database(socket_dir: Path, database_url: str, node: FakeNode) -> None:
     async with serving(settings_in(socket_dir, database_url)) as plane:
         await plane.until_state("in_sync")
         assert (await plane.put_quota("acme", 1))["status"]["applied"] is True
@@ -318,9 +302,7 @@ async def _settled(plane: Plane, query: str, holds=bool) -> dict:
 
 async def test_the_first_restart_does_not_wait_and_later_ones_do() -> None:
     exits = ChangeSignal()
-    supervisor = Supervisor(
-        os.environ, on_exit=lambda _code, _pause_s: exits.notify(), command=("/bin/false",)
-    )
+    supervisor = Supervisor(os.environ, on_exit=lambda _code, _pause_s: exits.notify(), command=("/bin/false",))
     with capture_logs() as lines:
         running = asyncio.create_task(supervisor.run())
         assert await exits.until(lambda: exits.count == 3, 60)

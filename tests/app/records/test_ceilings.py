@@ -109,9 +109,7 @@ async def test_fields_that_a_ceiling_leaves_out_may_be_lowered_and_not_raised(so
             "expected at most 1 (the current value: the tenant's ceiling sets no bound for it, so it can only be "
             "lowered), got 1.5"
         )
-        assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, (
-            "they had no limit, now they have one"
-        )
+        assert (await put(plane, token, Q, limit_bytes=9)).status_code == 201, "they had no limit, now they have one"
         assert (await send(plane, token, "DELETE", Q, headers=ANY)).status_code == 403, "that would lift it"
         whole = {field: now for field, now, _, _ in LEFT_OUT}
         await plane.http.put(Q, json=whole, headers=ANY)
@@ -140,50 +138,31 @@ async def test_no_bound_at_all_must_be_explicit_and_is_shown(socket_dir: Path) -
         assert (closed["max_limit_bytes"], closed["no_bound"]) == (None, [])
 
 
-async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_not_be_raised(
-    plane: Plane,
-) -> None:
+async def test_the_command_line_shows_fields_without_bound_and_fields_that_may_not_be_raised(plane: Plane) -> None:
     code, out, err = await larder(plane, "ceilings", "set", "acme", "--limit", "8GiB", "--weight", "none")
     assert (code, err) == (0, "")
-    assert (
-        out
-        == "acme: ceiling set; no bound for weight, ttl; floor, pin budget, store rate may not be raised\n"
-    )
+    assert out == "acme: ceiling set; no bound for weight, ttl; floor, pin budget, store rate may not be raised\n"
     _, out, _ = await larder(plane, "ceilings", "list")
     row = next(line for line in out.splitlines() if "acme" in line)
     assert re.split("  +", row.strip())[:7] == [
         "acme", "8 GiB", "as it is", "no bound", "as it is", "as it is", "no bound",
     ]  # fmt: skip
-    _, out, _ = await larder(
-        plane, "ceilings", "set", "acme", "--weight", "2", "--ttl", "7d", "--floor", "none"
-    )
+    _, out, _ = await larder(plane, "ceilings", "set", "acme", "--weight", "2", "--ttl", "7d", "--floor", "none")
     assert out == "acme: ceiling set; no bound for floor; pin budget, store rate may not be raised\n"
     stored = await plane.get(C)
-    assert (stored["max_limit_bytes"], stored["max_weight"], stored["no_bound"]) == (
-        8 << 30,
-        2,
-        ["max_floor_bytes"],
-    )
+    assert (stored["max_limit_bytes"], stored["max_weight"], stored["no_bound"]) == (8 << 30, 2, ["max_floor_bytes"])
 
 
-async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(
-    socket_dir: Path,
-) -> None:
+async def test_a_record_that_an_admin_set_above_the_ceiling_stays_when_another_field_changes(socket_dir: Path) -> None:
     async with guarding(socket_dir) as plane:
         token = await with_operator(plane)
         await plane.http.put(C, json={"max_limit_bytes": 10})
         await plane.put_quota("acme", 50, wait="")
         noted = await send(plane, token, "PATCH", Q, json={"note": "ours"}, headers=ANY)
         assert (noted.status_code, noted.json()["limit_bytes"]) == (200, 50)
-        assert (
-            await send(plane, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)
-        ).status_code == 403
-        assert (
-            await send(plane, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)
-        ).status_code == 200
-        assert (
-            await send(plane, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)
-        ).status_code == 403
+        assert (await send(plane, token, "PATCH", Q, json={"limit_bytes": 51}, headers=ANY)).status_code == 403
+        assert (await send(plane, token, "PATCH", Q, json={"limit_bytes": 10}, headers=ANY)).status_code == 200
+        assert (await send(plane, token, "PATCH", Q, json={"limit_bytes": 50}, headers=ANY)).status_code == 403
 
 
 async def test_a_ceiling_bounds_the_strength_and_the_end_of_pins(socket_dir: Path) -> None:
@@ -197,9 +176,7 @@ async def test_a_ceiling_bounds_the_strength_and_the_end_of_pins(socket_dir: Pat
                            ({"strength": "soft", "ttl_s": 61}, "ttl_s")):  # fmt: skip
             refused = await put(plane, token, "/api/v1/pins/p", **pin, **more)
             assert (refused.status_code, refused.json()["errors"][0]["path"]) == (403, path), refused.text
-        assert (
-            await put(plane, token, "/api/v1/pins/p", **pin, strength="soft", ttl_s=60)
-        ).status_code == 201
+        assert (await put(plane, token, "/api/v1/pins/p", **pin, strength="soft", ttl_s=60)).status_code == 201
 
 
 async def test_a_token_of_another_tenant_sees_and_changes_nothing(socket_dir: Path) -> None:
@@ -254,9 +231,7 @@ async def test_a_ceiling_is_a_record_like_others(socket_dir: Path) -> None:
         assert again.status_code == 428
         same = await plane.http.put(C, json=CEILING, headers={"If-Match": etag})
         assert (same.status_code, same.headers["etag"]) == (200, etag)
-        patched = await plane.http.patch(
-            C, json={"max_weight": None, "strengths": []}, headers={"If-Match": etag}
-        )
+        patched = await plane.http.patch(C, json={"max_weight": None, "strengths": []}, headers={"If-Match": etag})
         assert (patched.json()["max_weight"], patched.json()["strengths"]) == (None, [])
         assert patched.headers["etag"] != etag
         for body, path in (

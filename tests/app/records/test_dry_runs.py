@@ -46,9 +46,7 @@ async def test_a_dry_run_returns_the_record_and_stores_nothing(
 
 async def test_a_pin_is_tried_with_the_message_of_its_field(plane: Plane) -> None:
     pin = (await sent(plane, "PUT", "pins/p", {**EXAMPLES["PinPut"], "ttl_s": 60})).json()
-    tried = await sent(
-        plane, "PATCH", "pins/p?dry_run=true", {"strength": "soft", "ttl_s": 6000}, pin["etag"]
-    )
+    tried = await sent(plane, "PATCH", "pins/p?dry_run=true", {"strength": "soft", "ttl_s": 6000}, pin["etag"])
     assert tried.json()["strength"] == "soft"
     assert tried.json()["expires_at"] > pin["expires_at"] + 5000
     refused = await sent(plane, "PATCH", "pins/p?dry_run=true", {"strength": "permanent"}, pin["etag"])

@@ -85,9 +85,7 @@ async def test_no_caller_makes_a_record_the_start_files_own_over_the_api(plane: 
 
 async def test_the_start_file_keeps_its_own_and_an_admin_may_take_them_from_it(socket_dir: Path) -> None:
     file = socket_dir / "larder.yaml"
-    file.write_text(
-        "apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}, b: {limit_bytes: 5, managed_by: boot}}\n"
-    )
+    file.write_text("apiVersion: larder/v1\nquotas: {acme: {limit_bytes: 5}, b: {limit_bytes: 5, managed_by: boot}}\n")
     async with serving(settings_in(socket_dir, apply_file=str(file), apply_prune=True)) as plane:
         for tenant in ("acme", "b"):
             assert (await plane.get(f"/api/v1/quotas/{tenant}"))["managed_by"] == "boot"

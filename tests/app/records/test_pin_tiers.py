@@ -75,10 +75,7 @@ async def test_a_pin_is_in_the_pool_alone_unless_its_tier_is_gpu_and_a_change_is
     answer = await plane.http.post("/api/v1/pins/ends:extend", json={"ttl_s": 600})
     assert (answer.json()["tier"], answer.json()["generation"]) == ("gpu", extended["generation"] + 1)
     back = await patched(plane, "p", tier=None)
-    assert (back.json()["tier"], {pin.name: pin.tier for pin in node.pins}) == (
-        "host",
-        {"p": "host", "ends": "gpu"},
-    )
+    assert (back.json()["tier"], {pin.name: pin.tier for pin in node.pins}) == ("host", {"p": "host", "ends": "gpu"})
     (entry,) = (await plane.get("/api/v1/audit?limit=1"))["items"]
     assert (entry["before"]["tier"], entry["after"]["tier"]) == ("gpu", "host")
     assert (await patched(plane, "p", tier="gpu")).json()["tier"] == "gpu"
@@ -249,13 +246,7 @@ async def test_pools_on_gpus_are_shown_with_their_node_to_unlimited_callers_alon
 async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Plane, node: FakeNode) -> None:
     pins = [gpu_pin(f"p{number:02}", number, resident=60) for number in range(60)]
     pins += [gpu_pin("other", 7, resident=1), gpu_pin("plain", 0, tier="host")]
-    counters = {
-        "copied_blocks": 5,
-        "copied_bytes": 50,
-        "evicted_blocks": 4,
-        "read_blocks": 3,
-        "failed_copies": 1,
-    }
+    counters = {"copied_blocks": 5, "copied_bytes": 50, "evicted_blocks": 4, "read_blocks": 3, "failed_copies": 1}
     await report(plane, node, pins, [pool(problem="out of memory", leaving_bytes=11, readers=2, **counters)])
     samples = await plane.samples()
     of = {"node": "node-a", "device": DEVICE}
@@ -272,9 +263,7 @@ async def test_a_scrape_has_each_gpu_and_the_pins_with_most_gpu_copies(plane: Pl
 
 async def test_the_command_line_sets_keeps_lists_and_explains_the_tier(plane: Plane, node: FakeNode) -> None:
     pin = ("--model", "m", "--tokens", "1,2,3,4", "--chunk-tokens", "4")
-    code, out, err = await larder(
-        plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "30s"
-    )
+    code, out, err = await larder(plane, "pins", "set", "p", "--replace", *pin, "--tier", "gpu", "--wait", "30s")
     assert (code, err) == (0, "")
     assert "guaranteed, also on GPUs, ends never" in out
     assert node.pins[0].tier == "gpu"

@@ -41,9 +41,7 @@ async def test_an_invalid_end_is_refused_by_field(plane: Plane) -> None:
         assert [error["path"] for error in response.json()["errors"]] == paths
 
 
-async def test_a_pin_that_hits_refresh_ends_by_the_last_report_of_a_node(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_pin_that_hits_refresh_ends_by_the_last_report_of_a_node(plane: Plane, node: FakeNode) -> None:
     put = await plane.put_pin("p", ttl_s=0.3, refresh_on_hit=True)
     later = time.time() + 100
     stats = PinStats("p", resolved=2, resident=2, bytes=9, guaranteed=1, degraded=1, expires_at=later)
@@ -67,16 +65,11 @@ async def test_a_fixed_end_is_independent_of_reports_of_nodes(plane: Plane, node
     assert (await plane.get("/api/v1/pins/p"))["expires_at"] == put["expires_at"]
 
 
-async def test_an_end_that_hits_moved_outlives_the_process_that_saw_them(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_an_end_that_hits_moved_outlives_the_process_that_saw_them(plane: Plane, node: FakeNode) -> None:
     put = await plane.put_pin("p", ttl_s=60, refresh_on_hit=True)
     fixed = await plane.put_pin("fixed", ttl_s=60)
     later = time.time() + 100
-    stats = [
-        PinStats(name, resolved=2, resident=2, bytes=9, guaranteed=2, expires_at=later)
-        for name in ("p", "fixed")
-    ]
+    stats = [PinStats(name, resolved=2, resident=2, bytes=9, guaranteed=2, expires_at=later) for name in ("p", "fixed")]
     node.stats = msgspec.structs.replace(node.stats, pins=stats)
     await plane.until(lambda: any(n.pin_ends for n in plane.app.parts.fleet.nodes.values()))
     await asyncio.sleep(0.3)

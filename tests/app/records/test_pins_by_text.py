@@ -115,9 +115,7 @@ async def test_the_answer_has_the_amount_in_a_line_and_by_node(plane: Plane, nod
     assert answer["summary"] == "resolved 2 chunks, 1 resident, 96 MiB"
     assert answer["nodes"].keys() == {"node-a"}
     assert answer["nodes"]["node-a"].items() >= {"resolved": 2, "resident": 1, "bytes": 96 << 20}.items()
-    node.stats = msgspec.structs.replace(
-        node.stats, pins=[msgspec.structs.replace(stats, resolved=4, resident=3)]
-    )
+    node.stats = msgspec.structs.replace(node.stats, pins=[msgspec.structs.replace(stats, resolved=4, resident=3)])
     await plane.until(lambda: any(s.pins and s.pins[0].resolved == 4 for s in plane.app.parts.fleet.stats()))
     assert (await plane.get(P))["summary"] == "resolved 2 chunks, 3 of 4 blocks resident, 96 MiB"
 
@@ -217,7 +215,5 @@ async def test_a_pin_by_text_holds_exactly_the_blocks_of_an_engine_that_stored_i
         blocks = (await governed.get("/api/v1/blocks?tenant=acme&limit=100"))["items"]
         pinned = [block["key"] for block in blocks if block["pins"] == ["p"]]
         assert sorted(pinned) == sorted(key.hex() for key in prompt[:8])
-        await governed.until(
-            lambda: any(s.pins and s.pins[0].resident == 8 for s in governed.app.parts.fleet.stats())
-        )
+        await governed.until(lambda: any(s.pins and s.pins[0].resident == 8 for s in governed.app.parts.fleet.stats()))
         assert (await governed.get(P))["summary"] == "resolved 8 chunks, 8 resident, 32 KiB"

@@ -18,9 +18,7 @@ WHOLE: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_policy_reaches_the_node_and_a_deleted_one_leaves_the_defaults(plane: Plane, node: FakeNode) -> None:
     response = await plane.http.put(f"{P}?wait=30s", json=WHOLE)
     assert response.status_code == 201
     assert response.json()["status"]["applied"] is True
@@ -86,9 +84,7 @@ async def test_every_policy_but_the_default_shows_its_nodes(plane: Plane, node: 
     ]
     for name, fields, field in cases:
         response = await plane.http.put(f"/api/v1/policies/{name}", json=fields)
-        assert (response.status_code, [e["path"] for e in response.json()["errors"]]) == (422, [field]), (
-            fields
-        )
+        assert (response.status_code, [e["path"] for e in response.json()["errors"]]) == (422, [field]), fields
     made = await plane.http.put(
         "/api/v1/policies/night", json={"algorithm": "arc", "selector": {"zone": "a"}, "priority": 7}
     )
@@ -109,12 +105,7 @@ async def test_a_patch_keeps_the_other_rules_and_is_checked_whole(plane: Plane) 
 
 async def test_policies_are_listed_by_page_sort_and_filter(plane: Plane) -> None:
     for number, algorithm in enumerate(("lru", "arc", "lru")):
-        body = {
-            "algorithm": algorithm,
-            "selector": {"zone": "a"},
-            "priority": number,
-            "managed_by": algorithm,
-        }
+        body = {"algorithm": algorithm, "selector": {"zone": "a"}, "priority": number, "managed_by": algorithm}
         assert (await plane.http.put(f"/api/v1/policies/p{number}", json=body)).is_success
 
     async def names(query: str) -> list[str]:
@@ -129,9 +120,7 @@ async def test_policies_are_listed_by_page_sort_and_filter(plane: Plane) -> None
     assert await names(f"limit=2&cursor={first['next_cursor']}") == ["p2"]
 
 
-async def test_the_records_in_force_on_nodes_are_shown_with_and_without_a_record(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_the_records_in_force_on_nodes_are_shown_with_and_without_a_record(plane: Plane, node: FakeNode) -> None:
     node.stats = msgspec.structs.replace(
         node.stats, policy=PolicyStats("lru", gate_closed=True, victim_idle_s=12.5, declined_blocks=4)
     )

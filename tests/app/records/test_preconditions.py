@@ -24,17 +24,11 @@ async def test_a_record_is_changed_only_with_its_state(plane: Plane) -> None:
     assert (await plane.http.get(Q)).headers["etag"] == etag
     for method, body in (("PUT", {"limit_bytes": 6}), ("PATCH", {"limit_bytes": 6}), ("DELETE", None)):
         missing = await send(plane, method, body)
-        assert (missing.status_code, missing.json()["type"]) == (
-            428,
-            "urn:larder:problem:precondition-required",
-        )
+        assert (missing.status_code, missing.json()["type"]) == (428, "urn:larder:problem:precondition-required")
         assert etag in missing.json()["detail"]
         for wrong in ('"999"', f"W/{etag}"):
             stale = await send(plane, method, body, if_match=wrong)
-            assert (stale.status_code, stale.json()["type"]) == (
-                412,
-                "urn:larder:problem:precondition-failed",
-            )
+            assert (stale.status_code, stale.json()["type"]) == (412, "urn:larder:problem:precondition-failed")
     changed = await send(plane, "PUT", {"limit_bytes": 6}, if_match=f'"1000", {etag}')
     assert changed.status_code == 200
     assert changed.headers["etag"] != etag
@@ -105,9 +99,7 @@ async def test_pages_follow_each_other_in_any_order_while_records_change(plane: 
 
 async def test_a_list_is_filtered(plane: Plane) -> None:
     await plane.put_quota("a")
-    assert (
-        await plane.http.put("/api/v1/quotas/b", json={"mode": "observe", "managed_by": "team"})
-    ).is_success
+    assert (await plane.http.put("/api/v1/quotas/b", json={"mode": "observe", "managed_by": "team"})).is_success
     for query in ("mode=observe", "managed_by=team"):
         page = await plane.get(f"/api/v1/quotas?{query}")
         assert ([item["tenant"] for item in page["items"]], page["total"]) == (["b"], 1)

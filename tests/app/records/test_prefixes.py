@@ -43,12 +43,7 @@ async def test_prefixes_are_listed_the_hottest_first(plane: Plane, node: FakeNod
 
 @IMPATIENT
 async def test_bad_parameters_and_a_missing_node_are_problems(plane: Plane, node: FakeNode) -> None:
-    for query, field in (
-        ("by=age", "by"),
-        ("tenant=a@b", "tenant"),
-        ("limit=0", "limit"),
-        ("limit=1001", "limit"),
-    ):
+    for query, field in (("by=age", "by"), ("tenant=a@b", "tenant"), ("limit=0", "limit"), ("limit=1001", "limit")):
         response = await plane.http.get(f"/api/v1/prefixes?{query}")
         assert response.status_code == 422
         assert [error["path"] for error in response.json()["errors"]] == [field]
@@ -59,9 +54,7 @@ async def test_bad_parameters_and_a_missing_node_are_problems(plane: Plane, node
     assert response.json()["type"] == "urn:larder:problem:node-unreachable"
 
 
-async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(socket_dir: Path, node: FakeNode) -> None:
     node.prefixes = [prefix("of-rival", "rival", bytes_served=900), prefix("of-acme", bytes_served=5),
                      prefix("of-both", "rival"), prefix("of-both"), prefix("of-third", "third", hits=7)]  # fmt: skip
     async with guarding(socket_dir) as plane:
@@ -70,10 +63,7 @@ async def test_a_tenants_own_operator_sees_its_own_hot_prefixes_and_no_others(
         two = await create_token(plane, "two", tenants=["acme", "third"])
         for query in ("", "?tenant=acme"):
             seen = (await send(plane, one, "GET", f"/api/v1/prefixes{query}")).json()
-            assert [(p["label"], p["tenant"]) for p in seen["items"]] == [
-                ("of-both", "acme"),
-                ("of-acme", "acme"),
-            ]
+            assert [(p["label"], p["tenant"]) for p in seen["items"]] == [("of-both", "acme"), ("of-acme", "acme")]
             assert (seen["total"], "rival" in str(seen)) == (2, False)
         seen = (await send(plane, two, "GET", "/api/v1/prefixes?by=hits&limit=2")).json()
         assert [p["label"] for p in seen["items"]] == ["of-third", "of-acme"]
@@ -137,9 +127,7 @@ async def test_a_pin_is_made_from_a_prefix(plane: Plane, node: FakeNode) -> None
     assert (await plane.http.put("/api/v1/pins/p", json=same)).status_code == 200
 
 
-async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(plane: Plane, node: FakeNode) -> None:
     node.prefixes = [
         prefix("hot-1"), prefix("torn", keys=KEYS[:-1]), prefix("empty", keys=b""),
         prefix("twice", keys=KEYS + KEYS), prefix("odd", tenant="a@b"),
@@ -163,9 +151,7 @@ async def test_a_prefix_that_cannot_be_pinned_is_refused_with_a_sentence(
     assert (await plane.get("/api/v1/pins"))["total"] == 0
 
 
-async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(socket_dir: Path, node: FakeNode) -> None:
     node.prefixes = [
         prefix("theirs", "acme", model="secret-model"),
         prefix("broken", "acme", keys=KEYS[:-1]),
@@ -182,9 +168,7 @@ async def test_a_label_of_another_tenant_is_as_unknown_as_a_missing_one(
                 answer = await send(plane, token, "GET", f"/api/v1/blocks?tenant=small&prefix={label}")
             else:
                 answer = await send(plane, token, "PUT", "/api/v1/pins/p", json={"prefix": label, **body})
-            headers = {
-                name: text for name, text in answer.headers.items() if name not in ("date", "x-request-id")
-            }
+            headers = {name: text for name, text in answer.headers.items() if name not in ("date", "x-request-id")}
             problem = {name: value for name, value in answer.json().items() if name != "request_id"}
             return answer.status_code, headers, str(problem).replace(label, "LABEL")
 

@@ -33,9 +33,7 @@ async def refused(plane: Plane, body: Any, status: int = 422) -> list[str]:
 
 async def test_a_whole_share_reaches_the_node_and_comes_back(plane: Plane, node: FakeNode) -> None:
     answer = await put(plane, **WHOLE)
-    assert node.quotas == [
-        QuotaSpec("acme", 512 << 20, 64 << 20, 2.5, 32 << 20, 1_000_000, "reject", "observe")
-    ]
+    assert node.quotas == [QuotaSpec("acme", 512 << 20, 64 << 20, 2.5, 32 << 20, 1_000_000, "reject", "observe")]
     assert answer["status"]["applied"] is True
     shown = await plane.get(Q)
     assert {name: shown[name] for name in WHOLE} == {
@@ -81,9 +79,7 @@ async def test_floors_beyond_the_smallest_node_are_refused_with_sum_and_capacity
     assert (await plane.http.put(Q, json={"floor_bytes": 1 << 40, "mode": "observe"})).is_success
 
 
-async def test_floors_may_shrink_when_the_pool_is_already_too_small_for_them(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_floors_may_shrink_when_the_pool_is_already_too_small_for_them(plane: Plane, node: FakeNode) -> None:
     await put(plane, floor_bytes=1 << 30)
     node.stats = msgspec.structs.replace(node.stats, pool=PoolStats(capacity_bytes=1 << 20))
     await plane.until(lambda: [s.pool.capacity_bytes for s in plane.app.parts.fleet.stats()] == [1 << 20])

@@ -39,11 +39,7 @@ def hints_of(put: type[msgspec.Struct]) -> dict[str, Any]:
 
 def types_in(hint: Any) -> list[Any]:
     parts = get_args(hint)
-    return (
-        [hint]
-        if get_origin(hint) is None or not parts
-        else [each for part in parts for each in types_in(part)]
-    )
+    return [hint] if get_origin(hint) is None or not parts else [each for part in parts for each in types_in(part)]
 
 
 def other_value(hint: Any) -> Any:
@@ -61,9 +57,7 @@ def other_value(hint: Any) -> Any:
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.noun)
 def test_every_field_is_described_and_has_a_column(kind: RecordType[Any]) -> None:
     for name, hint in hints_of(kind.put).items():
-        assert any(note.description for note in getattr(hint, "__metadata__", ())), (
-            f"{name} has no description"
-        )
+        assert any(note.description for note in getattr(hint, "__metadata__", ())), f"{name} has no description"
     columns = set(kind.row.__table__.columns.keys())
     assert {kind.key, *kind.written} <= columns
     not_audited = columns - {kind.key, *kind.written} - {"generation", "revision", "created_at", "updated_at"}

@@ -58,9 +58,7 @@ async def test_a_change_that_makes_a_snapshot_too_large_is_refused_whole(
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (409, "quotas")
 
 
-async def test_a_snapshot_that_is_too_large_already_may_shrink(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_snapshot_that_is_too_large_already_may_shrink(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     await plane.put_pin("a")
     await plane.put_pin("b", model="m" * 200)
     monkeypatch.setattr(snapshot_sizes, "MAX_BYTES", 10)
@@ -90,9 +88,7 @@ async def test_the_counted_size_is_the_sum_of_the_database_and_at_least_the_sent
         parts = plane.app.parts
         for number in range(3):
             await plane.put_pin(f"p{number}", wait="", model="モデル" * (number + 1), tenant="ключ")
-        await plane.put_pin(
-            "p1", wait="", model="m", tenant="é", ttl_s=60, refresh_on_hit=True, strength="soft"
-        )
+        await plane.put_pin("p1", wait="", model="m", tenant="é", ttl_s=60, refresh_on_hit=True, strength="soft")
         await plane.put_pin("p2", wait="", model="m", tier="gpu", ttl_s=60, refresh_on_hit=True)
         await plane.http.delete("/api/v1/pins/p0", headers={"If-Match": "*"})
         quotas = {"鍵": {"limit_bytes": None}, "b": {"limit_bytes": 7, "weight": 0.123}}
@@ -124,9 +120,7 @@ async def test_the_counted_size_is_the_sum_of_the_database_and_at_least_the_sent
 
 
 @pytest.mark.parametrize("kind", SNAPSHOT_TYPES)
-async def test_a_snapshot_that_no_node_reads_is_refused_here_and_not_sent(
-    kind: SnapshotType, socket_dir: Path
-) -> None:
+async def test_a_snapshot_that_no_node_reads_is_refused_here_and_not_sent(kind: SnapshotType, socket_dir: Path) -> None:
     context = zmq.asyncio.Context()
     link = NodeLink(f"ipc://{socket_dir}/nobody.sock", "m", context)
     body = bytes(MAX_SNAPSHOT_BYTES + 1)

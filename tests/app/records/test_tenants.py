@@ -17,9 +17,7 @@ from tests.app.plane import Plane
 pytestmark = pytest.mark.anyio
 T = "/api/v1/tenants"
 REPORTED = [
-    TenantStats(
-        "wild", bytes=500, blocks=5, requested_blocks=8, hit_blocks=2, refused_blocks=3, refused={"rate": 3}
-    ),
+    TenantStats("wild", bytes=500, blocks=5, requested_blocks=8, hit_blocks=2, refused_blocks=3, refused={"rate": 3}),
     TenantStats("acme", bytes=120, blocks=2, limit_bytes=100, managed=True, over_limit=True),
     TenantStats("_default", bytes=7, blocks=1),
 ]
@@ -39,26 +37,14 @@ async def names(plane: Plane, query: str = "") -> list[str]:
     return [item["tenant"] for item in (await plane.get(f"{T}?{query}"))["items"]]
 
 
-async def test_a_tenant_is_listed_once_it_keeps_something_or_has_a_quota_or_a_pin(
-    reporting_plane: Plane,
-) -> None:
+async def test_a_tenant_is_listed_once_it_keeps_something_or_has_a_quota_or_a_pin(reporting_plane: Plane) -> None:
     assert await names(reporting_plane) == ["_default", "acme", "pinned", "wild"]
     assert await names(reporting_plane, "managed=true") == ["acme"]
     assert await names(reporting_plane, "managed=false") == ["_default", "pinned", "wild"]
     wild = await reporting_plane.get(f"{T}/wild")
-    assert (wild["bytes"], wild["hit_ratio"], wild["refused"], wild["managed"]) == (
-        500,
-        0.25,
-        {"rate": 3},
-        False,
-    )
+    assert (wild["bytes"], wild["hit_ratio"], wild["refused"], wild["managed"]) == (500, 0.25, {"rate": 3}, False)
     acme = await reporting_plane.get(f"{T}/acme")
-    assert (acme["managed"], acme["over_limit"], acme["limit_bytes"], acme["hit_ratio"]) == (
-        True,
-        True,
-        100,
-        None,
-    )
+    assert (acme["managed"], acme["over_limit"], acme["limit_bytes"], acme["hit_ratio"]) == (True, True, 100, None)
     assert (await reporting_plane.get(f"{T}/pinned"))["pins"] == 1
     assert (await reporting_plane.get(f"{T}/_default"))["bytes"] == 7
     assert (await reporting_plane.http.get(f"{T}/nobody")).status_code == 404
@@ -110,29 +96,19 @@ async def adopt(plane: Plane, tenant: str, **body: Any) -> Any:
     return await plane.http.post(f"{T}/{tenant}/adopt?wait=30s", json=body)
 
 
-async def test_a_tenant_without_a_quota_gets_one_without_limits(
-    reporting_plane: Plane, node: FakeNode
-) -> None:
+async def test_a_tenant_without_a_quota_gets_one_without_limits(reporting_plane: Plane, node: FakeNode) -> None:
     made = await adopt(reporting_plane, "wild", floor_bytes="1KiB", note="found")
     assert made.status_code == 201, made.text
     quota = made.json()
     assert (quota["limit_bytes"], quota["floor_bytes"], quota["note"]) == (None, 1024, "found")
     assert quota["status"]["applied"]
-    assert [(spec.tenant, spec.limit_bytes, spec.floor_bytes) for spec in node.quotas][1] == (
-        "wild",
-        None,
-        1024,
-    )
+    assert [(spec.tenant, spec.limit_bytes, spec.floor_bytes) for spec in node.quotas][1] == ("wild", None, 1024)
     assert (await reporting_plane.http.get(made.headers["location"])).headers["etag"] == made.headers["etag"]
     again = await adopt(reporting_plane, "wild")
     assert (again.status_code, again.json()["type"]) == (409, "urn:larder:problem:conflict")
     assert (await adopt(reporting_plane, "nobody")).status_code == 404
-    assert (await adopt(reporting_plane, "pinned", floor_bytes=-1)).json()["errors"][0][
-        "path"
-    ] == "floor_bytes"
-    assert (await adopt(reporting_plane, "pinned", limit_bytes=1)).json()["errors"][0][
-        "path"
-    ] == "limit_bytes"
+    assert (await adopt(reporting_plane, "pinned", floor_bytes=-1)).json()["errors"][0]["path"] == "floor_bytes"
+    assert (await adopt(reporting_plane, "pinned", limit_bytes=1)).json()["errors"][0]["path"] == "limit_bytes"
     over = await adopt(reporting_plane, "_default", floor_bytes="2GiB")
     assert (over.status_code, over.json()["type"]) == (409, "urn:larder:problem:floors-exceed-capacity")
     assert (await adopt(reporting_plane, "_default")).status_code == 201
@@ -150,15 +126,11 @@ async def test_callers_of_some_tenants_see_theirs(reporting_plane: Plane) -> Non
             await tenants.get(tenant, mine)
 
 
-async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(
-    reporting_plane: Plane, node: FakeNode
-) -> None:
+async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(reporting_plane: Plane, node: FakeNode) -> None:
     tier = TierStats("disk", "disk", 1000, serves=True, tenants=[TierTenantStats("acme", 2, 200)])
     pinned = TenantStats("held", bytes=90, pinned_bytes=60)
     node.stats = msgspec.structs.replace(node.stats, tenants=[*REPORTED, pinned], tiers=[tier])
-    await reporting_plane.until(
-        lambda: any(each.tiers == [tier] for each in reporting_plane.app.parts.fleet.stats())
-    )
+    await reporting_plane.until(lambda: any(each.tiers == [tier] for each in reporting_plane.app.parts.fleet.stats()))
     quotas: dict[str, dict[str, Any]] = {
         "acme": {"limit_bytes": 1000, "tiers": {"disk": {"limit_bytes": 50}}},
         "wild": {"limit_bytes": 400},
@@ -174,9 +146,7 @@ async def test_a_dry_run_lists_what_lower_limits_would_evict_at_once(
         ("_default", ""): 5,
         ("held", ""): 30,
     }
-    tried = await larder(
-        reporting_plane, "quotas", "set", "acme", "1000B", "--tier-limit", "disk=50B", "--dry-run"
-    )
+    tried = await larder(reporting_plane, "quotas", "set", "acme", "1000B", "--tier-limit", "disk=50B", "--dry-run")
     assert tried == (0, f"{item['node']}: accepted, would evict 150 B of acme from disk\n", "")
     assert (await reporting_plane.http.get("/api/v1/quotas/acme")).json()["tiers"] == {}
     watched = {name: {**quota, "mode": "observe"} for name, quota in quotas.items()}

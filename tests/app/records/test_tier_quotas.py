@@ -31,9 +31,7 @@ async def put(plane: Plane, **body: Any) -> Any:
     return response.json()
 
 
-async def test_a_quota_of_tiers_reaches_the_node_and_is_patched_in_parts(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_quota_of_tiers_reaches_the_node_and_is_patched_in_parts(plane: Plane, node: FakeNode) -> None:
     first = await plane.http.put(
         f"{Q}?wait=30s", json={"tiers": {"disk": {"floor_bytes": "10GiB", "limit_bytes": "100GiB"}, "b": {}}}
     )
@@ -57,10 +55,7 @@ async def test_a_quota_of_tiers_that_is_wrong_is_refused_by_field(plane: Plane) 
     for tiers, paths in (
         ({"disk": {"floor_bytes": 2, "limit_bytes": 1}}, ["tiers.disk.floor_bytes"]),
         ({"disk": {"limit_bytes": "many"}}, ["tiers.disk.limit_bytes"]),
-        (
-            {"disk": {"limit_bytes": -1}, "b": {"floor_bytes": "x"}},
-            ["tiers.b.floor_bytes", "tiers.disk.limit_bytes"],
-        ),
+        ({"disk": {"limit_bytes": -1}, "b": {"floor_bytes": "x"}}, ["tiers.b.floor_bytes", "tiers.disk.limit_bytes"]),
         ({"a\n": {}}, ["tiers"]),
         ({"n" * 65: {}}, ["tiers"]),
         ({str(number): {} for number in range(9)}, ["tiers"]),
@@ -116,11 +111,7 @@ async def test_the_command_line_sets_quotas_of_tiers(plane: Plane, node: FakeNod
     assert (err, node.quotas[0].tiers) == ("", {"disk": TierQuota(limit_bytes=100 * GIB)})
     code, out, _ = await larder(plane, "quotas", "list", "-o", "wide")
     assert (code, "disk limit 100 GiB" in out) == (0, True)
-    for wrong in (
-        ["--tier-limit", "disk"],
-        ["--tier-limit", "=1"],
-        ["--tier-floor", "a=1", "--tier-floor", "a=2"],
-    ):
+    for wrong in (["--tier-limit", "disk"], ["--tier-limit", "=1"], ["--tier-floor", "a=1", "--tier-floor", "a=2"]):
         code, _, err = await larder(plane, "quotas", "set", "acme", *wrong)
         assert (code, wrong[0] in err) == (2, True), err
     code, _, err = await larder(plane, "quotas", "set", "acme", "--tier-floor", "disk=101GiB")
@@ -154,7 +145,4 @@ async def test_a_scrape_has_quotas_in_tiers(plane: Plane, node: FakeNode) -> Non
         for sample in await plane.samples()
         if sample.name.startswith(("larder_tier_tenant_floor", "larder_tier_tenant_limit"))
     }
-    assert found == {
-        ("larder_tier_tenant_floor_bytes", "acme"): 90,
-        ("larder_tier_tenant_limit_bytes", "acme"): 300,
-    }
+    assert found == {("larder_tier_tenant_floor_bytes", "acme"): 90, ("larder_tier_tenant_limit_bytes", "acme"): 300}

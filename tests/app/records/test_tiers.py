@@ -47,9 +47,7 @@ async def test_a_tier_reaches_the_node_and_a_deleted_one_is_removed(plane: Plane
     ]
 
 
-async def test_a_tier_that_drains_is_deleted_when_other_tiers_hold_its_blocks(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_tier_that_drains_is_deleted_when_other_tiers_hold_its_blocks(plane: Plane, node: FakeNode) -> None:
     async def report(draining_blocks: int | None) -> None:
         tier = TierStats("nvme", "disk", 2 << 30, True, blocks=1204, from_settings=False)
         tier.draining_blocks = draining_blocks
@@ -169,9 +167,7 @@ async def test_a_secret_in_place_of_a_reference_is_refused_and_shown_nowhere(
             faults = [error for error in answer.json()["errors"] if error["path"].endswith(path)]
             assert "reference" in faults[0]["message"]
             assert SECRET not in answer.text
-    assert SECRET not in str(await plane.get("/api/v1/audit")) + str(
-        await plane.get("/api/v1/events/history")
-    )
+    assert SECRET not in str(await plane.get("/api/v1/audit")) + str(await plane.get("/api/v1/events/history"))
     output = capsys.readouterr()
     assert "request.ended" in output.out + output.err + caplog.text
     assert SECRET not in output.out + output.err + caplog.text
@@ -189,15 +185,9 @@ async def test_references_stay_as_they_are(plane: Plane, node: FakeNode) -> None
 async def test_a_tier_of_a_type_with_codecs_compresses(plane: Plane, node: FakeNode) -> None:
     plain = {"type": "s3", "budget_bytes": "1GiB", "parameters": {"url": "s3://bucket/blocks"}}
     response = await plane.http.put("/api/v1/tiers/cold?wait=30s", json={**plain, "compress": "zstd"})
-    assert (response.status_code, response.json()["compress"], node.tiers[0].compress) == (
-        201,
-        "zstd",
-        "zstd",
-    )
+    assert (response.status_code, response.json()["compress"], node.tiers[0].compress) == (201, "zstd", "zstd")
     changed = await plane.http.patch(
-        "/api/v1/tiers/cold?wait=30s",
-        json={"compress": None},
-        headers={"If-Match": response.headers["ETag"]},
+        "/api/v1/tiers/cold?wait=30s", json={"compress": None}, headers={"If-Match": response.headers["ETag"]}
     )
     assert changed.json()["compress"] == "none"
     assert b"compress" not in encode_tiers(node.tiers), "nodes of older releases refuse the field"
@@ -274,23 +264,14 @@ async def test_a_tier_is_for_the_nodes_that_it_selects(plane: Plane, node: FakeN
     shown = (await plane.http.put(f"{T}?wait=0s", json=DISK | {"selector": {"rack": "7"}})).json()
     assert (shown["selector"], shown["status"]["nodes"]) == ({"rack": "7"}, {})
     assert (await plane.put_quota("acme"))["status"]["applied"] is True
-    assert (await plane.http.put("/api/v1/tiers/every?wait=30s", json=DISK)).json()["status"][
-        "applied"
-    ] is True
+    assert (await plane.http.put("/api/v1/tiers/every?wait=30s", json=DISK)).json()["status"]["applied"] is True
     assert [spec.name for spec in node.tiers] == ["every"]
 
 
 async def test_contents_and_states_of_tiers_are_shown_by_node(plane: Plane, node: FakeNode) -> None:
     await plane.http.put(f"{T}?wait=30s", json=DISK)
     away = TierStats(
-        "nvme",
-        "disk",
-        2 << 30,
-        False,
-        "the disk is gone",
-        blocks=3,
-        stored_bytes=3 << 20,
-        from_settings=False,
+        "nvme", "disk", 2 << 30, False, "the disk is gone", blocks=3, stored_bytes=3 << 20, from_settings=False
     )
     node.stats = msgspec.structs.replace(node.stats, tiers=[away])
     await plane.until(lambda: any(stats.tiers for stats in plane.app.parts.fleet.stats()))

@@ -56,9 +56,7 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
     assert (shown["blocks"], shown["stats"][name]["from_settings"]) == (chains.BLOCKS, False)
     assert [each["status"] for each in shown["status"]["conditions"]] == ["True", "True", "True"]
 
-    changed = await governed.http.patch(
-        f"{T}?wait=30s", json={"budget_bytes": "128MiB"}, headers={"If-Match": "*"}
-    )
+    changed = await governed.http.patch(f"{T}?wait=30s", json={"budget_bytes": "128MiB"}, headers={"If-Match": "*"})
     assert changed.json()["status"]["applied"] is True
     await until_tier(governed, lambda tier: tier is not None and tier.budget_bytes == 128 << 20)
 
@@ -71,9 +69,7 @@ async def test_a_record_opens_a_tier_that_fills_and_leaves_its_blocks_when_it_is
     await until_tier(governed, lambda tier: tier is not None and tier.blocks == chains.BLOCKS)
 
 
-async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(
-    governed: Plane, tmp_path: Path
-) -> None:
+async def test_a_directory_that_cannot_be_created_is_shown_with_its_reason(governed: Plane, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.write_text("a file")
     await governed.http.put(f"{T}?wait=30s", json=disk(place / "t"))

@@ -20,14 +20,8 @@ SYSTEM = [{"role": "system", "content": "w1 w2"}, {"role": "user", "content": " 
 
 
 async def test_a_tokenizer_is_stored_with_its_digest_and_listed_without_its_file(plane: Plane) -> None:
-    made = await put(
-        plane, chat_template=TEMPLATE, special_tokens={"bos_token": "<bos>"}, note="as vLLM has it"
-    )
-    assert (made["name"], made["model"], made["digest"]) == (
-        "llama",
-        "m",
-        sha256(words().encode()).hexdigest(),
-    )
+    made = await put(plane, chat_template=TEMPLATE, special_tokens={"bos_token": "<bos>"}, note="as vLLM has it")
+    assert (made["name"], made["model"], made["digest"]) == ("llama", "m", sha256(words().encode()).hexdigest())
     assert (made["chat_template"], made["special_tokens"]) == (TEMPLATE, {"bos_token": "<bos>"})
     await put(plane, "/api/v1/tokenizers/other", model="other", tokenizer=json.loads(words()))
     assert await plane.get(T) == made
@@ -80,9 +74,7 @@ async def test_a_model_has_one_tokenizer(plane: Plane) -> None:
         ({"colour": 1}, "colour"),
     ],
 )
-async def test_an_invalid_tokenizer_is_refused_by_field(
-    shared_plane: Plane, fields: dict[str, Any], path: str
-) -> None:
+async def test_an_invalid_tokenizer_is_refused_by_field(shared_plane: Plane, fields: dict[str, Any], path: str) -> None:
     response = await shared_plane.http.put(T, json={**PUT, **fields})
     assert response.status_code == 422, response.text
     assert [error["path"] for error in response.json()["errors"]] == [path]
@@ -183,9 +175,7 @@ async def test_too_much_text_is_refused_before_anything_is_started(plane: Plane)
 @pytest.mark.full
 async def test_a_large_file_is_accepted_above_the_limit_of_other_bodies(plane: Plane) -> None:
     large = json.loads(words())
-    large["model"]["vocab"] |= {
-        f"filler-{number:06}" + "x" * 200: 10_000 + number for number in range(90_000)
-    }
+    large["model"]["vocab"] |= {f"filler-{number:06}" + "x" * 200: 10_000 + number for number in range(90_000)}
     made = await put(plane, tokenizer=json.dumps(large))
     assert made["digest"] == sha256(json.dumps(large).encode()).hexdigest()
     assert await encoded(plane, text="w1 w2") == [1, 2]

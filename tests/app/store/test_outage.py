@@ -207,9 +207,7 @@ def _quota(tenant: str) -> QuotaRow:
     return QuotaRow(tenant=tenant, note="", generation=1, selector=None, created_at=0, updated_at=0)
 
 
-async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(
-    socket_dir: Path, node: FakeNode
-) -> None:
+async def test_a_full_disk_refuses_changes_and_leaves_the_database_as_it_is(socket_dir: Path, node: FakeNode) -> None:
     manager = Manager(socket_dir / "one", f"sqlite:///{socket_dir / 'larder.db'}", node.control_url)
     async with running(manager):
         assert (await manager.put_quota("a", 1)).status_code == 201
@@ -318,9 +316,7 @@ async def test_sigterm_ends_both_planes_although_database_and_collector_hang(
             next(ending.enter_context(stream).iter_bytes())
         own_cluster.freeze()
         ending.callback(own_cluster.thaw)
-        change = partial(
-            httpx.put, up.url + "/api/v1/quotas/a", json={"limit_bytes": 1}, trust_env=False, verify=False
-        )
+        change = partial(httpx.put, up.url + "/api/v1/quotas/a", json={"limit_bytes": 1}, trust_env=False, verify=False)
         changing = asyncio.gather(asyncio.to_thread(change, timeout=60), return_exceptions=True)
         await asyncio.sleep(0.5)
         began = time.monotonic()

@@ -37,9 +37,7 @@ log.close()
 @pytest.mark.parametrize("style", ["console", "json"])
 def test_a_crash_in_the_log_shows_where_and_no_value_of_a_variable(style: str) -> None:
     environ = {**os.environ, "STYLE": style, "FORCE_COLOR": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", _CRASH], env=environ, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", _CRASH], env=environ, capture_output=True, text=True, check=True)
     assert done.stderr.count("ZeroDivisionError") >= 2
     assert "in crash" in done.stderr
     assert "5ecret5ecret" not in done.stderr
@@ -94,9 +92,7 @@ async def test_files_that_others_can_read_are_reported_at_the_start_and_stay_as_
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_doctor_warns_of_a_database_that_others_can_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_warns_of_a_database_that_others_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = tmp_path / "state"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LARDER_STATE_DIR", str(state))

@@ -254,10 +254,7 @@ async def test_a_snapshot_shows_one_commit(database: Database) -> None:
 
 async def test_a_body_is_stored_while_a_pin_refers_to_it(database: Database) -> None:
     _, pin_service = services(database)
-    one, other = (
-        PinPut(model="m", tokens=[1, 2], chunk_tokens=2),
-        PinPut(model="m", tokens=[3, 4], chunk_tokens=2),
-    )
+    one, other = (PinPut(model="m", tokens=[1, 2], chunk_tokens=2), PinPut(model="m", tokens=[3, 4], chunk_tokens=2))
     digest = (await pin_service.put("p", one, BY))[0].keys_digest
     await pin_service.put("q", one, BY)
     await pin_service.put("p", other, BY)

@@ -52,9 +52,7 @@ def test_invalid_settings_are_reported_even_if_the_process_takes_long_to_end() -
 
 
 def test_invalid_settings_are_reported_by_a_process_that_ended_before_its_begin_message() -> None:
-    early = start(
-        (sys.executable, "-c", f"raise SystemExit({SETTINGS_EXIT_CODE})"), os.environ, survives=True
-    )
+    early = start((sys.executable, "-c", f"raise SystemExit({SETTINGS_EXIT_CODE})"), os.environ, survives=True)
     os.waitid(os.P_PID, early.pid, os.WEXITED | os.WNOWAIT)
     early.begin()
     with pytest.raises(click.ClickException, match="a setting of the data plane is invalid"):

@@ -6,13 +6,7 @@ import pytest
 
 from app.supervisor.environ import environ_of
 
-SECRETS = {
-    "TIER_KEY": "k1",
-    "S3_KEY": "k2",
-    "OTHER_KEY": "k3",
-    "LARDER_TOKEN": "k4",
-    "LARDER_DATABASE_URL": "k5",
-}
+SECRETS = {"TIER_KEY": "k1", "S3_KEY": "k2", "OTHER_KEY": "k3", "LARDER_TOKEN": "k4", "LARDER_DATABASE_URL": "k5"}
 SETTING = "LARDER_DATAPLANE__TIER_SECRETS"
 
 

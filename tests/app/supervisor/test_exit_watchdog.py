@@ -41,19 +41,13 @@ def test_a_restart_that_hangs_replaces_the_process_with_its_lock_and_its_socket(
     program.write_text(REPLACED)
     locked.touch()
     ran = subprocess.run(
-        [sys.executable, str(program), "up", str(locked)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        [sys.executable, str(program), "up", str(locked)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.returncode, ran.stdout) == (0, "replaced True True\n"), ran.stderr
     assert '"larder.shutdown_timed_out"' in ran.stderr
 
 
 def test_a_stop_that_hangs_ends_with_its_children_and_reports_it() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
-    )
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout) == (1, "children end\n")
     assert '"larder.shutdown_timed_out"' in ran.stderr

@@ -33,9 +33,7 @@ async def test_a_frozen_standby_is_killed_after_the_grace() -> None:
     assert [(line["event"], line["pid"]) for line in lines] == [("dataplane.standby_killed", standby.pid)]
 
 
-async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_process_that_the_kernel_does_not_end_is_logged_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stuck:
         pid = 7
         signals: list[int] = []  # noqa: RUF012 (of one test)

@@ -53,10 +53,7 @@ def test_by_default_the_record_is_refused_and_the_variables_are_not_passed_on(re
     environ = environ_of(SECRETS)
     assert not environ.keys() & SECRETS.keys()
     found = dict(allowed_secrets.faults(record.parameters, settings.load(environ=environ).table.tier_secrets))
-    assert found.keys() == {
-        "parameters.credentials.access_key_id",
-        "parameters.credentials.secret_access_key",
-    }
+    assert found.keys() == {"parameters.credentials.access_key_id", "parameters.credentials.secret_access_key"}
 
 
 def test_the_variable_that_the_page_names_passes_them_on() -> None:

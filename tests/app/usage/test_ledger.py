@@ -39,9 +39,7 @@ SPACE = "f" * 32
 NOON = 1_700_000_000 // HOUR_S * HOUR_S
 
 
-def counters(
-    number: int = 1, tenant: str = "a", served: int = 0, model: str = "m", **more: int
-) -> UsageCounters:
+def counters(number: int = 1, tenant: str = "a", served: int = 0, model: str = "m", **more: int) -> UsageCounters:
     names = ("held_kib_s", "stored_blocks", "stored_bytes", "evicted_blocks", "evicted_bytes")
     kib_s, stored, stored_bytes, evicted, evicted_bytes = (more.get(name, 0) for name in names)
     refused = {"pool_full": more["refused"]} if "refused" in more else {}
@@ -50,9 +48,7 @@ def counters(
     )  # fmt: skip
 
 
-def reported(
-    served: int, *, epoch: str = "one", number: int = 1, at: float = 1.0, tenant: str = "a"
-) -> ReportedUsage:
+def reported(served: int, *, epoch: str = "one", number: int = 1, at: float = 1.0, tenant: str = "a") -> ReportedUsage:
     counts = tuple(served if name == "served_tokens" else 0 for name in COUNTERS)
     return ReportedUsage("node", epoch, number, tenant, "m", SPACE, at, counts)
 
@@ -174,9 +170,7 @@ async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> Non
         for name in epochs if last else (node,):
             if last or rng.random() < 0.7:
                 of_node = [
-                    UsageCounters(
-                        n, t, "m", SPACE, c[0], c[1], c[2], c[3], c[4], c[5], c[6], {"full": c[7]}, c[8]
-                    )
+                    UsageCounters(n, t, "m", SPACE, c[0], c[1], c[2], c[3], c[4], c[5], c[6], {"full": c[7]}, c[8])
                     for (each, e, n, t), c in now.items()
                     if each == name and e == f"{name}-{epochs[name]}" and n == numbers[name, t]
                 ]
@@ -290,9 +284,7 @@ async def test_tiers_are_counted_with_their_account(database: Database) -> None:
     assert [(mark.tier, mark.epoch) for mark in left] == [("disk", "two")]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"disk": (-1, 0, 0)}, {"disk": (2**63, 0, 0)}, {"a\0": (1, 0, 0)}, {"": (1, 0, 0)}]
-)
+@pytest.mark.parametrize("wrong", [{"disk": (-1, 0, 0)}, {"disk": (2**63, 0, 0)}, {"a\0": (1, 0, 0)}, {"": (1, 0, 0)}])
 def test_an_invalid_tier_is_left_out_and_its_account_is_not(wrong: dict[str, tuple[int, int, int]]) -> None:
     waiting = PendingUsage()
     assert waiting.take("node", "one", [with_tiers({**wrong, "good": (1, 0, 0)})], NOON) == 1
@@ -319,9 +311,7 @@ async def test_written_usage_is_acknowledged_to_the_node(plane: Plane, node: Fak
     assert (counts["served_tokens"], counts["requested_tokens"], counts["held_kib_s"]) == (256, 512, 7)
 
 
-async def test_a_restarted_node_is_counted_from_zero_and_sent_all_records(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_a_restarted_node_is_counted_from_zero_and_sent_all_records(plane: Plane, node: FakeNode) -> None:
     node.used = [counters(served=100)]
     book = book_of(plane)
     await book.read()

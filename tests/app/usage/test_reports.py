@@ -10,13 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from app.store.records.prefill_rates import PrefillRateRow
-from app.store.usage.ledger import (
-    COUNTERS,
-    TIER_COUNTERS,
-    TierUsageRow,
-    UsageMarkRow,
-    UsageRow,
-)
+from app.store.usage.ledger import COUNTERS, TIER_COUNTERS, TierUsageRow, UsageMarkRow, UsageRow
 from tests.app.command import larder
 from tests.app.plane import Plane
 
@@ -41,9 +35,7 @@ def rfc(at: float, zone: str = "Z") -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
-async def used(
-    plane: Plane, hour: int, tenant: str = "a", model: str = "m", node: str = "n1", **counts: int
-) -> None:
+async def used(plane: Plane, hour: int, tenant: str = "a", model: str = "m", node: str = "n1", **counts: int) -> None:
     """A row of the ledger, `hour` hours after START."""
     async with plane.app.parts.database.write() as session:
         row = UsageRow(hour=START + hour * HOUR, node=node, tenant=tenant, model=model, space=SPACES[model])
@@ -177,10 +169,7 @@ async def test_no_cell_is_a_formula(plane: Plane, salt: str) -> None:
 
 async def test_times_are_unix_seconds_or_rfc_3339(plane: Plane) -> None:
     await used(plane, 1, served_tokens=3)
-    for start, end in (
-        (rfc(START), rfc(START + DAY, "%2B00:00")),
-        (rfc(START + 9000, "%2B01:30"), str(START + DAY)),
-    ):
+    for start, end in ((rfc(START), rfc(START + DAY, "%2B00:00")), (rfc(START + 9000, "%2B01:30"), str(START + DAY))):
         answer = await plane.get(f"/api/v1/usage?from={start}&to={end}")
         assert answer["totals"]["served_tokens"] == 3, start
 
@@ -216,9 +205,7 @@ async def test_one_model_or_space_has_one_rate(plane: Plane) -> None:
         ({"model": "m", "prefill_tokens_per_s": 1, "more": 1}, ["more"]),
     ],
 )
-async def test_an_invalid_rate_is_refused_by_field(
-    plane: Plane, body: dict[str, Any], paths: list[str]
-) -> None:
+async def test_an_invalid_rate_is_refused_by_field(plane: Plane, body: dict[str, Any], paths: list[str]) -> None:
     response = await plane.http.put("/api/v1/rates/x", json=body)
     assert response.status_code == 422
     assert [error["path"] for error in response.json()["errors"]] == paths

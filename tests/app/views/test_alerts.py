@@ -80,11 +80,7 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert await post(plane, fired) == {"fired": 1, "resolved": 0, "repeated": 0, "truncated": 0}
     assert await post(plane, fired) == {"fired": 0, "resolved": 0, "repeated": 1, "truncated": 0}
     seen = await only(plane, "?state=firing&tenant=acme&node=node-a")
-    assert (seen["alertname"], seen["severity"], seen["state"]) == (
-        "LarderTenantRefused",
-        "warning",
-        "firing",
-    )
+    assert (seen["alertname"], seen["severity"], seen["state"]) == ("LarderTenantRefused", "warning", "firing")
     assert (seen["tenant"], seen["node"], seen["summary"]) == ("acme", "node-a", "blocks are refused")
     assert seen["runbook_url"] == "https://runbook/refused"
     assert seen["ended_at"] is None
@@ -108,9 +104,7 @@ async def test_an_alert_fires_is_repeated_and_is_resolved(plane: Plane) -> None:
     assert (await only(plane))["state"] == "firing"
 
 
-async def test_the_command_line_lists_firing_alerts_and_the_change_before(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_the_command_line_lists_firing_alerts_and_the_change_before(plane: Plane, node: FakeNode) -> None:
     await plane.put_quota("acme", "1GiB")
     await post(plane, alert(labels={"tenant": "acme"}, startsAt=rfc(time.time() + 1)))
     await post(plane, alert("Over", "resolved", startsAt=rfc(time.time() - 60), endsAt=rfc(time.time())))
@@ -131,10 +125,7 @@ async def test_an_alert_with_an_earlier_start_is_the_same(plane: Plane) -> None:
     assert (await post(plane, {**fired, "startsAt": rfc(began - 1)}))["repeated"] == 1
     ended = {**fired, "status": "resolved", "startsAt": rfc(began - 2), "endsAt": rfc(began + 5)}
     assert (await post(plane, ended))["resolved"] == 1
-    assert ((await only(plane))["state"], (await only(plane))["ended_at"]) == (
-        "resolved",
-        pytest.approx(began + 5),
-    )
+    assert ((await only(plane))["state"], (await only(plane))["ended_at"]) == ("resolved", pytest.approx(began + 5))
 
 
 async def test_the_webhook_of_grafana_is_accepted(plane: Plane) -> None:
@@ -161,12 +152,7 @@ async def test_the_webhook_of_grafana_is_accepted(plane: Plane) -> None:
 async def test_an_alert_that_is_no_longer_sent_expires(socket_dir: Path) -> None:
     async with serving(settings_in(socket_dir, alert_expire_s=3600)) as plane:
         now = time.time()
-        await post(
-            plane,
-            alert("ends", endsAt=rfc(now + 60)),
-            alert("silent"),
-            alert("sent", endsAt=rfc(now + 90_000)),
-        )
+        await post(plane, alert("ends", endsAt=rfc(now + 60)), alert("silent"), alert("sent", endsAt=rfc(now + 90_000)))
         service = plane.app.parts.alerts
         service._clock = lambda: now + 61
         await service.look()
@@ -234,15 +220,8 @@ async def test_too_many_alerts_and_too_large_bodies_are_refused(plane: Plane) ->
 
 
 async def test_texts_are_truncated_and_invisible_characters_escaped(plane: Plane) -> None:
-    hostile = {
-        "summary": "<b>\u202e\x00\x1b[31m</b>",
-        "description": "x" * 5000,
-        "runbook_url": "javascript:alert(1)",
-    }
-    await post(
-        plane,
-        alert(labels={"tenant": "a\x00\u200bb"}, annotations=hostile, generatorURL="file:///etc/passwd"),
-    )
+    hostile = {"summary": "<b>\u202e\x00\x1b[31m</b>", "description": "x" * 5000, "runbook_url": "javascript:alert(1)"}
+    await post(plane, alert(labels={"tenant": "a\x00\u200bb"}, annotations=hostile, generatorURL="file:///etc/passwd"))
     seen = await only(plane)
     assert seen["summary"] == "<b>\\u202e\\x00\\x1b[31m</b>", "HTML is escaped where it is shown"
     assert len(seen["annotations"]["description"]) == 1024
@@ -297,9 +276,7 @@ async def test_an_alert_lists_the_changes_that_preceded_it(plane: Plane, node: F
     await plane.http.post("/api/v1/nodes/node-a/drain", json={"on": True})
     now = time.time()
     await plane.http.patch(
-        "/api/v1/quotas/acme",
-        json={"note": "later"},
-        headers={"content-type": "application/merge-patch+json"},
+        "/api/v1/quotas/acme", json={"note": "later"}, headers={"content-type": "application/merge-patch+json"}
     )
     await post(
         plane,
@@ -328,9 +305,7 @@ def test_alerts_about_processes_have_a_rule() -> None:
     assert set(re.findall(r"alert: (\w+)", rules)) >= PROCESS_ALERTS
 
 
-async def test_alerts_share_reads_of_the_changes_before_them(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_alerts_share_reads_of_the_changes_before_them(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
 
     async def counted(*arguments: Any) -> list[audit.AuditRow]:
@@ -415,6 +390,4 @@ async def test_an_answer_lists_a_hundred_faults_and_counts_all(plane: Plane) -> 
     problem = refused.json()
     assert refused.status_code == 422
     assert problem["detail"].endswith(" (and 999 more)")
-    assert [fault["path"] for fault in problem["errors"]] == [
-        f"alerts[{at}].fingerprint" for at in range(100)
-    ]
+    assert [fault["path"] for fault in problem["errors"]] == [f"alerts[{at}].fingerprint" for at in range(100)]

@@ -117,11 +117,7 @@ async def test_fields_of_a_node_are_stored_or_marked_as_omitted(events: Events) 
     bus.publish(MemoryAdopted(3.0, 1, 1 << 62, 0, 0, float("nan")), at=3.0)
     await events.flush()
     page = await events.page(ALL, EventFilters())
-    assert [event.name for event in page.items] == [
-        "memory.adopted",
-        "gateway.name_lost",
-        "gateway.name_lost",
-    ]
+    assert [event.name for event in page.items] == ["memory.adopted", "gateway.name_lost", "gateway.name_lost"]
     assert (page.items[0].fields["seconds"], page.items[0].fields["bytes"]) == (None, 1 << 62)
     assert page.items[1].fields == {"omitted_bytes": 20_027}
     assert page.items[2].node == "n" * 128

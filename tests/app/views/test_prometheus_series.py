@@ -65,9 +65,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "prometheus.yml").write_text("scrape_configs: []\n", encoding="utf-8")
     options = ["--max-block-duration=1458h"]  # few blocks: each takes time
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", *options]
-    subprocess.run(
-        [*made, str(folder / "samples"), str(folder / "data")], check=True, capture_output=True, timeout=120
-    )
+    subprocess.run([*made, str(folder / "samples"), str(folder / "data")], check=True, capture_output=True, timeout=120)
     port = free_port()
     command = [
         "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
@@ -155,9 +153,7 @@ async def test_most_series_have_a_metric() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "url", ["prometheus:9090", "ftp://p", "http://", "http://u:secret@p", "http://p?x=1"]
-)
+@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://p", "http://", "http://u:secret@p", "http://p?x=1"])
 def test_a_url_that_is_not_of_a_prometheus_is_refused(tmp_path: Path, url: str) -> None:
     environ = {"LARDER_STATE_DIR": str(tmp_path), "LARDER_APP__PROMETHEUS_URL": url}
     with pytest.raises(SettingsError, match="prometheus_url: expected a URL such as") as refused:

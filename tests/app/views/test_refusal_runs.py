@@ -45,9 +45,7 @@ def node() -> Reports:
 
 
 def test_a_run_of_refusals_ends_after_a_minute_without_one(node: Reports) -> None:
-    assert node.report(refused={"pool_full": 2}) == [
-        ("refusals.started", {"tenant": "acme", "reason": "pool_full"})
-    ]
+    assert node.report(refused={"pool_full": 2}) == [("refusals.started", {"tenant": "acme", "reason": "pool_full"})]
     assert node.report(QUIET_S - 1, refused={"pool_full": 5}) == []
     assert node.report(QUIET_S, refused={"pool_full": 5}) == []
     assert node.report(1, refused={"pool_full": 5}) == [("refusals.ended", {"tenant": "acme", "blocks": 5})]

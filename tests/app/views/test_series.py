@@ -237,9 +237,7 @@ async def test_no_count_is_lost_when_points_become_hours_and_days(database: Data
         assert await series.keys(session, ROLLED_STEP_S, end) == set()
 
 
-async def test_a_new_process_adds_to_stored_points_and_the_time_between_is_null(
-    database: Database,
-) -> None:
+async def test_a_new_process_adds_to_stored_points_and_the_time_between_is_null(database: Database) -> None:
     first = Manager(database)
     for number in range(1, 7):
         first.sample(busy(number))
@@ -400,32 +398,22 @@ async def test_a_rate_is_for_the_measured_part_of_a_step(database: Database) -> 
         ("name=hit_ratio&tenant=a/b", "tenant: expected no control characters"),
         ("name=hit_ratio&step_s=15", "step_s: expected a multiple of 10, got 15"),
         ("name=hit_ratio&step_s=0", "step_s: "),
-        (
-            f"name=hit_ratio&range_s={30 * DAY_S}&step_s=10",
-            "step_s: expected a multiple of 300 for times more",
-        ),
+        (f"name=hit_ratio&range_s={30 * DAY_S}&step_s=10", "step_s: expected a multiple of 300 for times more"),
         (f"name=hit_ratio&range_s={MAX_RANGE_S + 1}", "range_s: "),
         (f"name=hit_ratio&range_s={MAX_RANGE_S}", "range_s: expected at most 2592000 without a Prometheus"),
-        (
-            "name=hit_ratio&range_s=86400&step_s=10" + "".join(f"&node=n{i}" for i in range(24)),
-            "200,000 values",
-        ),
+        ("name=hit_ratio&range_s=86400&step_s=10" + "".join(f"&node=n{i}" for i in range(24)), "200,000 values"),
         ("name=hit_ratio&end=nan", "end: "),
         ("name=hit_ratio&range_s=60&range_s=60", "range_s: expected once"),
         ("", "name"),
     ],
 )
-async def test_a_wrong_query_is_refused_with_the_expected_values(
-    shared_plane: Plane, query: str, detail: str
-) -> None:
+async def test_a_wrong_query_is_refused_with_the_expected_values(shared_plane: Plane, query: str, detail: str) -> None:
     answer = await shared_plane.http.get(f"/api/v1/series?{query}")
     assert answer.status_code == 422
     assert detail in answer.json()["detail"]
 
 
-async def test_series_come_with_changes_and_restarts_and_are_not_sent_twice(
-    plane: Plane, node: FakeNode
-) -> None:
+async def test_series_come_with_changes_and_restarts_and_are_not_sent_twice(plane: Plane, node: FakeNode) -> None:
     node.stats.tenants = [TenantStats("acme", bytes=5)]
     await plane.put_quota("acme", 5)
     await node.restart()
@@ -434,10 +422,7 @@ async def test_series_come_with_changes_and_restarts_and_are_not_sent_twice(
         while True:
             body = await plane.get(path)
             kinds = {mark["kind"] for mark in body["marks"]}
-            if (
-                any(value is not None for value in body["series"][1]["values"])
-                and {"change", "node"} <= kinds
-            ):
+            if any(value is not None for value in body["series"][1]["values"]) and {"change", "node"} <= kinds:
                 break
             await asyncio.sleep(0.1)
     assert [each["name"] for each in body["series"]] == ["used_bytes", "nodes"]

@@ -31,9 +31,7 @@ async def test_a_snapshot_has_all_records_and_the_applied_generations(plane: Pla
     await plane.put_pin("p", tenant="acme")
     assert (await plane.http.put("/api/v1/policies/default?wait=30s", json={"algorithm": "arc"})).is_success
     answer = await settled(plane)
-    assert [(q["tenant"], q["limit_bytes"], q["generation"]) for q in answer["quotas"]["items"]] == [
-        ("acme", 5, 1)
-    ]
+    assert [(q["tenant"], q["limit_bytes"], q["generation"]) for q in answer["quotas"]["items"]] == [("acme", 5, 1)]
     assert [(p["name"], p["tenant"], p["key_count"]) for p in answer["pins"]["items"]] == [("p", "acme", 2)]
     assert [(p["name"], p["algorithm"]) for p in answer["policies"]["items"]] == [("default", "arc")]
     assert [(n["name"], n["state"]) for n in answer["nodes"]] == [("node-a", "in_sync")]
@@ -94,8 +92,7 @@ async def test_waiting_requests_are_answered_when_the_plane_stops(socket_dir: Pa
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
-    [("wait=301s", "wait"), ("wait=soon", "wait"), ("index=-1", "index"), ("index=x", "index")],
+    ("query", "field"), [("wait=301s", "wait"), ("wait=soon", "wait"), ("index=-1", "index"), ("index=x", "index")]
 )
 async def test_an_invalid_query_names_the_field(shared_plane: Plane, query: str, field: str) -> None:
     wrong = await shared_plane.http.get(f"{S}?{query}")

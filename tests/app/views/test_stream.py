@@ -212,9 +212,7 @@ async def test_metrics_bound_tenants_and_speak_both_formats(plane: Plane, node: 
     rest = sum(1000 - number for number in range(50, 60)) + 5
     assert f'larder_tenant_bytes{{node="node-a",tenant="other"}} {float(rest)}' in rows
     assert 'larder_observed_generation{node="node-a",type="quotas"} 0.0' in text
-    openmetrics = await plane.http.get(
-        "/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}
-    )
+    openmetrics = await plane.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert openmetrics.headers["content-type"].startswith("application/openmetrics-text")
     assert openmetrics.text.endswith("# EOF\n")
 
@@ -223,8 +221,7 @@ async def test_the_overview_sums_the_reports_of_nodes(plane: Plane, node: FakeNo
     await plane.put_quota("acme", 100)
     await plane.put_pin("p", tenant="acme")
     node.stats = msgspec.structs.replace(
-        node.stats,
-        tenants=[TenantStats("acme", bytes=120, blocks=2, over_limit=True), TenantStats("wild", bytes=500)],
+        node.stats, tenants=[TenantStats("acme", bytes=120, blocks=2, over_limit=True), TenantStats("wild", bytes=500)]
     )
     async with asyncio.timeout(60):
         while len((await plane.get("/api/v1/overview"))["tenants"]) < 2:

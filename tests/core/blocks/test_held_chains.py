@@ -41,15 +41,7 @@ def test_leased_branches_stay_behind_the_trunk_they_share() -> None:
     _behind(engine, trunk, b"")
     _behind(engine, one, trunk[-1])
     _behind(engine, two, trunk[-1])
-    for key in [
-        one[2],
-        two[2],
-        one[0],
-        one[1],
-        two[0],
-        two[1],
-        *trunk,
-    ]:  # heads older than what is behind them
+    for key in [one[2], two[2], one[0], one[1], two[0], two[1], *trunk]:  # heads older than what is behind them
         engine.store([key], PAGE)
     engine.store(make.keys(7, "rest"), PAGE)
     _hold(engine, [one[-1], two[-1]])

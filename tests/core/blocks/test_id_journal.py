@@ -55,9 +55,7 @@ def salts(of: KillBench) -> set[str]:
     return {tenant.salt for tenant in of.node.pool.tenants.by_salt.values() if tenant.blocks}
 
 
-def test_a_journal_has_room_for_one_longest_salt_per_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_journal_has_room_for_one_longest_salt_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 2000
     monkeypatch.setattr("dataplane.core.journal.id_journal.ATTACH_BYTES", 4096)
     monkeypatch.setattr("dataplane.core.journal.id_journal.MIN_HALF_BYTES", 4096)
@@ -73,9 +71,7 @@ def test_a_journal_has_room_for_one_longest_salt_per_block(
     assert salts(after) == {salt(number) for number in range(count)}
 
 
-def test_a_tenant_that_does_not_fit_is_refused_counted_and_admitted_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tenant_that_does_not_fit_is_refused_counted_and_admitted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     before = bench(256, 64 << 10, monkeypatch)
     engine = before.attach(pid=1)
     stored = 0
@@ -207,9 +203,7 @@ def journal(half_bytes: int) -> tuple[IdJournal, bytearray]:
     return made, buffer
 
 
-def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_compaction_in_steps_keeps_live_records_and_concurrent_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataplane.core.journal.id_journal.COMPACTED_AT_ONCE", 60)
     names, buffer = journal(64 << 10)
     names.live = lambda: pytest.fail("compacted at once")

@@ -33,9 +33,7 @@ POOLS = {"models": (160, 64, 128), "odd": (24, 4, 24), "large": (48, 16, 20)}
 @pytest.mark.parametrize("mix", list(SIZES))
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1 << 30))
-def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_segment(
-    mix: str, seed: int
-) -> None:
+def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_segment(mix: str, seed: int) -> None:
     capacity, segment, named = (each * make.MIB for each in POOLS[mix])
     traffic = Traffic(seed, capacity, segment, SIZES[mix], named)
     for number in range(200):
@@ -59,9 +57,7 @@ def test_a_refusal_means_that_no_slot_is_left_also_side_by_side_in_the_named_seg
 def test_without_leases_every_reservation_that_fits_succeeds(seed: int) -> None:
     rng = random.Random(seed)
     named = rng.choice([6, 12]) * make.MIB
-    bench = Bench(
-        12 * make.MIB, segment_bytes=rng.choice([2, 4, 64]) * make.MIB, max_blocks=8192, named_bytes=named
-    )
+    bench = Bench(12 * make.MIB, segment_bytes=rng.choice([2, 4, 64]) * make.MIB, max_blocks=8192, named_bytes=named)
     own = bench.attach(make.space())
     gateway = bench.attach(space("a"), space("b"), gateway=LMCACHE, pid=0)
     for step in range(60):
@@ -150,9 +146,7 @@ def test_blocks_are_verified_where_they_are() -> None:
     granted = engine.reserve(make.keys(4), SLOT)
     right = checksum(bytes(SLOT))
     sums = [right, right, checksum(b"something else"), right]
-    engine.core.node.commit(
-        engine.client, Commit(0, granted.reservation, checksums=b"".join(sums)), bench.now
-    )
+    engine.core.node.commit(engine.client, Commit(0, granted.reservation, checksums=b"".join(sums)), bench.now)
     state = bench.node.verifying.start(Scope(), bench.now)
     bench.pass_time(1)
     assert (state.checked, state.corrupt) == (4, 1)

@@ -7,14 +7,7 @@ import pytest
 from dataplane.core.engines import uses as uses_module
 from dataplane.core.engines.prefixes import MAX_POINTS
 from dataplane.core.stats import node_stats
-from dataplane.protocol.layout import (
-    A_RING_HEAD,
-    A_RING_TAIL,
-    RING_COUNT_BITS,
-    RING_KIND_SHIFT,
-    RING_LOOKUP,
-    pack_keys,
-)
+from dataplane.protocol.layout import A_RING_HEAD, A_RING_TAIL, RING_COUNT_BITS, RING_KIND_SHIFT, RING_LOOKUP, pack_keys
 from tests.core.tenancy import PAGE, bench_of
 from tests.dataplane import factories as make
 from tests.dataplane.bench_node import BenchEngine
@@ -97,9 +90,7 @@ def test_very_many_short_chains_are_sampled_and_counted(monkeypatch: pytest.Monk
     credited = sum(each.hits for each in bench.node.hot_prefixes("hits", None, 1000, bench.now))
     assert credited == 10
     assert bench.node.uses.uncredited_runs == 90
-    assert all(block.hits == 1 for block in bench.node.pool.table.blocks.values()), (
-        "each was used all the same"
-    )
+    assert all(block.hits == 1 for block in bench.node.pool.table.blocks.values()), "each was used all the same"
     last = make.keys(1, 99)[0]
     (number,) = bench.node.engines[engine.client].last_run
     assert bench.node.pool.table.blocks[number].key == last

@@ -23,9 +23,7 @@ def engine() -> Peer:
     return peer(Bench(BLOCKS * SLOT, named_bytes=BLOCKS * SLOT), space(), space(rank=1))
 
 
-def by_vectors(
-    engine: Peer, chain: list[bytes], monkeypatch: pytest.MonkeyPatch, number: int = 0
-) -> LeasedChain:
+def by_vectors(engine: Peer, chain: list[bytes], monkeypatch: pytest.MonkeyPatch, number: int = 0) -> LeasedChain:
     with monkeypatch.context() as patch:
         patch.setattr(inprocess, "MAX_KEYS", -1)
         return engine.hold(chain, number=number)

@@ -42,9 +42,7 @@ def test_evictions_count_by_reason_and_tenant() -> None:
     assert reported.evicted["room"] == reported.evicted["invalidated"] == Evictions(1, PAGE)
     assert reported.evicted["corrupt"] == Evictions()
     assert bench.tenant("a").evicted == {"room": 1, "invalidated": 1}
-    events = [
-        (each.reason, each.blocks) for each in bench.events(BlocksEvicted) if isinstance(each, BlocksEvicted)
-    ]
+    events = [(each.reason, each.blocks) for each in bench.events(BlocksEvicted) if isinstance(each, BlocksEvicted)]
     assert events == [("room", 1), ("invalidated", 1)]
     idle, lifetime = reported.evicted_idle, reported.block_lifetime
     assert idle is not None and lifetime is not None  # noqa: PT018
@@ -97,9 +95,7 @@ def test_dropped_events_count_by_name() -> None:
     assert reported.totals.events_dropped == sum(reported.events_dropped.values())
 
 
-def test_no_counter_falls_when_a_tenant_moves_into_the_list_and_out_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_counter_falls_when_a_tenant_moves_into_the_list_and_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "MAX_LISTED_TENANTS", 2)
     bench = Bench(64 * PAGE)
     engine = bench.attach()

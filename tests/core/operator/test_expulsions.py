@@ -36,9 +36,7 @@ def bench_of() -> Bench:
 
 
 def shown(bench: Bench, engine: BenchEngine) -> str:
-    return next(
-        each.expelled for each in node_stats(bench.node, bench.now).engines if each.client == engine.client
-    )
+    return next(each.expelled for each in node_stats(bench.node, bench.now).engines if each.client == engine.client)
 
 
 def test_a_process_that_holds_blocks_is_expelled_by_force_only() -> None:

@@ -16,9 +16,7 @@ from tests.dataplane.bench_node import Bench
 ONE, TWO, OTHER = make.space(dtype="bf16"), make.space(dtype="fp8"), make.space("other")
 
 
-def ask(
-    bench: Bench, chain: list[bytes], tenant: str | None = None, model: str = make.MODEL
-) -> list[SpaceHits]:
+def ask(bench: Bench, chain: list[bytes], tenant: str | None = None, model: str = make.MODEL) -> list[SpaceHits]:
     """All parts of an answer."""
     found: list[SpaceHits] = []
     after = 0
@@ -41,10 +39,7 @@ def test_each_space_of_the_model_has_its_leading_and_resident_blocks() -> None:
     engine.store(chain[4:], PAGE, space=1)
     engine.store(chain, PAGE, space=2)
     found = ask(bench, chain)
-    assert [(each.identity, each.space.dtype) for each in found] == [
-        (ONE.identity(), "bf16"),
-        (TWO.identity(), "fp8"),
-    ]
+    assert [(each.identity, each.space.dtype) for each in found] == [(ONE.identity(), "bf16"), (TWO.identity(), "fp8")]
     assert figures(found) == [(6, 6), (2, 6)]
     assert figures(ask(bench, chain, model="other")) == [(8, 8)]
     assert ask(bench, chain, model="unknown") == []

@@ -31,9 +31,7 @@ def test_a_window_that_is_over_keeps_less_of_each_tenant_and_the_heaviest_of_all
     assert sum(each.hits == 2 for each in listed) == 100, "the heaviest of every tenant"
 
 
-def test_residency_of_very_long_lists_is_estimated_from_a_sample(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_residency_of_very_long_lists_is_estimated_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scopes, "MAX_LOOKED_UP", 64)
     bench, engine = bench_of(512)
     for number in range(4):
@@ -55,10 +53,7 @@ def test_prefixes_in_several_spaces_are_each_looked_up_in_their_own() -> None:
         engine.release()
     bench.pass_time(0.1)
     listed = bench.node.hot_prefixes("bytes", None, 9, bench.now)
-    assert [(each.model, each.depth, each.resident) for each in listed] == [
-        ("other-model", 9, 9),
-        (make.MODEL, 5, 5),
-    ]
+    assert [(each.model, each.depth, each.resident) for each in listed] == [("other-model", 9, 9), (make.MODEL, 5, 5)]
 
 
 @pytest.mark.parametrize("label", ["", "p-", "p-zz", "p-00", "p-0000000000000000", "é"])

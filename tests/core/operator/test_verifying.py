@@ -106,9 +106,7 @@ def test_one_step_reads_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatc
     assert seen == [4, 8, 10]
 
 
-def test_blocks_that_left_are_skipped_even_if_their_descriptor_is_reused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_that_left_are_skipped_even_if_their_descriptor_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, engine = bench_of(64)
     chain = make.keys(4)
     store(engine, chain)

@@ -40,13 +40,7 @@ def test_tenants_over_the_limit_are_evicted_before_borrowers() -> None:
     engine.store(borrower, PAGE, tenant="b")
     engine.store(over, PAGE, tenant="a")
     engine.acquire(over)
-    bench.apply(
-        make.shares(
-            QuotaSpec("a", limit_bytes=2 * PAGE),
-            QuotaSpec("b"),
-            QuotaSpec("c", weight=100.0),
-        )
-    )
+    bench.apply(make.shares(QuotaSpec("a", limit_bytes=2 * PAGE), QuotaSpec("b"), QuotaSpec("c", weight=100.0)))
     engine.release()
     assert fill(engine, "c", 14) == 14
     assert engine.lookup(borrower) == 48
@@ -134,9 +128,7 @@ def test_a_clock_that_is_put_back_makes_no_debt() -> None:
 
 def test_refused_blocks_are_not_paid_for() -> None:
     bench, engine = bench_of(256)
-    bench.apply(
-        make.shares(QuotaSpec("a", limit_bytes=5 * PAGE, store_rate_bytes=10 * PAGE, on_exceed="reject"))
-    )
+    bench.apply(make.shares(QuotaSpec("a", limit_bytes=5 * PAGE, store_rate_bytes=10 * PAGE, on_exceed="reject")))
     assert engine.store(make.keys(16, 1), PAGE, tenant="a").outcomes == {"WRITE": 5, "OVER_LIMIT": 11}
     bench.apply(make.shares(QuotaSpec("a", limit_bytes=50 * PAGE, store_rate_bytes=10 * PAGE), generation=2))
     assert engine.store(make.keys(16, 2), PAGE, tenant="a").written == 5

@@ -14,9 +14,7 @@ from tests.dataplane import factories as make
 ALL = Scope(model=make.MODEL)
 
 
-def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "CHUNK", 16)
     bench, engine = bench_of(256)
     engine.store(make.keys(200), PAGE)
@@ -32,9 +30,7 @@ def test_demotions_of_the_same_blocks_are_queued_once_and_all_reported(
     assert not bench.node.pool.sweeps.active
 
 
-def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "CHUNK", 8)
     bench, engine = bench_of(64)
     engine.store(make.keys(64), PAGE)
@@ -48,9 +44,7 @@ def test_a_block_that_reuses_a_waiting_descriptor_is_demoted_only_if_in_scope(
     assert bench.faults() == []
 
 
-def test_beyond_the_limit_of_sweeps_one_covers_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_beyond_the_limit_of_sweeps_one_covers_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "MAX_ACTIVE", 3)
     bench, engine = bench_of(256)
     chains = {f"t{number}": make.keys(4, number) for number in range(10)}

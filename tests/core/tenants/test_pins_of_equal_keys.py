@@ -19,9 +19,7 @@ def test_pins_of_equal_keys_hold_as_the_strongest_of_them() -> None:
     soft, firm = make.pin("soft", chain, strength="soft"), make.pin("firm", chain)
     for_ever = make.pin("for ever", chain, strength="permanent")
     guaranteed = []
-    for number, records in enumerate(
-        ([soft], [soft, firm], [firm, soft, for_ever], [firm], [soft, firm], [soft], [])
-    ):
+    for number, records in enumerate(([soft], [soft, firm], [firm, soft, for_ever], [firm], [soft, firm], [soft], [])):
         assert bench.apply(*make.pins(records, number + 1)) == []
         guaranteed.append((bench.pool.pinned_bytes // PAGE, len(bench.node.pool.pins.permanent)))
         stats = node_stats(bench.node, bench.now).pins
@@ -60,9 +58,7 @@ def test_a_block_knows_pins_of_equal_keys_as_one() -> None:
     chain = make.keys(4)
     engine.store(chain, PAGE)
     assert bench.apply(*make.pins([make.pin(f"p{number}", chain) for number in range(50)])) == []
-    assert [len(bundles) for bundles in bench.node.pool.pins.marked.values()] == [1] * len(
-        bench.node.pool.table.blocks
-    )
+    assert [len(bundles) for bundles in bench.node.pool.pins.marked.values()] == [1] * len(bench.node.pool.table.blocks)
     assert len({id(pin.keys) for pin in bench.node.pool.pins.by_name.values()}) == 1
 
 

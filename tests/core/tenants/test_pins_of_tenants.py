@@ -89,9 +89,7 @@ def test_hits_on_another_tenants_blocks_do_not_move_a_pins_end() -> None:
     for space, name in enumerate(("acme", "globex")):
         engine.store(chain, PAGE, tenant=name, space=space)
     ends = bench.now + 10
-    records = [
-        make.pin(name, chain, tenant=name, expires_at=ends, refresh_s=20) for name in ("acme", "globex")
-    ]
+    records = [make.pin(name, chain, tenant=name, expires_at=ends, refresh_s=20) for name in ("acme", "globex")]
     bench.apply(*make.pins(records))
     bench.pass_time(5)
     engine.acquire(chain, 1)

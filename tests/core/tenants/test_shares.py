@@ -23,9 +23,7 @@ def compete(engine: BenchEngine, tenants: list[str], rounds: int) -> None:
 
 def test_borrowed_room_converges_to_the_weights() -> None:
     bench, engine = bench_of(1000)
-    bench.apply(
-        make.shares(QuotaSpec("a", weight=5.0), QuotaSpec("b", weight=4.0), QuotaSpec("c", weight=1.0))
-    )
+    bench.apply(make.shares(QuotaSpec("a", weight=5.0), QuotaSpec("b", weight=4.0), QuotaSpec("c", weight=1.0)))
     fill(engine, "c", 1000)
     compete(engine, ["a", "b", "c"], 400)
     shares = [held(bench, name) for name in "abc"]
@@ -37,9 +35,7 @@ def test_borrowed_room_converges_to_the_weights() -> None:
 def test_each_holds_its_floor_or_its_weight_at_one_level_whichever_is_more() -> None:
     bench, engine = bench_of(1000)
     bench.apply(
-        make.shares(
-            QuotaSpec("a", floor_bytes=600 * PAGE), QuotaSpec("b", weight=3.0), QuotaSpec("c", weight=1.0)
-        )
+        make.shares(QuotaSpec("a", floor_bytes=600 * PAGE), QuotaSpec("b", weight=3.0), QuotaSpec("c", weight=1.0))
     )
     fill(engine, "a", 1000)
     compete(engine, ["a", "b", "c"], 400)
@@ -48,9 +44,7 @@ def test_each_holds_its_floor_or_its_weight_at_one_level_whichever_is_more() -> 
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (8.0, 0.5), (1.0, 0.01)])
-def test_the_largest_share_gives_first_whoever_asks_and_however_many_bytes_it_is(
-    weights: tuple[float, float],
-) -> None:
+def test_the_largest_share_gives_first_whoever_asks_and_however_many_bytes_it_is(weights: tuple[float, float]) -> None:
     bench, engine = bench_of(64)
     specs = [QuotaSpec(name, weight=weight) for name, weight in zip("ab", weights, strict=True)]
     bench.apply(make.shares(*specs, QuotaSpec("c", weight=100.0), QuotaSpec("d", weight=100.0)))
@@ -155,9 +149,7 @@ def test_a_hundred_thousand_tenants_without_a_record_cost_as_much_as_one() -> No
     def work(tenants: list[str]) -> int:
         keys = [make.key((tenant, number)) for number, tenant in enumerate(tenants)]
         return lines_run(
-            lambda: [
-                engine.store([key], PAGE, tenant=tenant) for key, tenant in zip(keys, tenants, strict=True)
-            ]
+            lambda: [engine.store([key], PAGE, tenant=tenant) for key, tenant in zip(keys, tenants, strict=True)]
         )
 
     alone = work(["one"] * 500)

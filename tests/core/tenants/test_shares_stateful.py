@@ -28,10 +28,7 @@ TENANTS = ("a", "b", "c", "d")
 LENGTHS = (2, 3, 5, 8, 1)
 CHAINS = {tenant: [make.keys(length, (tenant, length)) for length in LENGTHS] for tenant in TENANTS}
 OWNERS = {
-    pack_keys([key]).tobytes(): (tenant, key)
-    for tenant, chains in CHAINS.items()
-    for chain in chains
-    for key in chain
+    pack_keys([key]).tobytes(): (tenant, key) for tenant, chains in CHAINS.items() for chain in chains for key in chain
 }
 
 EVERYTHING = [(tenant, number) for tenant in TENANTS for number in range(len(LENGTHS))]
@@ -94,11 +91,7 @@ class View:
 
     def evictable(self) -> list[Row]:
         """What may go if its tenant must give."""
-        return [
-            row
-            for row in self.rows.values()
-            if row.ready and not row.guaranteed and row.number not in self.leased
-        ]
+        return [row for row in self.rows.values() if row.ready and not row.guaranteed and row.number not in self.leased]
 
     def lost(self, after: View) -> list[Row]:
         """What was there and is not any more."""
@@ -204,10 +197,7 @@ class SharesMachine(RuleBasedStateMachine):
         assert self.bench.apply(make.shares(*specs, generation=self.generation)) == []
         self.only_limits_took(before, self.look(), all_of_it=True)
 
-    @rule(
-        pick=picks,
-        strengths=st.lists(st.sampled_from(STRENGTHS), max_size=6),
-    )
+    @rule(pick=picks, strengths=st.lists(st.sampled_from(STRENGTHS), max_size=6))
     def pins(self, pick: int, strengths: list[Strength]) -> None:
         before = self.look()
         self.generation += 1
@@ -249,18 +239,10 @@ class SharesMachine(RuleBasedStateMachine):
             assert not row.guaranteed
         for tenant, floor in floors.items():
             if tenant != asking:
-                assert after.count[tenant] >= min(before.count[tenant], floor), (
-                    f"{tenant} is within its floor"
-                )
+                assert after.count[tenant] >= min(before.count[tenant], floor), f"{tenant} is within its floor"
 
     def limits_hold(
-        self,
-        before: View,
-        after: View,
-        asking: str,
-        chain: Sequence[bytes],
-        codes: Sequence[int],
-        written: int,
+        self, before: View, after: View, asking: str, chain: Sequence[bytes], codes: Sequence[int], written: int
     ) -> None:
         limit = self.limit(asking)
         if limit is not None and written:
@@ -273,9 +255,7 @@ class SharesMachine(RuleBasedStateMachine):
             own = sum(row.tenant == asking and row.key not in chain for row in before.evictable())
             assert written >= limit - (before.count[asking] - own), "its own could have made way"
 
-    def paced(
-        self, asking: str, allowed: int | None, missing: int, written: int, codes: Sequence[int]
-    ) -> None:
+    def paced(self, asking: str, allowed: int | None, missing: int, written: int, codes: Sequence[int]) -> None:
         if allowed is None:
             assert Code.RATE_LIMITED not in codes
             return
@@ -375,10 +355,7 @@ class SharesMachine(RuleBasedStateMachine):
             if strength != "soft"
         }
         permanent = {
-            key
-            for tenant, number, strength in self.pinned
-            for key in CHAINS[tenant][number]
-            if strength == "permanent"
+            key for tenant, number, strength in self.pinned for key in CHAINS[tenant][number] if strength == "permanent"
         }
         guaranteed = Counter(row.tenant for row in view.rows.values() if row.guaranteed)
         pool = self.bench.node.options.capacity_bytes * PIN_BLOCKS // BLOCKS // PAGE
@@ -387,9 +364,7 @@ class SharesMachine(RuleBasedStateMachine):
         everything_fits = there.total() <= pool
         for tenant in TENANTS:
             budget = self.pin_budget(tenant)
-            forever = sum(
-                row.guaranteed and row.key in permanent for row in view.rows.values() if row.tenant == tenant
-            )
+            forever = sum(row.guaranteed and row.key in permanent for row in view.rows.values() if row.tenant == tenant)
             assert budget is None or guaranteed[tenant] <= max(budget, forever)
             if everything_fits and (budget is None or there[tenant] <= budget):
                 assert guaranteed[tenant] == there[tenant]

@@ -62,9 +62,7 @@ def scope_of(name: str, chain: Sequence[bytes]) -> Scope:
         ("prefix", {("a", 0), ("a", 1), ("a", 2)}),
     ],
 )
-def test_an_invalidation_hits_its_scope_at_once_and_nothing_else(
-    name: str, gone: set[tuple[str, int]]
-) -> None:
+def test_an_invalidation_hits_its_scope_at_once_and_nothing_else(name: str, gone: set[tuple[str, int]]) -> None:
     bench, engine = bench_of(1536, spaces=(ONE, TWO, OTHER))
     chains = {"a": make.keys(6, "a"), "b": make.keys(6, "b")}
     for tenant, chain in chains.items():
@@ -73,10 +71,7 @@ def test_an_invalidation_hits_its_scope_at_once_and_nothing_else(
 
     def missing() -> set[tuple[str, int]]:
         return {
-            (tenant, space)
-            for tenant, chain in chains.items()
-            for space in range(3)
-            if seen(engine, chain, space) == 0
+            (tenant, space) for tenant, chain in chains.items() for space in range(3) if seen(engine, chain, space) == 0
         }
 
     bench.node.invalidate(scope_of(name, chains["a"][:2]), bench.now)
@@ -84,9 +79,7 @@ def test_an_invalidation_hits_its_scope_at_once_and_nothing_else(
     assert bench.faults() == []
     settle(bench)
     assert missing() == gone
-    assert sum(seen(engine, chain, space) for chain in chains.values() for space in range(3)) == 6 * (
-        6 - len(gone)
-    )
+    assert sum(seen(engine, chain, space) for chain in chains.values() for space in range(3)) == 6 * (6 - len(gone))
     assert len(bench.node.pool.table.blocks) == 6 * (6 - len(gone)), "their bytes are free"
     assert bench.index.header[H_INVALID_COUNT] == 0
     assert bench.faults() == []
@@ -124,9 +117,7 @@ def test_leased_blocks_are_out_of_the_index_and_go_when_the_lease_ends() -> None
     assert engine.lookup(chain) == 0
     assert engine.store(chain, PAGE, tenant="a").written == 6, "beside the old ones"
     assert held(bench, "a") == 12
-    assert {number: int(bench.index.control[number]) for number in rows} == rows, (
-        "readers keep what they have"
-    )
+    assert {number: int(bench.index.control[number]) for number in rows} == rows, "readers keep what they have"
     assert bench.index.header[H_INVALID_COUNT] == 1, "a late reader of the index still sees the marks"
     engine.release()
     settle(bench)

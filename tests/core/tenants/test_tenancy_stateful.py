@@ -28,8 +28,7 @@ SIZES = (SLOT, SLOT, SLOT, 16 * make.KIB, 300_000, 700_000)
 CAPACITY = 4 * make.MIB
 LARGEST = 6 * make.MIB
 CHAINS = {
-    tenant: [make.keys(length, (tenant, number)) for number, length in enumerate((6, 12, 32))]
-    for tenant in TENANTS
+    tenant: [make.keys(length, (tenant, number)) for number, length in enumerate((6, 12, 32))] for tenant in TENANTS
 }
 for _chains in CHAINS.values():  # two that share a start
     _chains.append([*_chains[1][:6], *make.keys(6, ("branch", _chains[0][0]))])
@@ -59,9 +58,7 @@ def quota(draw: st.DrawFn) -> QuotaSpec:
 scopes = st.one_of(
     tenants.map(lambda tenant: Scope(tenant=tenant)),
     st.sampled_from(SPACES).map(lambda space: Scope(model=space.model)),
-    st.tuples(tenants, st.sampled_from(SPACES)).map(
-        lambda both: Scope(tenant=both[0], space=both[1].identity())
-    ),
+    st.tuples(tenants, st.sampled_from(SPACES)).map(lambda both: Scope(tenant=both[0], space=both[1].identity())),
     st.tuples(tenants, chain_numbers, st.integers(1, 6)).map(
         lambda each: Scope(keys=make.packed(CHAINS[each[0]][each[1]][: each[2]]))
     ),
@@ -97,8 +94,7 @@ class TenancyMachine(RuleBasedStateMachine):
         """Those that an invalidation covers."""
 
     @initialize(
-        specs=st.lists(quota(), min_size=1, max_size=3, unique_by=lambda spec: spec.tenant),
-        pinned=chain_numbers,
+        specs=st.lists(quota(), min_size=1, max_size=3, unique_by=lambda spec: spec.tenant), pinned=chain_numbers
     )
     def a_busy_pool(self, specs: list[QuotaSpec], pinned: int) -> None:
         self.attach("one")
@@ -127,21 +123,12 @@ class TenancyMachine(RuleBasedStateMachine):
         hint=st.sampled_from([(0, 0), (0, 0), (5, 0), (0, 5), (0, 1000), (3, 20)]),
     )
     def write(
-        self,
-        pick: int,
-        tenant: str,
-        number: int,
-        size: int,
-        space: int,
-        finish: str,
-        hint: tuple[float, float],
+        self, pick: int, tenant: str, number: int, size: int, space: int, finish: str, hint: tuple[float, float]
     ) -> None:
         engine = self.engine(pick)
         floors, guaranteed = self._floors(besides=tenant), self._guaranteed()
         refused = self.bench.node.pool.tenants.get(tenant).refused_blocks
-        granted = engine.reserve(
-            CHAINS[tenant][number], size, tenant=tenant, space=space, ttl_s=hint[0], pin_s=hint[1]
-        )
+        granted = engine.reserve(CHAINS[tenant][number], size, tenant=tenant, space=space, ttl_s=hint[0], pin_s=hint[1])
         self._no_loss(floors, guaranteed)
         account = self.bench.node.pool.tenants.get(tenant)
         outcomes = granted.outcomes.tolist()
@@ -257,20 +244,12 @@ class TenancyMachine(RuleBasedStateMachine):
         self.permanent = permanent
         assert self.bench.apply(*make.pins(records, self.generation)) == []
 
-    @rule(
-        algorithm=st.sampled_from(ALGORITHMS),
-        admission=st.booleans(),
-        high=st.sampled_from([1.0, 1.0, 0.9, 0.7]),
-    )
+    @rule(algorithm=st.sampled_from(ALGORITHMS), admission=st.booleans(), high=st.sampled_from([1.0, 1.0, 0.9, 0.7]))
     def policy(self, algorithm: Algorithm, admission: bool, high: float) -> None:
         self.generation += 1
         before = set(self.bench.node.pool.table.blocks)
         snapshot = make.policy(
-            self.generation,
-            algorithm=algorithm,
-            admission=admission,
-            high_watermark=high,
-            low_watermark=min(high, 0.8),
+            self.generation, algorithm=algorithm, admission=admission, high_watermark=high, low_watermark=min(high, 0.8)
         )
         assert self.bench.apply(snapshot) == []
         assert set(self.bench.node.pool.table.blocks) == before, "nothing cached is dropped"
@@ -437,9 +416,7 @@ class TenancyMachine(RuleBasedStateMachine):
         """READY blocks that a reader of their key finds."""
         pool = self.bench.node.pool
         listed = [
-            block
-            for block in pool.table.blocks.values()
-            if block.state is State.READY and block.entry is not None
+            block for block in pool.table.blocks.values() if block.state is State.READY and block.entry is not None
         ]
         if not listed:
             return set()

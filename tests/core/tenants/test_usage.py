@@ -39,9 +39,7 @@ def of(bench: Bench, tenant: str) -> UsageCounters:
 
 
 def look_up(engine: BenchEngine, tenant: str, requested: int, hits: int = 0) -> None:
-    engine.note(
-        RING_LOOKUP << RING_KIND_SHIFT | requested << RING_COUNT_BITS | hits, tenant_fingerprint(tenant)
-    )
+    engine.note(RING_LOOKUP << RING_KIND_SHIFT | requested << RING_COUNT_BITS | hits, tenant_fingerprint(tenant))
 
 
 def test_bytes_count_for_as_long_as_they_are_charged() -> None:

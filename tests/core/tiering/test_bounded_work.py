@@ -127,9 +127,7 @@ def test_a_quota_that_is_set_or_removed_moves_no_block(visits: Visits, blocks: i
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_slices_find_covered_blocks_although_blocks_change(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_find_covered_blocks_although_blocks_change(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that stay while an invalidation is under way are dead exactly if the tombstone covers them."""
     chance = random.Random(seed)
     monkeypatch.setattr(invalidations, "SLICE_VISITS", chance.randrange(1, 40))
@@ -218,9 +216,7 @@ def test_compacted_tombstones_cover_at_least_the_same_blocks_and_are_small(keys:
         tombstones = compacted([*tombstones, added], 16)
         assert sum(each.size for each in tombstones) <= 16
         for each in ("a", "b", "c"):
-            latest = max(
-                (tombstone.before for tombstone in tombstones if tombstone.tenant == each), default=0
-            )
+            latest = max((tombstone.before for tombstone in tombstones if tombstone.tenant == each), default=0)
             assert latest <= number
     assert {each.tenant for each in tombstones} <= {"a", "b", "c"}, "each tenant for itself"
     assert max(each.before for each in tombstones) == 199

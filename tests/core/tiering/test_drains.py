@@ -72,9 +72,7 @@ def test_blocks_of_another_tier_are_not_copied_again() -> None:
         ((tier("a", spill="drain", order=1), tier("b", spill="evict", order=2)), "b"),
     ],
 )
-def test_the_next_tier_in_the_order_that_takes_blocks_gets_them(
-    others: tuple[object, ...], expected: str
-) -> None:
+def test_the_next_tier_in_the_order_that_takes_blocks_gets_them(others: tuple[object, ...], expected: str) -> None:
     run, keys = filled(*others)
     spill(run, "disk", "drain")
     wait(run)

@@ -34,9 +34,7 @@ def identity(run: TierBench) -> bytes:
 def elsewhere(run: TierBench, count: int, tenant: str = "acme", sequence: int = 5) -> list[StoredBlock]:
     """Blocks that another node stored."""
     blocks = [
-        StoredBlock(
-            BlockName(identity(run), key), tenant, sequence, PAGE, b"c" * 16, CHAIN[at - 1] if at else b""
-        )
+        StoredBlock(BlockName(identity(run), key), tenant, sequence, PAGE, b"c" * 16, CHAIN[at - 1] if at else b"")
         for at, key in enumerate(CHAIN[:count])
     ]
     run.stores[0].update({block.name: block for block in blocks})

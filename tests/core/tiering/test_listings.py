@@ -34,9 +34,7 @@ def old(run: TierBench, number: int, tenant: str = "acme", writer: int = WRITER,
     return stored
 
 
-def end(
-    run: TierBench, state: TierState, found: Sequence[StoredBlock], dead: Sequence[StoredBlock] = ()
-) -> None:
+def end(run: TierBench, state: TierState, found: Sequence[StoredBlock], dead: Sequence[StoredBlock] = ()) -> None:
     """End the listing as the mover does, and bring the tier within its budget."""
     newest_first = sorted(found, key=lambda stored: -stored.sequence)
     for _ in run.tiering.listings.ending(state, newest_first, dead):

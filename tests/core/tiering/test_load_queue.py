@@ -67,10 +67,9 @@ def test_a_tier_that_takes_no_more_loads_delays_no_loads_from_another() -> None:
     for chain in chains:
         run.ask(chain, 60.0)
     run.begin()
-    assert {load.tier.spec.name: load.name.key in chains[0] for load in run.loads} == {
-        "disk": True,
-        "s3": False,
-    }, "the call of the disk hangs"
+    assert {load.tier.spec.name: load.name.key in chains[0] for load in run.loads} == {"disk": True, "s3": False}, (
+        "the call of the disk hangs"
+    )
     hanging = [load for load in run.loads if load.tier.spec.name == "disk"]
     run.loads = [load for load in run.loads if load not in hanging]
     for _ in range(3):

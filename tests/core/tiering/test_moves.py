@@ -15,15 +15,7 @@ from dataplane.protocol.events import BlocksEvicted, MoveEnded
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.tiers import MEMORY
 from dataplane.tiers.tier import BlockName, Outcome, StoredBlock
-from tests.core.tiering.tier_bench import (
-    CHECKSUM,
-    PAGE,
-    TierBench,
-    quota,
-    stored_size,
-    tier,
-    tier_bench,
-)
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, quota, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 
 OFF = tier(spill="off")
@@ -290,9 +282,7 @@ def test_blocks_of_a_space_that_no_engine_attached_cannot_be_loaded() -> None:
     assert (state.blocks, state.refused) == (2, {"detached": 2})
 
 
-@pytest.mark.parametrize(
-    "scope", [Scope(tenant=""), Scope(model="later"), Scope(keys=make.packed(make.keys(2)))]
-)
+@pytest.mark.parametrize("scope", [Scope(tenant=""), Scope(model="later"), Scope(keys=make.packed(make.keys(2)))])
 def test_blocks_of_a_space_that_an_engine_attached_earlier_are_loaded(scope: Scope) -> None:
     run = tier_bench(64, tier())
     later = Space("later", block_bytes=PAGE)
@@ -357,16 +347,11 @@ def test_immovable_blocks_are_refused() -> None:
         (Move("n", Scope(tenant="a"), "tape"), "expected 'memory' or an open tier ('disk')"),
         (Move("n", Scope(), "tape", compress=True), "expected an open tier ('disk')"),
         (Move("n", Scope(), "disk", compress=True, source="tape"), "expected 'memory'"),
-        (
-            Move("n", Scope(tenant="a"), "disk", source="tape"),
-            "expected 'memory' or an open tier ('disk')",
-        ),
+        (Move("n", Scope(tenant="a"), "disk", source="tape"), "expected 'memory' or an open tier ('disk')"),
         (Move("n", Scope(tenant="a"), MEMORY, source="tape"), "expected 'memory'"),
     ],
 )
-def test_an_unknown_tier_is_answered_with_the_names_that_are_valid_there(
-    message: Move, expected: str
-) -> None:
+def test_an_unknown_tier_is_answered_with_the_names_that_are_valid_there(message: Move, expected: str) -> None:
     run = tier_bench(8, OFF)
     with pytest.raises(ProtocolError) as raised:
         run.bench.node.move(message, run.now)

@@ -148,9 +148,7 @@ def test_a_pin_that_is_deleted_concurrently_loads_no_more(monkeypatch: pytest.Mo
     assert run.engine.lookup(chain) == 1
 
 
-def test_a_step_looks_at_a_bounded_number_of_keys_for_any_number_of_pins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_looks_at_a_bounded_number_of_keys_for_any_number_of_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     run = tier_bench(256, tier())
     run.quotas(QuotaSpec("", pin_budget_bytes=0))
     chains = [make.keys(6, number) for number in range(40)]

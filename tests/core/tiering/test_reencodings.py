@@ -80,9 +80,7 @@ def test_blocks_are_chosen_some_in_each_step(monkeypatch: pytest.MonkeyPatch) ->
     assert {after - before for before, after in zip([0, *counts], counts, strict=False)} == {0, 10}
 
 
-def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cancelled_reencoding_leaves_the_remaining_blocks_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reencodings, "BATCH_BLOCKS", 2)
     run = encoded(6, 8 * stored_size(PAGE), "none", "zstd")
     (state,) = run.tiering.tiers

@@ -263,9 +263,7 @@ def test_a_source_that_cannot_be_is_refused(to: str, source: str) -> None:
 TAPE = tier("tape", spill="off", order=2)
 
 
-def begun(
-    run: TierBench, to: str, source: str = "disk", tenant: str = "", *, release: bool = False
-) -> MoveState:
+def begun(run: TierBench, to: str, source: str = "disk", tenant: str = "", *, release: bool = False) -> MoveState:
     """Begin a move between tiers, up to the point at which its blocks wait for copies."""
     message = Move("n", Scope(tenant=tenant), to, release, source=source)
     state = run.bench.node.move(message, run.now)

@@ -93,9 +93,7 @@ class TierMovesMachine(RuleBasedStateMachine):
             if each.number not in run.deleting and (names := tiering.take_deletions(each)):
                 run.deleting[each.number] = names
                 self.calls.append(self.deletion(each, names))
-            if each.number not in self.reencoding and (
-                plans := tiering.moves.next_reencodings(each, run.now)
-            ):
+            if each.number not in self.reencoding and (plans := tiering.moves.next_reencodings(each, run.now)):
                 self.reencoding.add(each.number)
                 run.growths += [(each, plan) for plan in plans]
                 self.calls.append(self.encoding(each, plans))
@@ -164,9 +162,7 @@ class TierMovesMachine(RuleBasedStateMachine):
     def keep(self, tier: TierState, plans: Sequence[PlannedTransfer]) -> None:
         self.run.stores[tier.number].update({plan.stored.name: plan.stored for plan in plans})
 
-    def copied(
-        self, tier: TierState, plans: Sequence[PlannedTransfer], outcome: Outcome = Outcome.OK
-    ) -> None:
+    def copied(self, tier: TierState, plans: Sequence[PlannedTransfer], outcome: Outcome = Outcome.OK) -> None:
         self.run.copies = [each for each in self.run.copies if each[1] not in plans]
         self.tiering.transfers.ended(plans, [CopyEnd(outcome)] * len(plans), self.run.now)
 
@@ -222,12 +218,7 @@ class TierMovesMachine(RuleBasedStateMachine):
         ]
         self.node.room.evict(in_tiers, "room", self.run.now)
 
-    @rule(
-        source=st.sampled_from(LOCATIONS),
-        to=st.sampled_from(LOCATIONS),
-        tenant=tenants,
-        release=st.booleans(),
-    )
+    @rule(source=st.sampled_from(LOCATIONS), to=st.sampled_from(LOCATIONS), tenant=tenants, release=st.booleans())
     def move(self, source: str, to: str, tenant: str, release: bool) -> None:
         self.ask_for(Move("n", Scope(tenant=tenant), to, release, DEADLINE_S, source=source))
 

@@ -44,11 +44,7 @@ def test_guaranteed_blocks_are_not_evicted_within_the_budget_and_last_beyond_it(
     fill(run, "", 10, "more")
     assert there(run, chain) == 6
     soft = make.keys(14, "soft")
-    run.pins(
-        make.pin("p", chain, strength=strength),
-        make.pin("s", [*chain, *soft], strength="soft"),
-        generation=2,
-    )
+    run.pins(make.pin("p", chain, strength=strength), make.pin("s", [*chain, *soft], strength="soft"), generation=2)
     run.engine.store(soft, PAGE)
     run.settle()
     assert len(run.stores[0]) == 20

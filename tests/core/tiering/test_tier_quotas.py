@@ -113,9 +113,7 @@ def test_floors_beyond_the_budget_are_scaled_down() -> None:
     assert run.faults() == []
     shown = {each.tenant: each for each in (tenant.stats() for tenant in tenants.values())}
     floor = run.tiering.tiers[0].spec.budget_bytes * 3 // 4
-    assert shown["acme"] == TierTenantStats(
-        "acme", run.held("acme"), run.held("acme") * SIZE, 15 * SIZE, floor
-    )
+    assert shown["acme"] == TierTenantStats("acme", run.held("acme"), run.held("acme") * SIZE, 15 * SIZE, floor)
 
 
 def test_a_lowered_limit_takes_effect_in_parts_and_an_observed_one_not_at_all() -> None:
@@ -158,9 +156,7 @@ def test_quotas_apply_to_blocks_stored_earlier_in_the_tier() -> None:
     run.bench.pass_time(1.0)
     run.settle()
     assert run.held("acme") == 3
-    assert {name.key for name in run.stores[0]} == {
-        make.keys(1, ("fill", "acme", number))[0] for number in (5, 6, 7)
-    }
+    assert {name.key for name in run.stores[0]} == {make.keys(1, ("fill", "acme", number))[0] for number in (5, 6, 7)}
     assert run.faults() == []
 
 

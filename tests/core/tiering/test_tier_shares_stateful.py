@@ -17,8 +17,7 @@ SIZE = stored_size(PAGE)
 BUDGET = 16
 TENANTS = ("", "a", "b")
 CHAINS = {
-    tenant: [make.keys(length, (tenant, number)) for number, length in enumerate((1, 3, 6, 12))]
-    for tenant in TENANTS
+    tenant: [make.keys(length, (tenant, number)) for number, length in enumerate((1, 3, 6, 12))] for tenant in TENANTS
 }
 tenants = st.sampled_from(TENANTS)
 numbers = st.integers(0, 3)
@@ -29,9 +28,7 @@ blocks = st.integers(0, BUDGET + 4)
 def shares(draw: st.DrawFn) -> QuotaSpec:
     limit = draw(st.one_of(st.none(), blocks))
     floor = draw(blocks)
-    share = TierQuota(
-        (floor if limit is None else min(floor, limit)) * SIZE, None if limit is None else limit * SIZE
-    )
+    share = TierQuota((floor if limit is None else min(floor, limit)) * SIZE, None if limit is None else limit * SIZE)
     return QuotaSpec(
         draw(tenants),
         weight=draw(st.sampled_from([0.5, 1.0, 4.0])),
@@ -63,8 +60,7 @@ class TierSharesMachine(RuleBasedStateMachine):
 
     @rule(
         chosen=st.dictionaries(
-            st.sampled_from("pq"),
-            st.tuples(tenants, numbers, st.sampled_from(["soft", "guaranteed", "permanent"])),
+            st.sampled_from("pq"), st.tuples(tenants, numbers, st.sampled_from(["soft", "guaranteed", "permanent"]))
         )
     )
     def change_pins(self, chosen: dict[str, tuple[str, int, Strength]]) -> None:

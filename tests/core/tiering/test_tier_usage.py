@@ -12,23 +12,9 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.control.scopes import Scope
 from dataplane.protocol.spaces import Space
 from dataplane.protocol.tiers import MEMORY, tier_faults
-from dataplane.protocol.usage import (
-    MAX_USAGE_TIERS,
-    OTHERS,
-    UNKNOWN_MODEL,
-    TierUsageCounters,
-    UsageCounters,
-)
+from dataplane.protocol.usage import MAX_USAGE_TIERS, OTHERS, UNKNOWN_MODEL, TierUsageCounters, UsageCounters
 from dataplane.tiers.tier import BlockName, StoredBlock
-from tests.core.tiering.tier_bench import (
-    CHECKSUM,
-    PAGE,
-    TierBench,
-    chance_of,
-    stored_size,
-    tier,
-    tier_bench,
-)
+from tests.core.tiering.tier_bench import CHECKSUM, PAGE, TierBench, chance_of, stored_size, tier, tier_bench
 from tests.dataplane import factories as make
 
 CHARGE_KIB = stored_size(PAGE) // 1024
@@ -145,11 +131,7 @@ def test_blocks_of_a_space_that_no_engine_attached_have_an_unknown_model_until_o
     accounts(run)
     run.bench.pass_time(10)
     usage = {each.model: each.tiers["disk"].held_kib_s for each in accounts(run)}
-    assert usage == {
-        UNKNOWN_MODEL: 2 * 10 * CHARGE_KIB,
-        known.model: 20 * CHARGE_KIB,
-        "later": 2 * 10 * CHARGE_KIB,
-    }
+    assert usage == {UNKNOWN_MODEL: 2 * 10 * CHARGE_KIB, known.model: 20 * CHARGE_KIB, "later": 2 * 10 * CHARGE_KIB}
     assert run.tiering.tiers[0].contents.entries.keys() == {block.name for block in blocks}
 
 
@@ -194,8 +176,7 @@ def test_tenants_beyond_the_accounts_share_one_and_get_their_bytes_back_from_it(
     run.engine.store(make.keys(1, "a"), PAGE, tenant="a")
     (disk,) = run.tiering.tiers
     blocks = [
-        restored(key, make.space(block_bytes=PAGE), salt)
-        for salt, key in zip("bc", make.keys(2, "rest"), strict=True)
+        restored(key, make.space(block_bytes=PAGE), salt) for salt, key in zip("bc", make.keys(2, "rest"), strict=True)
     ]
     run.tiering.restore(disk, blocks, run.now)
     run.bench.pass_time(10)
@@ -239,9 +220,7 @@ def test_the_integral_is_exact_under_any_schedule(seed: int) -> None:
         for salt, usage in run.tiering.tiers[0].contents.tenants.items():
             byte_us[salt] += usage.bytes * (int(run.now * 1e6) - int(at * 1e6))
         at = run.now
-    held_kib_s = {
-        each.tenant: each.tiers["disk"].held_kib_s for each in accounts(run) if "disk" in each.tiers
-    }
+    held_kib_s = {each.tenant: each.tiers["disk"].held_kib_s for each in accounts(run) if "disk" in each.tiers}
     assert held_kib_s == {salt: total // (1024 * 1_000_000) for salt, total in byte_us.items() if total}
     assert run.faults() == []
 

@@ -21,9 +21,7 @@ def listed(run: TierBench, chain: list[bytes]) -> int:
 
 def serve(run: TierBench) -> bool:
     for each in run.tiering.tiers:
-        run.tiering.directory.publish(
-            each.number, waiting_bytes=0, bytes_per_s=1 << 30, latency_us=0, serves=True
-        )
+        run.tiering.directory.publish(each.number, waiting_bytes=0, bytes_per_s=1 << 30, latency_us=0, serves=True)
     return True
 
 
@@ -167,9 +165,7 @@ def test_a_load_past_its_deadline_or_of_a_gone_engine_does_not_begin() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CORRUPT, Outcome.MISSING])
-def test_a_block_that_is_corrupt_or_missing_is_forgotten_and_the_others_are_published(
-    outcome: Outcome,
-) -> None:
+def test_a_block_that_is_corrupt_or_missing_is_forgotten_and_the_others_are_published(outcome: Outcome) -> None:
     run = tier_bench(8, tier())
     chain = make.keys(8, "chain")
     run.engine.store(chain, PAGE)

@@ -136,16 +136,12 @@ class TierBench:
             held = sum(entry.charge for entry in contents.entries.values())
             under_way = sum(charge for each, _, charge in self._under_way() if each is tier)
             if contents.used_bytes != held + under_way:
-                found.append(
-                    f"{tier.spec.name}: {contents.used_bytes} used, {held} held, {under_way} under way"
-                )
+                found.append(f"{tier.spec.name}: {contents.used_bytes} used, {held} held, {under_way} under way")
             if contents.used_bytes > contents.budget_bytes:
                 found.append(f"{tier.spec.name}: {contents.used_bytes} of {contents.budget_bytes} bytes")
             waiting_bytes = sum(block.nbytes for block, _ in (*tier.first, *tier.waiting))
             if tier.waiting_bytes != waiting_bytes:
-                found.append(
-                    f"{tier.spec.name}: {waiting_bytes} bytes wait, {tier.waiting_bytes} are counted"
-                )
+                found.append(f"{tier.spec.name}: {waiting_bytes} bytes wait, {tier.waiting_bytes} are counted")
             missing = contents.entries.keys() - self.stores[tier.number].keys()
             if missing:
                 found.append(f"{tier.spec.name}: {len(missing)} blocks are believed to be there")
@@ -271,9 +267,7 @@ def tier(name: str = "disk", budget_blocks: int = 1000, **fields: object) -> Tie
     return TierSpec(name=name, **spec)  # type: ignore[arg-type]
 
 
-def quota(
-    tenant: str, *, floor: int = 0, limit: int | None = None, name: str = "disk", **fields: object
-) -> QuotaSpec:
+def quota(tenant: str, *, floor: int = 0, limit: int | None = None, name: str = "disk", **fields: object) -> QuotaSpec:
     """A quota in one tier, in blocks."""
     size = stored_size(PAGE)
     share = TierQuota(floor * size, None if limit is None else limit * size)

@@ -68,9 +68,7 @@ def test_hints_are_sent_and_wrong_ones_are_refused(plane: Plane) -> None:
         assert (totals.hinted_ttl_blocks, totals.hinted_pin_blocks) == (2, 3)
 
 
-def test_nothing_is_readable_before_the_commit_and_an_abandoned_reservation_leaves_nothing(
-    plane: Plane,
-) -> None:
+def test_nothing_is_readable_before_the_commit_and_an_abandoned_reservation_leaves_nothing(plane: Plane) -> None:
     chain = make.keys(3)
     with connect(plane) as client:
         with client.reserve(chain, PAGE) as reservation:
@@ -272,9 +270,7 @@ def test_a_read_only_space_is_mapped_read_only_and_takes_no_store(plane: Plane) 
     events: list[ClientEvent] = []
     with connect(plane) as writer:
         store(writer, chain)
-        reader = attach(
-            plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=30, on_event=events.append
-        )
+        reader = attach(plane.socket, [SpaceRequest(make.space(), writes=False)], timeout_s=30, on_event=events.append)
         with reader, reader.acquire(chain) as lease:
             assert len(lease) == 2
             address = lease.array(0).ctypes.data
@@ -350,14 +346,9 @@ def test_bytes_of_an_open_reservation_are_not_reused_when_its_client_is_closed(p
     ],
 )
 @pytest.mark.parametrize("there", [True, False])
-def test_wrong_arguments_raise_value_errors(
-    shared_plane: Plane, there: bool, call: Callable[[Client], object]
-) -> None:
+def test_wrong_arguments_raise_value_errors(shared_plane: Plane, there: bool, call: Callable[[Client], object]) -> None:
     path = shared_plane.socket if there else "/nowhere/engine.sock"
-    with (
-        attach(path, [make.space()], timeout_s=30) as client,
-        pytest.raises(ValueError, match=r"expected|tenant"),
-    ):
+    with attach(path, [make.space()], timeout_s=30) as client, pytest.raises(ValueError, match=r"expected|tenant"):
         call(client)
 
 
@@ -371,9 +362,7 @@ def test_wrong_arguments_raise_value_errors(
         {"timeout_s": -1},
     ],
 )
-def test_attach_with_wrong_arguments_raises_value_errors(
-    shared_plane: Plane, options: dict[str, object]
-) -> None:
+def test_attach_with_wrong_arguments_raises_value_errors(shared_plane: Plane, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"expected|positive"):
         attach(shared_plane.socket, **{"spaces": [make.space()], **options})  # type: ignore[arg-type]
 
@@ -447,11 +436,7 @@ def test_hits_and_stores_are_counted(plane: Plane) -> None:
         with client.acquire(chain):
             pass
         stats = plane.wait_stats(lambda stats: stats.totals.read_bytes, "the ring is drained")
-    assert (stats.totals.stored_blocks, stats.totals.stored_bytes, stats.totals.read_bytes) == (
-        4,
-        4 * PAGE,
-        4 * PAGE,
-    )
+    assert (stats.totals.stored_blocks, stats.totals.stored_bytes, stats.totals.read_bytes) == (4, 4 * PAGE, 4 * PAGE)
     (tenant,) = stats.tenants
     assert (tenant.tenant, tenant.requested_blocks, tenant.hit_blocks) == ("a", 5, 4)
     wait_for(lambda: plane.alive, "alive")

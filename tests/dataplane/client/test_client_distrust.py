@@ -96,9 +96,7 @@ def reserved(
     def answer(request: Any) -> Any:
         if isinstance(request, wire.Reserve):
             number = request.id
-            reply = wire.Reserved(
-                number, reservation, outcomes, segments, offsets, list(grants), list(retired)
-            )
+            reply = wire.Reserved(number, reservation, outcomes, segments, offsets, list(grants), list(retired))
             return reply, fds()
         if isinstance(request, wire.Commit):
             return wire.BlocksCommitted(request.id, 4), []
@@ -225,9 +223,7 @@ def test_a_commit_of_an_impossible_number_of_blocks(broken: Broken, blocks: int)
     engine = Engine(
         broken(
             answer=lambda request: (
-                (wire.BlocksCommitted(request.id, blocks), [])
-                if isinstance(request, wire.Commit)
-                else right(request)
+                (wire.BlocksCommitted(request.id, blocks), []) if isinstance(request, wire.Commit) else right(request)
             )
         )
     )

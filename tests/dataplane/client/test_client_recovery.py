@@ -36,9 +36,7 @@ def connected(client: Client) -> bool:
     return client.connected
 
 
-def test_without_a_data_plane_lookups_miss_and_a_later_one_is_found(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_without_a_data_plane_lookups_miss_and_a_later_one_is_found(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane()
     events: list[ClientEvent] = []
     with connect(plane, on_event=events.append) as client:
@@ -158,9 +156,7 @@ def test_a_stopped_data_plane_costs_one_time_out_and_then_nothing(plane: Plane) 
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
-def test_a_reservation_that_ends_while_the_data_plane_is_stopped_is_given_back_later(
-    plane: Plane, end: str
-) -> None:
+def test_a_reservation_that_ends_while_the_data_plane_is_stopped_is_given_back_later(plane: Plane, end: str) -> None:
     with connect(plane, timeout_s=SHORT_S) as client:
         reservation = client.reserve(make.keys(2, "open"), PAGE)
         with plane.frozen():
@@ -297,9 +293,7 @@ tell("well")
 """
 
 
-def test_a_forked_child_has_a_closed_client_and_the_parent_continues(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_a_forked_child_has_a_closed_client_and_the_parent_continues(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(pool_bytes="128MiB", dataplane__segment_bytes="64MiB").start()
     with engine_process(FORK, plane.socket) as engine:
         assert line(engine) == "well"

@@ -45,9 +45,7 @@ with attach(sys.argv[1], [make.space()], timeout_s=30) as client:
 """
 
 
-def test_a_process_that_takes_all_its_connections_leaves_some_to_others(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_a_process_that_takes_all_its_connections_leaves_some_to_others(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane().start()
     resource.prlimit(plane.pid, resource.RLIMIT_NOFILE, (400, 400))
     with ExitStack() as crowd:
@@ -145,9 +143,7 @@ def test_an_attach_with_unsendable_memory_is_undone(wire: Wire) -> None:
     assert isinstance(wire.ask(ATTACH), Attached)
 
 
-def test_a_reservation_stands_when_its_segment_cannot_be_sent_and_is_sent_on_request(
-    wire: Wire,
-) -> None:
+def test_a_reservation_stands_when_its_segment_cannot_be_sent_and_is_sent_on_request(wire: Wire) -> None:
     attached = wire.ask(ATTACH)
     assert isinstance(attached, Attached)
     wire.crowded = True

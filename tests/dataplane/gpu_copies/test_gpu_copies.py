@@ -20,9 +20,7 @@ BIG = 256 * make.KIB
 """Eight of them are the smallest extent."""
 
 
-def bench_of(
-    extents: int = 4, *, blocks: int = 256, **options: Any
-) -> tuple[Bench, BenchEngine, BenchDevice]:
+def bench_of(extents: int = 4, *, blocks: int = 256, **options: Any) -> tuple[Bench, BenchEngine, BenchDevice]:
     options.setdefault("pin_budget_bytes", blocks * BIG // 2)
     bench = Bench(blocks * BIG, segment_bytes=2 * make.MIB, **options)
     engine = bench.attach()
@@ -44,11 +42,7 @@ def test_blocks_of_a_gpu_pin_get_gpu_copies_and_others_do_not() -> None:
     device.run()
     assert device.load(engine, pinned) == [True] * 5
     assert device.load(engine, other) == [False] * 5
-    assert (bench.pin("g").tier, bench.pin("g").gpu_copies, bench.pin("g").gpu_copy_bytes) == (
-        "gpu",
-        5,
-        5 * BIG,
-    )
+    assert (bench.pin("g").tier, bench.pin("g").gpu_copies, bench.pin("g").gpu_copy_bytes) == ("gpu", 5, 5 * BIG)
     assert (bench.pin("h").tier, bench.pin("h").gpu_copies) == ("host", 0)
     stats = device.stats
     assert (stats.gpu_copies, stats.wanted, stats.readers, stats.copied_blocks) == (5, 5, 1, 5)
@@ -184,11 +178,7 @@ def test_soft_pins_that_are_used_in_turn_do_not_push_each_other_out_at_every_use
     chains = [make.keys(8, name) for name in ("one", "two")]
     for chain in chains:
         engine.store(chain, BIG)
-    bench.apply(
-        *make.pins(
-            [make.pin(f"p{at}", chain, strength="soft", tier="gpu") for at, chain in enumerate(chains)]
-        )
-    )
+    bench.apply(*make.pins([make.pin(f"p{at}", chain, strength="soft", tier="gpu") for at, chain in enumerate(chains)]))
     for _ in range(20):
         for chain in chains:
             engine.acquire(chain)

@@ -100,9 +100,7 @@ class TestLocations:
         assert seen[-1] == (2, 0)
         assert set(seen[:-1]) == {(0, 0)}
 
-    def test_unchanged_blocks_are_listed_at_every_moment(
-        self, table: GpuCopyIndex, engine: GpuCopyIndex
-    ) -> None:
+    def test_unchanged_blocks_are_listed_at_every_moment(self, table: GpuCopyIndex, engine: GpuCopyIndex) -> None:
         table.list_extents([1, 2, 3])
         cells = table._cells
 
@@ -123,9 +121,7 @@ class TestLocations:
         extents, _ = engine.locations(np.arange(BLOCKS), controls(*[0] * BLOCKS))
         assert not extents.any()
 
-    def test_a_location_changed_during_a_read_is_not_used(
-        self, table: GpuCopyIndex, engine: GpuCopyIndex
-    ) -> None:
+    def test_a_location_changed_during_a_read_is_not_used(self, table: GpuCopyIndex, engine: GpuCopyIndex) -> None:
         """It moves between the two loads of the place; the control word is the same all along."""
         table.show(3, CONTROL, location_of(1, 0))
         moves: list[Callable[[], None]] = [

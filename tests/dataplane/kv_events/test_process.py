@@ -91,10 +91,7 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
 
 
 def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
-    with (
-        attach(plane.socket, [make.space()], timeout_s=30) as engine,
-        engine.reserve(chain, nbytes) as reservation,
-    ):
+    with attach(plane.socket, [make.space()], timeout_s=30) as engine, engine.reserve(chain, nbytes) as reservation:
         reservation.commit()
 
 
@@ -117,8 +114,7 @@ def test_a_router_follows_stores_and_evictions(
             cached = manager.describe().totals
         assert cached.evicted_blocks == 8
         while (
-            sum(len(event.hashes) for event in seen.events if event.kind == "BlockRemoved") < 8
-            or len(seen.known) < 16
+            sum(len(event.hashes) for event in seen.events if event.kind == "BlockRemoved") < 8 or len(seen.known) < 16
         ):
             seen.take()  # fails if nothing comes
         assert len(seen.known) == 16
@@ -134,9 +130,7 @@ def test_missed_events_are_replayed_to_a_late_subscriber_and_counted(
 ):
     plane = make_plane(**settings(socket_dir)).start()
     store(plane, make.keys(3))
-    plane.wait_stats(
-        lambda stats: stats.kv_events is not None and stats.kv_events.published >= 2, "it is published"
-    )
+    plane.wait_stats(lambda stats: stats.kv_events is not None and stats.kv_events.published >= 2, "it is published")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     asking = context.socket(zmq.DEALER)
     asking.connect(replay_url(socket_dir))
@@ -158,10 +152,7 @@ def test_missed_events_are_replayed_to_a_late_subscriber_and_counted(
 
 
 def test_after_a_kill_all_blocks_are_cleared_and_cached_ones_published_again(socket_dir: Path):
-    with (
-        router(events_url(socket_dir)) as seen,
-        supervised(socket_dir, **settings(socket_dir)) as plane,
-    ):
+    with router(events_url(socket_dir)) as seen, supervised(socket_dir, **settings(socket_dir)) as plane:
         store(plane, make.keys(40))
         seen.until(hashes(make.keys(40)))
         before = len(seen.events)
@@ -175,9 +166,7 @@ def test_after_a_kill_all_blocks_are_cleared_and_cached_ones_published_again(soc
         seen.until(hashes(make.keys(40)) | hashes(make.keys(2, "later")))
 
 
-def test_a_cold_start_withdraws_events_of_the_previous_process(
-    make_plane: Callable[..., Plane], socket_dir: Path
-):
+def test_a_cold_start_withdraws_events_of_the_previous_process(make_plane: Callable[..., Plane], socket_dir: Path):
     plane = make_plane(**settings(socket_dir)).start()
     with router(events_url(socket_dir)) as seen:
         store(plane, make.keys(5))
@@ -241,18 +230,13 @@ def test_an_endpoint_in_use_is_an_error_that_names_it(make_plane: Callable[..., 
         plane = make_plane(kv_events_url=url)
         with pytest.raises(AssertionError):
             plane.start()
-        assert (
-            f"kv_events_url: {url} and no replay socket cannot be bound: Address already in use"
-            in plane.log()
-        )
+        assert f"kv_events_url: {url} and no replay socket cannot be bound: Address already in use" in plane.log()
     finally:
         taken.close(linger=0)
         context.term()
 
 
-def test_malformed_replay_requests_do_not_affect_other_clients(
-    make_plane: Callable[..., Plane], socket_dir: Path
-):
+def test_malformed_replay_requests_do_not_affect_other_clients(make_plane: Callable[..., Plane], socket_dir: Path):
     plane = make_plane(**settings(socket_dir)).start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     asking = context.socket(zmq.DEALER)

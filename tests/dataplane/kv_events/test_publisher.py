@@ -163,9 +163,7 @@ def test_a_block_that_is_stored_again_at_once_is_known_in_the_end(
     assert known(published.events()) == set(hashes(chain))
 
 
-def test_a_block_is_published_when_every_rank_has_it_and_withdrawn_when_one_loses_it(
-    tmp_path: Path,
-):
+def test_a_block_is_published_when_every_rank_has_it_and_withdrawn_when_one_loses_it(tmp_path: Path):
     bench = Bench(8 * make.MIB)
     published = Published(bench, tmp_path)
     ranks = [bench.attach(make.space(rank=each, world_size=3), pid=100 + each) for each in range(3)]
@@ -188,11 +186,7 @@ def test_each_model_has_its_topic_and_other_kv_groups_have_none(tmp_path: Path):
     bench = Bench(8 * make.MIB)
     published = Published(bench, tmp_path)
     engine = bench.attach(
-        make.space("a"),
-        make.space("b/c"),
-        msgspec.structs.replace(make.space("d"), kv_group=1),
-        pid=7,
-        group="three",
+        make.space("a"), make.space("b/c"), msgspec.structs.replace(make.space("d"), kv_group=1), pid=7, group="three"
     )
     for at in range(3):
         engine.store(make.keys(2, at), PAGE, space=at)
@@ -208,9 +202,7 @@ def test_all_topics_get_every_event(bench: Bench, engine: BenchEngine, tmp_path:
     assert [topic for topic, _ in published.stream.batches] == [b"kv@pod-a@llama", b"kv@pod-b@llama"]
 
 
-def test_chunks_are_published_as_blocks_of_the_engines_size(
-    bench: Bench, engine: BenchEngine, tmp_path: Path
-):
+def test_chunks_are_published_as_blocks_of_the_engines_size(bench: Bench, engine: BenchEngine, tmp_path: Path):
     published = Published(bench, tmp_path, block_tokens=16)
     published.events()
     chain = make.keys(2)
@@ -224,9 +216,7 @@ def test_chunks_are_published_as_blocks_of_the_engines_size(
     assert known(published.events(), set(stored.hashes)) == set()
 
 
-def test_a_size_that_does_not_divide_a_chunk_leaves_chunks_whole(
-    bench: Bench, engine: BenchEngine, tmp_path: Path
-):
+def test_a_size_that_does_not_divide_a_chunk_leaves_chunks_whole(bench: Bench, engine: BenchEngine, tmp_path: Path):
     published = Published(bench, tmp_path, block_tokens=48)
     engine.store(make.keys(1), PAGE)
     assert published.events()[1].block_size == 256
@@ -236,9 +226,7 @@ class TestTokens:
     def test_they_are_omitted_by_default(self, published: Published):
         assert published.publisher.token_ids is None
 
-    def test_they_come_with_the_salt_at_the_start_of_a_chain(
-        self, bench: Bench, engine: BenchEngine, tmp_path: Path
-    ):
+    def test_they_come_with_the_salt_at_the_start_of_a_chain(self, bench: Bench, engine: BenchEngine, tmp_path: Path):
         published = Published(bench, tmp_path, token_ids=True)
         published.events()
         chain = make.keys(3)
@@ -252,9 +240,7 @@ class TestTokens:
         assert len(second.tokens) == 256
         assert (first.extra, second.extra) == ([["acme"], None], None)
 
-    def test_a_block_is_published_again_when_its_tokens_come(
-        self, bench: Bench, engine: BenchEngine, tmp_path: Path
-    ):
+    def test_a_block_is_published_again_when_its_tokens_come(self, bench: Bench, engine: BenchEngine, tmp_path: Path):
         published = Published(bench, tmp_path, token_ids=True)
         published.events()
         chain = make.keys(2)
@@ -282,9 +268,7 @@ class TestStarts:
         for turn in range(6):
             engine.store(make.keys(9, turn), PAGE)
         blocks = bench.node.pool.table.blocks
-        for number in sorted(
-            blocks, reverse=True
-        ):  # as after a restart: in another order, and without references
+        for number in sorted(blocks, reverse=True):  # as after a restart: in another order, and without references
             blocks[number] = blocks.pop(number)
             blocks[number].before = None
         if sweeping:
@@ -332,11 +316,7 @@ class TestStarts:
     def test_the_end_of_the_cache_is_published(self, published: Published, engine: BenchEngine):
         engine.store(make.keys(1), PAGE)
         published.publisher.close(released=True)
-        assert [event.kind for event in published.events()] == [
-            "AllBlocksCleared",
-            "BlockStored",
-            "AllBlocksCleared",
-        ]
+        assert [event.kind for event in published.events()] == ["AllBlocksCleared", "BlockStored", "AllBlocksCleared"]
         assert published.stream.closed
         engine.store(make.keys(1, "later"), PAGE)
 

@@ -23,16 +23,7 @@ def refusal(folder: Path, url: str = URL, **table: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:5557",
-        "127.0.0.1:5557",
-        "tcp://127.0.0.1",
-        "inproc://x",
-        "ipc://x",
-        "tcp://*:70000",
-        "x",
-    ],
+    "url", ["http://127.0.0.1:5557", "127.0.0.1:5557", "tcp://127.0.0.1", "inproc://x", "ipc://x", "tcp://*:70000", "x"]
 )
 def test_an_invalid_endpoint_is_refused(tmp_path: Path, url: str):
     expected = f"expected tcp://HOST:PORT, or ipc:// and an absolute path, got {url!r}"
@@ -40,9 +31,7 @@ def test_an_invalid_endpoint_is_refused(tmp_path: Path, url: str):
     assert refusal(tmp_path, replay_url=url) == f"dataplane.kv_events_replay_url: {expected}"
 
 
-@pytest.mark.parametrize(
-    "url", [URL, "tcp://*:5557", "tcp://[::1]:5557", "ipc:///run/kv.sock", "tcp://0.0.0.0:0", ""]
-)
+@pytest.mark.parametrize("url", [URL, "tcp://*:5557", "tcp://[::1]:5557", "ipc:///run/kv.sock", "tcp://0.0.0.0:0", ""])
 def test_valid_endpoints_and_an_empty_one_are_accepted(tmp_path: Path, url: str):
     assert refusal(tmp_path, url) == ""
 
@@ -58,9 +47,7 @@ def test_an_endpoint_has_one_use(tmp_path: Path):
 
 def test_token_ids_on_a_remote_address_need_a_second_setting(tmp_path: Path):
     assert "can be reached from other machines" in refusal(tmp_path, "tcp://0.0.0.0:5557", token_ids="true")
-    assert "can be reached from other machines" in refusal(
-        tmp_path, token_ids="true", replay_url="tcp://*:5558"
-    )
+    assert "can be reached from other machines" in refusal(tmp_path, token_ids="true", replay_url="tcp://*:5558")
     assert refusal(tmp_path, token_ids="true") == ""
     assert refusal(tmp_path, "tcp://*:5557", token_ids="true", remote_token_ids="true") == ""
 
@@ -86,9 +73,7 @@ def test_values_out_of_range_are_refused(tmp_path: Path, name: str, value: str, 
 
 
 def test_the_port_of_the_last_rank_must_exist(tmp_path: Path):
-    assert (
-        refusal(tmp_path, "tcp://127.0.0.1:65535", ranks="2") == "kv_events_url: rank 1 would have port 65536"
-    )
+    assert refusal(tmp_path, "tcp://127.0.0.1:65535", ranks="2") == "kv_events_url: rank 1 would have port 65536"
 
 
 def test_settings_of_events_that_are_off_are_refused(tmp_path: Path):

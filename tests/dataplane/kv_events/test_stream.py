@@ -52,9 +52,7 @@ def stream(context: zmq.Context[zmq.Socket[bytes]], socket_dir: Path, clock: Clo
     made.close()
 
 
-def subscriber(
-    context: zmq.Context[zmq.Socket[bytes]], stream: Stream, topic: bytes = b""
-) -> zmq.Socket[bytes]:
+def subscriber(context: zmq.Context[zmq.Socket[bytes]], stream: Stream, topic: bytes = b"") -> zmq.Socket[bytes]:
     """Return a connected subscriber."""
     socket = context.socket(zmq.SUB)
     OPENED.append(socket)
@@ -104,9 +102,7 @@ def test_frames_are_those_of_vllm(context: zmq.Context[zmq.Socket[bytes]], strea
     assert payload[-1] == 2
 
 
-def test_a_slow_subscriber_sees_a_gap_and_delays_no_other(
-    context: zmq.Context[zmq.Socket[bytes]], stream: Stream
-):
+def test_a_slow_subscriber_sees_a_gap_and_delays_no_other(context: zmq.Context[zmq.Socket[bytes]], stream: Stream):
     socket = subscriber(context, stream)
     for _ in range(3000):
         stream.send(b"kv", HEAD + bytes(10_000), 1)
@@ -137,15 +133,12 @@ def test_a_replay_has_every_batch_from_a_number_on_and_then_the_end(
         assert numbers(answers) == [*range(first, 80), -1]
         assert all(frames[: len(head)] == head and len(frames) == 3 + len(head) for frames in answers)
         assert all(
-            frames[-3] == f"t{number}".encode()
-            for frames, number in zip(answers[:-1], range(first, 80), strict=True)
+            frames[-3] == f"t{number}".encode() for frames, number in zip(answers[:-1], range(first, 80), strict=True)
         )
     assert stream.replayed == 3 * (50 + 49 + 1)
 
 
-def test_a_number_that_was_left_out_is_missing_from_replays(
-    context: zmq.Context[zmq.Socket[bytes]], stream: Stream
-):
+def test_a_number_that_was_left_out_is_missing_from_replays(context: zmq.Context[zmq.Socket[bytes]], stream: Stream):
     for at in range(6):
         if at == 3:
             stream.skip(5)
@@ -158,9 +151,7 @@ def test_a_number_that_was_left_out_is_missing_from_replays(
     assert stream.dropped == 5
 
 
-def stuck_clients(
-    context: zmq.Context[zmq.Socket[bytes]], stream: Stream, count: int
-) -> list[zmq.Socket[bytes]]:
+def stuck_clients(context: zmq.Context[zmq.Socket[bytes]], stream: Stream, count: int) -> list[zmq.Socket[bytes]]:
     """Clients that ask for a replay and do not read it; once all requests have arrived."""
     stuck = [asking(context, stream, zmq.DEALER) for _ in range(count)]
     before = stream.abandoned + len(stream._replays)
@@ -221,9 +212,7 @@ def test_one_request_too_many_ends_the_replay_that_has_waited_longest(
     assert (len(stream._replays), stream.abandoned) == (3, 2)
 
 
-def test_replays_of_clients_that_read_take_turns(
-    context: zmq.Context[zmq.Socket[bytes]], stream: Stream, clock: Clock
-):
+def test_replays_of_clients_that_read_take_turns(context: zmq.Context[zmq.Socket[bytes]], stream: Stream, clock: Clock):
     for _ in range(50):
         stream.send(b"t", HEAD, 1)
     clients = [asking(context, stream, zmq.DEALER) for _ in range(60)]  # more than one step has batches for
@@ -243,9 +232,7 @@ def test_replays_of_clients_that_read_take_turns(
     assert (stream.replayed, stream.abandoned) == (60 * 50, 0)
 
 
-def test_a_client_that_is_gone_ends_its_replay(
-    context: zmq.Context[zmq.Socket[bytes]], stream: Stream, clock: Clock
-):
+def test_a_client_that_is_gone_ends_its_replay(context: zmq.Context[zmq.Socket[bytes]], stream: Stream, clock: Clock):
     for _ in range(50):
         stream.send(b"t", HEAD, 1)
     socket = asking(context, stream, zmq.DEALER)
@@ -266,13 +253,7 @@ def test_malformed_requests_are_counted(context: zmq.Context[zmq.Socket[bytes]],
     stream.send(b"t", HEAD, 1)
     chance = random.Random(7)
     socket = asking(context, stream, zmq.DEALER)
-    wrong: list[list[bytes]] = [
-        [b""],
-        [b"", b""],
-        [b"", b"", pack(">Q", 0)],
-        [b"1234567"],
-        [b"x", pack(">Q", 0)],
-    ]
+    wrong: list[list[bytes]] = [[b""], [b"", b""], [b"", b"", pack(">Q", 0)], [b"1234567"], [b"x", pack(">Q", 0)]]
     wrong += [[os.urandom(chance.randrange(8)) for _ in range(chance.randrange(1, 6))] for _ in range(100)]
     for frames in wrong:
         socket.send_multipart(frames)
@@ -287,9 +268,7 @@ def test_malformed_requests_are_counted(context: zmq.Context[zmq.Socket[bytes]],
     assert numbers(served(stream, socket)) == [0, -1]
 
 
-def test_an_endpoint_in_use_is_an_error_and_leaves_no_socket(
-    context: zmq.Context[zmq.Socket[bytes]], clock: Clock
-):
+def test_an_endpoint_in_use_is_an_error_and_leaves_no_socket(context: zmq.Context[zmq.Socket[bytes]], clock: Clock):
     taken = Stream(context, "tcp://127.0.0.1:0", "", 0, 10, 50, clock)
     with pytest.raises(zmq.ZMQError):
         Stream(context, "tcp://127.0.0.1:0", taken.url, 0, 10, 50, clock)

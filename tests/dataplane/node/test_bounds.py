@@ -23,9 +23,7 @@ from tests.dataplane.plane import Plane, wait_for
 PAGE = 4096
 
 
-def test_segments_that_change_hands_cost_no_descriptors_and_no_memory(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_segments_that_change_hands_cost_no_descriptors_and_no_memory(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane(pool_bytes="16MiB").start()
     spaces = [Space(model="a"), Space(model="b")]
     with attach(plane.socket, spaces, timeout_s=30) as engine:

@@ -111,20 +111,12 @@ def test_a_leased_block_is_put_back_with_its_incarnation() -> None:
     engine.store(other, PAGE)
     engine.acquire(leased)
     engine.area.header[8] = 0  # nothing reported in the ring: it is the oldest
-    before = {
-        block.number: block.control
-        for block in bench.node.pool.table.blocks.values()
-        if block.key == leased[0]
-    }
+    before = {block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == leased[0]}
     fences = bench.fences
     assert engine.store(make.keys(2, "new"), PAGE).written == 2
     assert engine.lookup(leased) == 1
     assert node_stats(bench.node, bench.now).totals.evictions_cancelled == 1
-    after = {
-        block.number: block.control
-        for block in bench.node.pool.table.blocks.values()
-        if block.key == leased[0]
-    }
+    after = {block.number: block.control for block in bench.node.pool.table.blocks.values() if block.key == leased[0]}
     assert after == before
     assert bench.fences - fences <= 2, "one barrier a batch, not one a block"
     engine.release()

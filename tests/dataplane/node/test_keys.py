@@ -13,21 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataplane.protocol.codes import Code, ProtocolError
-from dataplane.protocol.keys import (
-    KEY_BYTES,
-    TokenError,
-    chain,
-    next_key,
-    root_key,
-    tenant_fingerprint,
-    token_bytes,
-)
+from dataplane.protocol.keys import KEY_BYTES, TokenError, chain, next_key, root_key, tenant_fingerprint, token_bytes
 from tests.golden_file import Golden
 
 TOKENS = list(range(10))
-SALTS = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="@/\\"), max_size=20
-)
+SALTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="@/\\"), max_size=20)
 
 
 def vectors() -> dict[str, object]:
@@ -36,13 +26,7 @@ def vectors() -> dict[str, object]:
         {"cache_salt": "", "adapter_id": "", "chunk_tokens": 4, "tokens": TOKENS, "extras": {}},
         {"cache_salt": "team-a", "adapter_id": "", "chunk_tokens": 4, "tokens": TOKENS, "extras": {}},
         {"cache_salt": "team-a", "adapter_id": "lora-7", "chunk_tokens": 4, "tokens": TOKENS, "extras": {}},
-        {
-            "cache_salt": "größe",
-            "adapter_id": "",
-            "chunk_tokens": 2,
-            "tokens": [0, 2**32 - 1, 1, 65536],
-            "extras": {},
-        },
+        {"cache_salt": "größe", "adapter_id": "", "chunk_tokens": 2, "tokens": [0, 2**32 - 1, 1, 65536], "extras": {}},
         {"cache_salt": "", "adapter_id": "", "chunk_tokens": 4, "tokens": TOKENS, "extras": {"1": "ab12"}},
         {"cache_salt": "", "adapter_id": "", "chunk_tokens": 256, "tokens": list(range(512)), "extras": {}},
     ]
@@ -87,9 +71,7 @@ def test_a_salt_and_an_adapter_cannot_be_shifted_into_each_other() -> None:
 
 
 @given(one=st.tuples(SALTS, SALTS), two=st.tuples(SALTS, SALTS))
-def test_different_tenants_or_adapters_have_different_roots(
-    one: tuple[str, str], two: tuple[str, str]
-) -> None:
+def test_different_tenants_or_adapters_have_different_roots(one: tuple[str, str], two: tuple[str, str]) -> None:
     if one[0] != "_default" and two[0] != "_default":
         assert (root_key(*one) == root_key(*two)) == (one == two)
 
@@ -107,9 +89,7 @@ def test_keys_are_one_for_each_full_chunk_and_name_their_whole_prefix(
     assert len(keys) == len(tokens) // step
     assert all(len(key) == KEY_BYTES for key in keys)
     assert len(set(keys)) == len(keys)
-    assert chain(tokens[: step * 2], chunk_tokens=step) == keys[:2], (
-        "a longer prompt keeps the keys of its prefix"
-    )
+    assert chain(tokens[: step * 2], chunk_tokens=step) == keys[:2], "a longer prompt keeps the keys of its prefix"
     assert chain(tokens, chunk_tokens=step, extras={}) == keys
     other = chain(tokens, chunk_tokens=step, extras={at: extra})
     assert other[:at] == keys[:at]

@@ -125,9 +125,7 @@ def test_a_burst_of_half_more_than_the_pool_is_answered_block_by_block() -> None
     for each in writing:
         if each.reservation:
             engine.commit(each.reservation)
-    assert engine.store(make.keys(32, "next"), 4096).written == 32, (
-        "and the next second is no second of full pool"
-    )
+    assert engine.store(make.keys(32, "next"), 4096).written == 32, "and the next second is no second of full pool"
 
 
 @pytest.mark.parametrize("other_space", [False, True])

@@ -83,9 +83,7 @@ def test_impossible_entries_are_rejected_and_counted() -> None:
     ),
     passing=st.floats(-5, 5),
 )
-def test_no_content_breaks_the_node_or_lets_a_total_fall(
-    writes: list[list[tuple[int, int]]], passing: float
-) -> None:
+def test_no_content_breaks_the_node_or_lets_a_total_fall(writes: list[list[tuple[int, int]]], passing: float) -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach()
     before = operations(bench)

@@ -76,9 +76,7 @@ def test_an_expired_pin_holds_nothing_and_is_shown_as_expired() -> None:
     bench.pass_time(2)
     stats = bench.pin("for a while")
     assert (stats.expired, stats.resident, stats.guaranteed, stats.bytes) == (True, 0, 0, 0)
-    assert [event.pin for event in bench.events(PinExpired) if isinstance(event, PinExpired)] == [
-        "for a while"
-    ]
+    assert [event.pin for event in bench.events(PinExpired) if isinstance(event, PinExpired)] == ["for a while"]
     assert bench.pool.pinned_bytes == 0
     scan(engine, 2 * 64)
     assert engine.lookup(chain) == 0
@@ -203,8 +201,6 @@ def test_a_limit_below_pinned_bytes_degrades_pins() -> None:
     bench.apply(make.quotas({"a": 2 * PAGE}))
     assert engine.lookup(chain) == 2, "the limit binds"
     assert (bench.pin("x").guaranteed, bench.pin("x").degraded) == (1, 1), "nine tenths of it may be pinned"
-    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").written == 1, (
-        "so there is room for something new"
-    )
+    assert engine.store(make.keys(1, "new"), PAGE, tenant="a").written == 1, "so there is room for something new"
     assert engine.lookup(chain) == 1
     assert bench.faults() == []

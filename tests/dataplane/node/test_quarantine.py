@@ -105,9 +105,7 @@ def test_a_disconnected_process_that_lives_keeps_its_leases() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1)])
-def test_bytes_of_a_group_come_back_only_when_every_process_that_was_there_is_gone(
-    order: tuple[int, ...],
-) -> None:
+def test_bytes_of_a_group_come_back_only_when_every_process_that_was_there_is_gone(order: tuple[int, ...]) -> None:
     bench = Bench(8 * PAGE)
     engines = [bench.attach(group="tp2", pid=number) for number in range(3)]
     engines[order[0]].reserve(CHAIN, PAGE)
@@ -203,9 +201,7 @@ def test_a_commit_of_some_positions_aborts_the_rest() -> None:
     assert bench.faults() == []
 
 
-@pytest.mark.parametrize(
-    ("positions", "checksums"), [([0, 0], b""), ([7], b""), ([0], b"x" * 15), ([0, 1], b"x" * 16)]
-)
+@pytest.mark.parametrize(("positions", "checksums"), [([0, 0], b""), ([7], b""), ([0], b"x" * 15), ([0, 1], b"x" * 16)])
 def test_a_wrong_commit_changes_nothing_and_may_be_corrected(positions: list[int], checksums: bytes) -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach()

@@ -53,9 +53,7 @@ def test_a_head_that_points_anywhere_is_survived(jumps: list[int]) -> None:
     head=st.integers(0, 2**64 - 1),
     dropped=st.integers(0, 2**64 - 1),
 )
-def test_no_content_of_a_ring_breaks_the_node(
-    entries: list[tuple[int, int]], head: int, dropped: int
-) -> None:
+def test_no_content_of_a_ring_breaks_the_node(entries: list[tuple[int, int]], head: int, dropped: int) -> None:
     bench = Bench(16 * PAGE)
     engine = bench.attach()
     engine.store(make.keys(16), PAGE)

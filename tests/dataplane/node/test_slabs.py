@@ -11,9 +11,7 @@ from dataplane.core.blocks.slabs import SLOT_ALIGN, Slabs, Slot, slot_bytes
 from tests.dataplane import factories as make
 
 SIZES = st.one_of(
-    st.integers(1, 64 * make.KIB),
-    st.integers(1, 3 * make.MIB),
-    st.sampled_from([4096, 65536, 262144, 262145]),
+    st.integers(1, 64 * make.KIB), st.integers(1, 3 * make.MIB), st.sampled_from([4096, 65536, 262144, 262145])
 )
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(1, 3), SIZES, st.integers(0, 10_000)), max_size=60)
 
@@ -34,9 +32,7 @@ def fill(slabs: Slabs, space: int, size: int) -> list[Slot]:
 
 @settings(max_examples=60, deadline=None)
 @given(moves=MOVES)
-def test_slots_never_overlap_and_the_capacity_is_never_exceeded(
-    moves: list[tuple[bool, int, int, int]],
-) -> None:
+def test_slots_never_overlap_and_the_capacity_is_never_exceeded(moves: list[tuple[bool, int, int, int]]) -> None:
     slabs = Slabs(8 * make.MIB, 4 * make.MIB)
     taken: list[Slot] = []
     for takes, space, nbytes, pick in moves:
@@ -117,9 +113,7 @@ def test_another_space_gets_an_emptied_segment_only_when_it_was_dropped() -> Non
 
 
 @given(size=st.integers(1, 200), blocks=st.integers(1, 20), expected=st.integers(1, 32))
-def test_with_huge_pages_segments_are_whole_pages_and_serve_their_space(
-    size: int, blocks: int, expected: int
-) -> None:
+def test_with_huge_pages_segments_are_whole_pages_and_serve_their_space(size: int, blocks: int, expected: int) -> None:
     page = 2 * make.MIB
     nbytes = size * 300 * make.KIB // SLOT_ALIGN * SLOT_ALIGN
     capacity = -(-blocks * nbytes // page) * page

@@ -40,9 +40,7 @@ def test_what_cannot_be_a_state_directory_is_refused_by_the_name_of_the_setting(
         with pytest.raises(OSError, match=f"^{expected} {path}: it is a file, or below one$"):
             StateDirectory(path)
     with pytest.raises(OSError, match=f"^{expected} /proc/self/task: No such file or directory$"):
-        StateDirectory(
-            Path("/proc/self/task")
-        ).lock()  # nothing can be created there, as on a read-only file system
+        StateDirectory(Path("/proc/self/task")).lock()  # nothing can be created there, as on a read-only file system
 
 
 @pytest.mark.parametrize("contents", [b"\xff\xfe\x00node\n", b"", b"\n", b"x" * 200_000, b"a\x07b\n"])

@@ -14,22 +14,8 @@ from dataplane.client import attach
 from dataplane.holding import holder, requests
 from dataplane.protocol.codec import decode, decoder
 from dataplane.protocol.codes import Code, code_of
-from dataplane.protocol.engine import (
-    VERSION,
-    EngineReply,
-    Ping,
-    Refused,
-    Reserve,
-    Serving,
-)
-from dataplane.protocol.layout import (
-    HOT_NBYTES,
-    HOT_OFFSET,
-    HOT_SPACE_SEGMENT,
-    IndexMemory,
-    is_ready,
-    pack_keys,
-)
+from dataplane.protocol.engine import VERSION, EngineReply, Ping, Refused, Reserve, Serving
+from dataplane.protocol.layout import HOT_NBYTES, HOT_OFFSET, HOT_SPACE_SEGMENT, IndexMemory, is_ready, pack_keys
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine, contents, engine_process, line
 from tests.require import require
@@ -38,10 +24,7 @@ PAGE = 4096
 
 
 def store(plane: Plane, chain: list[bytes], nbytes: int = PAGE) -> None:
-    with (
-        attach(plane.socket, [make.space()], timeout_s=30) as client,
-        client.reserve(chain, nbytes) as reservation,
-    ):
+    with attach(plane.socket, [make.space()], timeout_s=30) as client, client.reserve(chain, nbytes) as reservation:
         for at, content in zip(reservation.writable, contents(chain, nbytes), strict=True):
             reservation.view(at)[:] = content
         assert reservation.commit().blocks == len(chain)
@@ -166,9 +149,7 @@ def test_the_socket_of_a_data_plane_without_allow_list_is_closed_to_other_users(
     assert as_other(CONNECT, plane.socket) == "no permission"
 
 
-def test_only_users_on_the_allow_list_may_attach(
-    open_plane: Callable[..., Plane],
-) -> None:
+def test_only_users_on_the_allow_list_may_attach(open_plane: Callable[..., Plane]) -> None:
     require(os.geteuid() == 0, "only root can start a process of another user")
     plane = open_plane(dataplane__allowed_uids="12345")
     answer = decode(_decoder, bytes.fromhex(as_other(CONNECT, plane.socket)))

@@ -102,9 +102,7 @@ def test_bodies_of_pins_are_requested_once_and_may_come_in_parts(plane: Plane, m
         manager.socket.send(encode(Bodies(snapshot.nonce, {digest: body}, last=False)))
     answer = manager.ask(Bodies(snapshot.nonce, dict([last])))
     assert isinstance(answer, Ack)
-    assert {pin.name: pin.resolved for pin in manager.describe().pins} == dict.fromkeys(
-        ("pin-0", "pin-1", "pin-2"), 3
-    )
+    assert {pin.name: pin.resolved for pin in manager.describe().pins} == dict.fromkeys(("pin-0", "pin-1", "pin-2"), 3)
     assert isinstance(manager.ask(make.pins(records[:2], 2)[0]), Ack), "nothing is asked that is there"
 
 

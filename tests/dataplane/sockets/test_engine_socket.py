@@ -73,9 +73,7 @@ def assert_serves(plane: Plane) -> None:
         assert isinstance(good.ask(Detach(4)), Detached)
 
 
-def reserve(
-    engine: RawEngine, keys: bytes = ONE_KEY, nbytes: int = PAGE, tenant: str = "", **fields: int
-) -> Reserve:
+def reserve(engine: RawEngine, keys: bytes = ONE_KEY, nbytes: int = PAGE, tenant: str = "", **fields: int) -> Reserve:
     assert engine.attached is not None
     return Reserve(fields.get("id", 9), fields.get("space", engine.attached.spaces[0]), tenant, keys, nbytes)
 
@@ -118,10 +116,7 @@ def test_an_invalid_message_is_malformed(raw: RawEngine, data: bytes) -> None:
 
 def test_text_that_is_not_utf8_is_malformed(raw: RawEngine) -> None:
     good = encode(Attach(1, VERSION, "group-name", [SpaceRequest(make.space())]))
-    assert (
-        raw.refusal(good.replace(b"group-name", b"\xff\xfe\xff\xfe\xff\xfe\xff\xfe\xff\xfe"))[0]
-        is Code.MALFORMED
-    )
+    assert raw.refusal(good.replace(b"group-name", b"\xff\xfe\xff\xfe\xff\xfe\xff\xfe\xff\xfe"))[0] is Code.MALFORMED
 
 
 def test_malformed_messages_are_counted(shared_plane: Plane, raw: RawEngine) -> None:
@@ -219,10 +214,7 @@ def test_the_same_space_with_another_block_size_is_a_conflict(shared_plane: Plan
     with RawEngine(shared_plane.socket) as other:
         request = Attach(1, VERSION, "g", [SpaceRequest(make.space("conflicted", block_bytes=2 * PAGE))])
         assert other.refusal(request) == (Code.SPACE_CONFLICT, "spaces[0].space.block_bytes")
-        assert (
-            other.attach(SpaceRequest(make.space("conflicted", block_bytes=PAGE))).spaces
-            == raw.attached.spaces
-        )
+        assert other.attach(SpaceRequest(make.space("conflicted", block_bytes=PAGE))).spaces == raw.attached.spaces
 
 
 def test_detach_ends_the_attachment_and_the_connection_may_attach_again(engine: RawEngine) -> None:
@@ -282,9 +274,7 @@ def test_a_block_larger_than_its_spaces_blocks_is_refused(raw: RawEngine) -> Non
     assert isinstance(raw.ask(Reserve(1, attached.spaces[0], "", ONE_KEY, 2 * PAGE)), Reserved)
 
 
-@pytest.mark.parametrize(
-    "salt", ["a@b", "a/b", "a\\b", "a\nb", "\x00", "\x1f", "\x7f", "\x80", "x" * 129, "_default"]
-)
+@pytest.mark.parametrize("salt", ["a@b", "a/b", "a\\b", "a\nb", "\x00", "\x1f", "\x7f", "\x80", "x" * 129, "_default"])
 def test_a_bad_salt_is_refused(engine: RawEngine, salt: str) -> None:
     assert engine.refusal(reserve(engine, tenant=salt)) == (Code.BAD_SALT, "tenant")
 
@@ -448,9 +438,7 @@ def test_more_engines_than_allowed_are_refused(make_plane: Callable[..., Plane])
     second.close()
 
 
-def test_a_data_plane_out_of_descriptors_continues_when_there_are_some_again(
-    make_plane: Callable[..., Plane],
-) -> None:
+def test_a_data_plane_out_of_descriptors_continues_when_there_are_some_again(make_plane: Callable[..., Plane]) -> None:
     plane = make_plane().start()
     with plane.manager() as manager, ExitStack() as crowd:
         manager.describe()
@@ -488,10 +476,7 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 def test_a_traced_request_is_answered_like_the_request_alone(engine: RawEngine) -> None:
     answer = engine.ask(Traced(7, TRACEPARENT, Map(7, [])))
     assert (type(answer).__name__, answer.id) == ("SegmentsMapped", 7)
-    assert engine.refusal(Traced(8, TRACEPARENT, Commit(8, 4711))) == (
-        Code.UNKNOWN_RESERVATION,
-        "reservation",
-    )
+    assert engine.refusal(Traced(8, TRACEPARENT, Commit(8, 4711))) == (Code.UNKNOWN_RESERVATION, "reservation")
 
 
 @pytest.mark.parametrize(

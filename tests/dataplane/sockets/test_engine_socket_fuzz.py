@@ -29,9 +29,7 @@ from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, RawEngine
 
 INTEGERS = st.one_of(st.integers(-3, 5), st.integers(-(2**63), 2**64 - 1))
-KEYS = st.one_of(
-    st.binary(max_size=100), st.integers(0, 5).map(lambda number: make.packed(make.keys(number)))
-)
+KEYS = st.one_of(st.binary(max_size=100), st.integers(0, 5).map(lambda number: make.packed(make.keys(number))))
 TEXT = st.text(max_size=10)
 MESSAGES = st.one_of(
     st.builds(
@@ -39,10 +37,7 @@ MESSAGES = st.one_of(
         INTEGERS,
         st.one_of(st.just(VERSION), INTEGERS),
         TEXT,
-        st.lists(
-            st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world_size=INTEGERS)),
-            max_size=3,
-        ),
+        st.lists(st.builds(SpaceRequest, st.builds(make.space, TEXT, rank=INTEGERS, world_size=INTEGERS)), max_size=3),
         resume=INTEGERS,
         resume_memory=INTEGERS,
         writing=st.lists(INTEGERS, max_size=4),
@@ -50,10 +45,7 @@ MESSAGES = st.one_of(
     st.builds(Report, INTEGERS, st.binary(max_size=40), st.binary(max_size=80)),
     st.integers(0, 4).flatmap(
         lambda n: st.builds(
-            Report,
-            INTEGERS,
-            st.binary(min_size=4 * n, max_size=4 * n),
-            st.binary(min_size=8 * n, max_size=8 * n),
+            Report, INTEGERS, st.binary(min_size=4 * n, max_size=4 * n), st.binary(min_size=8 * n, max_size=8 * n)
         )
     ),
     st.builds(Reserve, INTEGERS, INTEGERS, TEXT, KEYS, st.one_of(st.integers(1, 9000), INTEGERS), KEYS),
@@ -65,15 +57,11 @@ MESSAGES = st.one_of(
     st.builds(Ping, INTEGERS, INTEGERS),
 )
 PIECES = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), TEXT, st.binary(max_size=40)
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), TEXT, st.binary(max_size=40)),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=3)),
     max_leaves=8,
 )
-TAGS = st.sampled_from(
-    ["attach", "reserve", "commit", "abort", "lease", "report", "map", "detach", "hold", "x"]
-)
+TAGS = st.sampled_from(["attach", "reserve", "commit", "abort", "lease", "report", "map", "detach", "hold", "x"])
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +88,7 @@ def survives(plane: Plane, datagrams: list[bytes], *, attach: bool) -> None:
 
 
 SETTINGS = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

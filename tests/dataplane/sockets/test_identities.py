@@ -74,9 +74,7 @@ def test_a_wrong_space_names_the_field_at_fault() -> None:
     assert "0 to 3" in error.message
 
 
-@pytest.mark.parametrize(
-    "salt", ["", "a", "x" * 128, "größe", "with space", "日本", "a:b;c#d%e", "_", "__default"]
-)
+@pytest.mark.parametrize("salt", ["", "a", "x" * 128, "größe", "with space", "日本", "a:b;c#d%e", "_", "__default"])
 def test_good_salts_are_taken_as_they_are(salt: str) -> None:
     assert check_salt(salt) == salt
     assert salt_of(shown(salt)) == salt

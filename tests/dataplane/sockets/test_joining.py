@@ -152,9 +152,7 @@ def test_a_first_join_that_is_refused_ends_the_data_plane_with_a_sentence(
     assert not (plane.folder / "joined.json").exists()
 
 
-def test_a_refusal_that_passes_is_tried_again(
-    make_plane: Callable[..., Plane], fleet: ManagementPlane
-) -> None:
+def test_a_refusal_that_passes_is_tried_again(make_plane: Callable[..., Plane], fleet: ManagementPlane) -> None:
     plane = member(make_plane, fleet).start()
     fleet.refuse("rate_limited")
     fleet.refuse("unavailable")
@@ -185,9 +183,7 @@ def test_a_forgotten_node_continues_serving_engines_and_joins_again_by_a_token_a
     assert welcome(fleet, join.control_url, key).node == "node-a"
 
 
-def test_a_node_tries_every_address_of_its_token(
-    make_plane: Callable[..., Plane], fleet: ManagementPlane
-) -> None:
+def test_a_node_tries_every_address_of_its_token(make_plane: Callable[..., Plane], fleet: ManagementPlane) -> None:
     plane = member(make_plane, fleet)
     token = fleet.token(addresses=["tcp://127.0.0.1:1", fleet.url])
     plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder, token)
@@ -203,9 +199,7 @@ def test_a_new_token_gives_the_new_address_of_a_management_plane(
     (plane.folder / "joined.json").write_text(json.dumps({**membership, "addresses": ["tcp://127.0.0.1:1"]}))
     plane.start()
     assert fleet.admit()[0].token == "", "it was in this fleet before"
-    record = json.loads(
-        wait_for(lambda: fleet.url in (text := joined(plane)) and text, "the new address is kept")
-    )
+    record = json.loads(wait_for(lambda: fleet.url in (text := joined(plane)) and text, "the new address is kept"))
     assert record["addresses"] == [fleet.url, "tcp://127.0.0.1:1"]
 
 
@@ -265,10 +259,7 @@ def test_a_wildcard_address_is_sent_with_its_port_and_events_use_the_name_of_the
     plane.start()
     join, key = fleet.answer(
         lambda join: Joined(
-            join.node,
-            [fleet.public],
-            with_host(join.control_url, "127.0.0.1"),
-            with_host(join.events_url, "127.0.0.1"),
+            join.node, [fleet.public], with_host(join.control_url, "127.0.0.1"), with_host(join.events_url, "127.0.0.1")
         )
     )
     assert join.control_url.startswith("tcp://0.0.0.0:")
@@ -276,9 +267,7 @@ def test_a_wildcard_address_is_sent_with_its_port_and_events_use_the_name_of_the
     assert welcome(fleet, reached, key).events_url == with_host(join.events_url, "127.0.0.1")
 
 
-def test_sockets_in_the_file_system_stay_plain(
-    make_plane: Callable[..., Plane], fleet: ManagementPlane
-) -> None:
+def test_sockets_in_the_file_system_stay_plain(make_plane: Callable[..., Plane], fleet: ManagementPlane) -> None:
     plane = make_plane(dataplane__node="node-a")
     plane.settings["dataplane__join_token_file"] = fleet.token_file(plane.folder)
     plane.start()
@@ -316,9 +305,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     assert all(word in done.stderr for word in words), done.stderr
 
 
-@pytest.mark.parametrize(
-    "text", ["", "larder-join-1.", "larder-join-1.abc", "hunter2", "larder-join-1.%%%", "\xff"]
-)
+@pytest.mark.parametrize("text", ["", "larder-join-1.", "larder-join-1.abc", "hunter2", "larder-join-1.%%%", "\xff"])
 def test_a_file_that_holds_no_token_ends_the_start_and_is_not_repeated(socket_dir: Path, text: str) -> None:
     file = socket_dir / "token"
     file.touch(mode=0o600)

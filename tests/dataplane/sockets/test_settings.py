@@ -21,9 +21,7 @@ def read(environ: dict[str, str] | None = None, config: Path | None = None) -> D
 @pytest.fixture
 def toml(tmp_path: Path) -> Path:
     path = tmp_path / "larder.toml"
-    path.write_text(
-        'pool_bytes = "2GiB"\n[dataplane]\nsegment_bytes = "128MiB"\nallowed_uids = [7]\n[app]\nany = 1\n'
-    )
+    path.write_text('pool_bytes = "2GiB"\n[dataplane]\nsegment_bytes = "128MiB"\nallowed_uids = [7]\n[app]\nany = 1\n')
     return path
 
 
@@ -44,10 +42,7 @@ def test_paths_lie_under_the_state_directory_unless_set() -> None:
 
 
 def test_the_engine_socket_is_in_the_runtime_directory_by_default() -> None:
-    assert (
-        load(None, {"XDG_RUNTIME_DIR": "/run/user/7"}).common.engine_socket
-        == "/run/user/7/larder/engine.sock"
-    )
+    assert load(None, {"XDG_RUNTIME_DIR": "/run/user/7"}).common.engine_socket == "/run/user/7/larder/engine.sock"
     assert load(None, {}).common.engine_socket == str(Path("~/.local/state/larder/engine.sock").expanduser())
     assert read({"XDG_RUNTIME_DIR": "/run/user/7"}).common.engine_socket == "/tmp/x/engine.sock"
 
@@ -79,12 +74,7 @@ def test_types_are_read_from_text() -> None:
         }
     )
     table = settings.table
-    assert (table.prefault, table.tick_s, table.max_clients, table.allowed_uids) == (
-        False,
-        0.5,
-        7,
-        [1000, 1001],
-    )
+    assert (table.prefault, table.tick_s, table.max_clients, table.allowed_uids) == (False, 0.5, 7, [1000, 1001])
     assert settings.max_blocks == 256
     assert read({"LARDER_DATAPLANE__ALLOWED_UIDS": ""}).table.allowed_uids == []
 
@@ -133,9 +123,7 @@ def test_types_are_read_from_text() -> None:
 def test_a_wrong_setting_is_an_error_that_names_it(name: str, value: str, named: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read({name: value})
-    variable = named.upper().replace(
-        ".", "__"
-    )  # what came from the environment is named as it was written there
+    variable = named.upper().replace(".", "__")  # what came from the environment is named as it was written there
     assert named in str(caught.value) or variable in str(caught.value)
 
 
@@ -186,15 +174,9 @@ def test_the_lmcache_gateway_is_on_by_default_but_not_requested() -> None:
         ),
     ],
 )
-def test_settings_of_the_lmcache_gateway(
-    environ: dict[str, str], expected: bool, url: str, clear: bool
-) -> None:
+def test_settings_of_the_lmcache_gateway(environ: dict[str, str], expected: bool, url: str, clear: bool) -> None:
     settings = read(environ)
-    assert (settings.lmcache_requested, settings.lmcache_url, settings.lmcache_allow_clear) == (
-        expected,
-        url,
-        clear,
-    )
+    assert (settings.lmcache_requested, settings.lmcache_url, settings.lmcache_allow_clear) == (expected, url, clear)
 
 
 def test_variables_of_test_runs_are_not_settings() -> None:

@@ -165,14 +165,7 @@ def test_a_missing_body_is_refused_and_all_pins_stay(bench: Bench) -> None:
     assert [pin.name for pin in node_stats(bench.node, bench.now).pins] == ["old"]
 
 
-@pytest.mark.parametrize(
-    ("body", "code"),
-    [
-        (b"", "bad_keys"),
-        (b"x" * 31, "bad_keys"),
-        (b"x" * 32 * 4097, "bad_keys"),
-    ],
-)
+@pytest.mark.parametrize(("body", "code"), [(b"", "bad_keys"), (b"x" * 31, "bad_keys"), (b"x" * 32 * 4097, "bad_keys")])
 def test_a_body_that_holds_no_keys_is_refused(bench: Bench, body: bytes, code: str) -> None:
     spec, _ = make.pin("x", [])
     spec = msgspec.structs.replace(spec, keys_digest=make.digest_of(body))
@@ -189,16 +182,7 @@ def test_a_body_with_a_wrong_digest_is_refused(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b"",
-        b"\xc1",
-        b"\x80",
-        b"\x91",
-        b"\xdd\xff\xff\xff\xff",
-        b"hello",
-        msgspec.msgpack.encode({"a": 1}),
-        b"\xc0",
-    ],
+    [b"", b"\xc1", b"\x80", b"\x91", b"\xdd\xff\xff\xff\xff", b"hello", msgspec.msgpack.encode({"a": 1}), b"\xc0"],
 )
 @pytest.mark.parametrize("kind", ["quotas", "pins"])
 def test_a_body_that_is_not_a_list_is_one_fault(bench: Bench, kind: SnapshotType, body: bytes) -> None:

@@ -18,13 +18,7 @@ ALLOWED = ["env:TIER_*", "env:REDIS_PASSWORD", "file:/run/secrets/*", "file:/etc
 
 @pytest.mark.parametrize(
     "reference",
-    [
-        "env:TIER_KEY",
-        "env:REDIS_PASSWORD",
-        "file:/run/secrets/a",
-        "file:/run/secrets/a/b",
-        "file:/etc/larder/key",
-    ],
+    ["env:TIER_KEY", "env:REDIS_PASSWORD", "file:/run/secrets/a", "file:/run/secrets/a/b", "file:/etc/larder/key"],
 )
 def test_a_reference_that_an_entry_covers_is_allowed(reference: str) -> None:
     assert not list(faults({"password": reference, "servers": ["a:1"]}, ALLOWED))
@@ -60,9 +54,7 @@ def test_other_references_are_refused_wherever_they_are(reference: str, shape: s
 
 @pytest.mark.parametrize("reference", ["env:AWS_ACCESS_KEY_ID", "file:/etc/larder/other"])
 @pytest.mark.parametrize("allowed", [ALLOWED, []])
-def test_the_refusal_contains_the_setting_that_allows_the_reference(
-    reference: str, allowed: list[str]
-) -> None:
+def test_the_refusal_contains_the_setting_that_allows_the_reference(reference: str, allowed: list[str]) -> None:
     ((_, message),) = faults({"password": reference}, allowed)
     setting = re.search(r"tier_secrets = \[.*?\]", message)
     assert setting is not None, message

@@ -14,17 +14,7 @@ from dataplane.core.tiering.tier_state import TierState
 from dataplane.protocol.tiers import TierSpec
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane, wait_for
-from tests.dataplane.tiering.chains import (
-    BLOCKS,
-    connect,
-    disk_tier,
-    in_service,
-    load,
-    push,
-    right,
-    store,
-    tier,
-)
+from tests.dataplane.tiering.chains import BLOCKS, connect, disk_tier, in_service, load, push, right, store, tier
 from tests.dataplane.tiering.faulty_tier import FaultyTier
 from tests.dataplane.tiering.test_mover import NBYTES as SMALL
 from tests.dataplane.tiering.test_mover import MoverBench
@@ -210,9 +200,7 @@ def test_kills_while_blocks_cascade_leave_no_wrong_byte_and_no_block_in_neither_
             assert before is not None
             assert "evicted" not in before.refused
             store(client, make.keys(BLOCKS, ("killed", number)))
-            threading.Event().wait(
-                choice.random() / 50
-            )  # its copies, and those of what it evicts, are under way
+            threading.Event().wait(choice.random() / 50)  # its copies, and those of what it evicts, are under way
             plane.kill()
         plane.start()
         push(plane, 2 + number, *specs)

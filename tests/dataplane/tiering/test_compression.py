@@ -208,9 +208,7 @@ def test_fp8_is_not_taken_by_blocks_of_unknown_form(spec: TierSpec, socket_dir: 
         assert tier_stats(plane).encodings == {"none": BLOCKS}
 
 
-def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(
-    spec: TierSpec, socket_dir: Path
-) -> None:
+def test_fp8_blocks_take_half_the_room_and_come_back_with_a_small_error(spec: TierSpec, socket_dir: Path) -> None:
     packed = with_codec(spec, "fp8")
     with (
         node(socket_dir, "a", packed) as first,
@@ -285,10 +283,7 @@ def test_blocks_that_fp8_cannot_encode_are_stored_as_they_are_and_counted(
     with node(socket_dir, "a", with_codec(spec, "fp8")) as plane, connect(plane, space) as client:
         store(client, CHAIN)
         copied(plane, BLOCKS)
-        assert (tier_stats(plane).encodings, tier_stats(plane).not_compressed) == (
-            {"none": BLOCKS},
-            {reason: BLOCKS},
-        )
+        assert (tier_stats(plane).encodings, tier_stats(plane).not_compressed) == ({"none": BLOCKS}, {reason: BLOCKS})
         push_out(client, CHAIN)
         load(client, CHAIN, BLOCKS)
         assert read(client, CHAIN) == [content(key) for key in CHAIN]

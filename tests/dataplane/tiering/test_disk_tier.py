@@ -18,11 +18,7 @@ LONGEST_PROBE_S = 60
 
 
 def settings(folder: Path, **more: str) -> dict[str, str]:
-    return {
-        "dataplane__disk_tier_directories": str(folder / "tier"),
-        "dataplane__disk_tier_bytes": "256MiB",
-        **more,
-    }
+    return {"dataplane__disk_tier_directories": str(folder / "tier"), "dataplane__disk_tier_bytes": "256MiB", **more}
 
 
 @pytest.fixture
@@ -116,9 +112,7 @@ def test_a_directory_of_another_node_is_left_alone_and_memory_is_served(plane: P
         second.kill()
 
 
-def test_a_disk_that_fails_stops_no_store_and_serves_again_when_it_is_back(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_a_disk_that_fails_stops_no_store_and_serves_again_when_it_is_back(plane: Plane, tmp_path: Path) -> None:
     tier = tmp_path / "tier"
     with connect(plane) as client:
         store(client, make.keys(4, "before"))

@@ -99,9 +99,7 @@ def test_a_source_that_hangs_frees_the_room_in_the_target_at_once(run: MovesBenc
     assert run.node.check() == []
 
 
-def test_a_tier_is_not_in_service_while_a_call_hangs(
-    run: MovesBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tier_is_not_in_service_while_a_call_hangs(run: MovesBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its probes succeed, because they run on another thread."""
     hanging, target = run.tiers["hangs"], run.runs["hangs"]
     hanging.fault = "hang"

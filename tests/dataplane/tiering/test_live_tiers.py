@@ -103,9 +103,7 @@ def test_blocks_invalidated_during_an_outage_of_a_tier_do_not_come_back(plane: P
     assert plane.stop() == 0
 
 
-def test_a_tier_of_a_record_is_open_again_after_a_kill_without_a_management_plane(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_a_tier_of_a_record_is_open_again_after_a_kill_without_a_management_plane(plane: Plane, tmp_path: Path) -> None:
     with connect(plane) as client:
         push(plane, 7, disk_tier(tmp_path / "t"))
         in_service(plane)
@@ -215,9 +213,7 @@ def test_tiers_come_and_go_under_stores_and_loads(plane: Plane, tmp_path: Path) 
     assert plane.stop() == 0
 
 
-def test_a_tier_that_cannot_be_opened_is_shown_with_its_reason_and_tried_again(
-    plane: Plane, tmp_path: Path
-) -> None:
+def test_a_tier_that_cannot_be_opened_is_shown_with_its_reason_and_tried_again(plane: Plane, tmp_path: Path) -> None:
     folder = tmp_path / "place"
     folder.write_text("a file")
     push(plane, 1, disk_tier(folder / "t"))

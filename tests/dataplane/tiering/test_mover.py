@@ -59,12 +59,7 @@ class MoverBench:
         self.tiering.on_tombstone = self.tombstones.append
         self.events: list[Event] = []
         self.mover = Mover(
-            self.loop,
-            self.memory,
-            self.tiering,
-            time.time,
-            self.events.append,
-            lambda run: self.tombstones.clear(),
+            self.loop, self.memory, self.tiering, time.time, self.events.append, lambda run: self.tombstones.clear()
         )
         self.tiering.add_tier(self.state)
         self.run = self.mover.add(self.state, self.tier)
@@ -144,9 +139,7 @@ def test_blocks_go_to_the_tier_and_come_back_with_their_bytes(run: MoverBench) -
 
 
 @pytest.mark.parametrize("fault", ["error", "crash", "failed"])
-def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(
-    run: MoverBench, fault: str
-) -> None:
+def test_a_tier_that_fails_is_taken_out_of_service_and_is_back_after_a_probe(run: MoverBench, fault: str) -> None:
     chain = make.keys(16, "chain")
     run.store(chain)
     run.until(lambda: run.listed(chain) == 16)

@@ -61,9 +61,7 @@ def moved(plane: Plane, to: str, source: str, blocks: int) -> MoveState:
 
 
 @pytest.mark.full
-def test_moves_that_are_killed_lose_nothing(
-    tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moves_that_are_killed_lose_nothing(tmp_path: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choice = random.Random(7)
     set_credentials(monkeypatch)
     with s3_server() as server:

@@ -49,9 +49,7 @@ class ServiceBench:
         self.node = Node(options, self.memory.index, self.memory, LeaseTable(lambda: None), time.time())
         self.loop = Loop()
         self.openers: dict[str, Callable[[TierContext], Tier]] = {}
-        self.service = TierService(
-            self.loop, self.node, self.memory, time.time, folder, "test", [], listed_blocks=4096
-        )
+        self.service = TierService(self.loop, self.node, self.memory, time.time, folder, "test", [], listed_blocks=4096)
 
     def open(self, name: str, parameters: object, context: TierContext) -> Tier:
         return self.openers[name](context)
@@ -128,9 +126,7 @@ def test_a_tier_that_hangs_while_it_opens_delays_no_other_and_can_be_replaced(
     assert bench.stats().serves
 
 
-def test_a_tier_that_hangs_while_it_closes_keeps_its_number(
-    bench: ServiceBench, go_on: threading.Event
-) -> None:
+def test_a_tier_that_hangs_while_it_closes_keeps_its_number(bench: ServiceBench, go_on: threading.Event) -> None:
     tier = FaultyTier()
 
     def close() -> None:
@@ -170,9 +166,7 @@ def test_a_tier_that_fails_to_open_is_tried_again(bench: ServiceBench) -> None:
     assert (bench.stats().reason, bench.stats().state) == ("", "in service")
 
 
-def test_blocks_invalidated_while_a_tier_opens_are_not_served(
-    bench: ServiceBench, go_on: threading.Event
-) -> None:
+def test_blocks_invalidated_while_a_tier_opens_are_not_served(bench: ServiceBench, go_on: threading.Event) -> None:
     surviving, dead = stored(1, "kept"), stored(2, "acme")
     tier = holding(surviving, dead)
     read = list(tier.blocks())
@@ -385,9 +379,7 @@ def test_a_list_without_an_end_is_given_up_at_a_number_of_blocks(
     assert shared.stats().blocks <= 1000 + listing.PAGE_BLOCKS
 
 
-def test_a_tier_that_is_removed_while_it_is_listed_is_closed(
-    shared: ServiceBench, go_on: threading.Event
-) -> None:
+def test_a_tier_that_is_removed_while_it_is_listed_is_closed(shared: ServiceBench, go_on: threading.Event) -> None:
     def hang() -> Iterator[StoredBlock]:
         go_on.wait(60)
         yield from written(1)

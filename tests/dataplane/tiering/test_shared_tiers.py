@@ -129,9 +129,7 @@ def test_the_start_of_a_chain_that_is_there_is_loaded(planes: tuple[Plane, Plane
 
 
 @pytest.mark.parametrize("prefix", [0, 4])
-def test_blocks_of_others_invalidated_by_this_node_are_not_loaded(
-    planes: tuple[Plane, Plane], prefix: int
-) -> None:
+def test_blocks_of_others_invalidated_by_this_node_are_not_loaded(planes: tuple[Plane, Plane], prefix: int) -> None:
     first, second = planes
     with connect(first) as one, connect(second) as two:
         store(one, CHAIN, "acme")
@@ -154,9 +152,7 @@ def test_blocks_of_others_invalidated_by_this_node_are_not_loaded(
         load(two, later, BLOCKS)
 
 
-def test_a_restart_counts_earlier_writes_and_finds_their_blocks(
-    planes: tuple[Plane, Plane], spec: TierSpec
-) -> None:
+def test_a_restart_counts_earlier_writes_and_finds_their_blocks(planes: tuple[Plane, Plane], spec: TierSpec) -> None:
     first, second = planes
     theirs = make.keys(BLOCKS, "theirs")
     with connect(first) as one, connect(second) as two:
@@ -199,17 +195,10 @@ def move(plane: Plane, to: str, source: str) -> MoveState:
     return found
 
 
-def test_blocks_move_from_a_disk_to_a_shared_tier_and_back(
-    spec: TierSpec, tmp_path: Path, socket_dir: Path
-) -> None:
+def test_blocks_move_from_a_disk_to_a_shared_tier_and_back(spec: TierSpec, tmp_path: Path, socket_dir: Path) -> None:
     plane = Plane(socket_dir).start()
     try:
-        push(
-            plane,
-            1,
-            disk_tier(tmp_path / "t", name="nvme"),
-            msgspec.structs.replace(spec, spill="off", order=1),
-        )
+        push(plane, 1, disk_tier(tmp_path / "t", name="nvme"), msgspec.structs.replace(spec, spill="off", order=1))
         in_service(plane, "nvme")
         in_service(plane)
         listed(plane)

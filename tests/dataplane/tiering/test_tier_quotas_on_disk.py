@@ -50,9 +50,7 @@ def stored_bytes(plane: Plane, tenant: str) -> int:
 
 def copied(plane: Plane) -> None:
     """Wait until no block waits to be copied."""
-    wait_for(
-        lambda: not (now := disk(plane)).waiting_blocks and not now.spilling_bytes, "all blocks are copied"
-    )
+    wait_for(lambda: not (now := disk(plane)).waiting_blocks and not now.spilling_bytes, "all blocks are copied")
 
 
 def limit(plane: Plane, blocks: int, generation: int) -> None:
@@ -78,9 +76,7 @@ def test_a_limit_holds_on_the_disk_and_after_a_kill(plane: Plane) -> None:
     plane.kill()
     plane.start()
     wait_for(lambda: stored_bytes(plane, "rival") == 4 * CHAIN, "the disk was read")
-    wait_for(
-        lambda: stored_bytes(plane, "acme") == 3, "the limit holds, also if the kill came before a deletion"
-    )
+    wait_for(lambda: stored_bytes(plane, "acme") == 3, "the limit holds, also if the kill came before a deletion")
     (acme,) = [each for each in disk(plane).tenants if each.tenant == "acme"]
     assert (acme.blocks, acme.floor_bytes, acme.effective_floor_bytes) == (3, CHARGE, CHARGE)
     assert acme.limit_bytes == 3 * CHARGE

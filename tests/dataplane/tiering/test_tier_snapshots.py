@@ -89,9 +89,7 @@ def test_valid_tiers_are_handed_over_and_observed(bench: Bench, recorder: Record
         ({"type": "s3", "parameters": {"endpoint": 3}}, "parameters.endpoint"),
     ],
 )
-def test_a_fault_names_its_field(
-    bench: Bench, recorder: Recorder, fields: dict[str, object], path: str
-) -> None:
+def test_a_fault_names_its_field(bench: Bench, recorder: Recorder, fields: dict[str, object], path: str) -> None:
     assert (f"tiers[1].{path}", "bad_field") in found(bench.apply(body([record("a"), record(**fields)])))
     assert recorder.applied == []
     assert "tiers" not in bench.node.intent.observed
@@ -109,9 +107,7 @@ def test_tiers_of_the_settings_count_toward_the_most(bench: Bench) -> None:
 
 def test_a_dry_run_changes_nothing(bench: Bench, recorder: Recorder) -> None:
     assert bench.node.intent.faults(body([record()], dry_run=True), {}) == []
-    assert found(bench.node.intent.faults(body([record(type="floppy")]), {})) == [
-        ("tiers[0].type", "bad_field")
-    ]
+    assert found(bench.node.intent.faults(body([record(type="floppy")]), {})) == [("tiers[0].type", "bad_field")]
     assert recorder.applied == []
 
 

@@ -54,12 +54,7 @@ class MHATokenToKVPoolHost:
     token_bytes = HEAD_BYTES
 
     def __init__(
-        self,
-        layout: str = "page_first",
-        page_tokens: int = PAGE_TOKENS,
-        pages: int = PAGES,
-        *,
-        shm: bool = False,
+        self, layout: str = "page_first", page_tokens: int = PAGE_TOKENS, pages: int = PAGES, *, shm: bool = False
     ) -> None:
         self.layout = layout
         self.page_size = page_tokens
@@ -69,9 +64,7 @@ class MHATokenToKVPoolHost:
         shape = self.planes, LAYERS * self.size * self.token_bytes
         self.allocator = ShmAllocator() if shm else SimpleNamespace()
         self.memory: U8 = (
-            self.allocator.allocate(shape)
-            if isinstance(self.allocator, ShmAllocator)
-            else np.zeros(shape, np.uint8)
+            self.allocator.allocate(shape) if isinstance(self.allocator, ShmAllocator) else np.zeros(shape, np.uint8)
         )
 
     @property

@@ -14,12 +14,7 @@ from dataplane.client.leases import Lease
 from dataplane.client.reservations import Reservation
 from tests.dataplane.plane import Plane, engine_process, line, wait_for
 from tests.dataplane.sockets.test_draining import drain
-from tests.engines.sglang.fakes import (
-    PAGES,
-    MambaPoolHost,
-    MHATokenToKVPoolHost,
-    MLATokenToKVPoolHost,
-)
+from tests.engines.sglang.fakes import PAGES, MambaPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost
 
 NAMES = [f"{at:064x}" for at in range(20)]
 SOURCE = list(range(3, 23))
@@ -72,9 +67,7 @@ def test_pages_come_back_in_every_layout(
     assert load(second) == ([True] * 20, expected)
 
 
-def test_reservations_are_made_in_batches(
-    make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reservations_are_made_in_batches(make_backend: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pool = MHATokenToKVPoolHost()
     monkeypatch.setattr("dataplane.engines.sglang.page_store.BATCH_BYTES", 3 * len(pool.page(0)))
     backend = make_backend(pool, checksums=False)
@@ -134,9 +127,7 @@ def test_two_processes_share_pages(make_backend: Callable[..., Any], plane: Plan
 # ---- a data plane that is gone, frozen, killed, or back
 
 
-def test_a_data_plane_that_is_killed_costs_only_misses(
-    make_backend: Callable[..., Any], plane: Plane
-) -> None:
+def test_a_data_plane_that_is_killed_costs_only_misses(make_backend: Callable[..., Any], plane: Plane) -> None:
     backend = make_backend()
     expected = store(backend, NAMES[:10])
     plane.kill()
@@ -163,9 +154,7 @@ def test_a_data_plane_that_comes_later_is_used(make_backend: Callable[..., Any],
     assert load(backend) == ([True] * 20, expected)
 
 
-def test_a_frozen_data_plane_delays_a_store_by_one_time_out(
-    make_backend: Callable[..., Any], plane: Plane
-) -> None:
+def test_a_frozen_data_plane_delays_a_store_by_one_time_out(make_backend: Callable[..., Any], plane: Plane) -> None:
     backend = make_backend(timeout_s=0.5)
     pool = backend.mem_pool_host
     expected: list[bytes] = []
@@ -237,9 +226,7 @@ def test_a_full_pool_refuses_pages_one_by_one(
 # ---- tenants, ranks, namespaces
 
 
-def test_tenants_share_nothing_and_pages_are_charged_to_them(
-    make_backend: Callable[..., Any], plane: Plane
-) -> None:
+def test_tenants_share_nothing_and_pages_are_charged_to_them(make_backend: Callable[..., Any], plane: Plane) -> None:
     acme, rival = make_backend(tenant="acme"), make_backend(tenant="rival")
     store(acme)
     assert acme.batch_exists(NAMES) == 20
@@ -321,14 +308,10 @@ def test_a_pool_that_cannot_be_copied_is_refused_with_a_reason(
     assert backend.batch_set_v1(NAMES, pool.indices(SOURCE)) == [False] * 20
 
 
-def test_a_second_pool_ends_the_use(
-    make_backend: Callable[..., Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_pool_ends_the_use(make_backend: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
     backend = make_backend()
     store(backend)
-    backend.register_mem_host_pool_v2(
-        backend.mem_pool_host, sys.modules[type(backend).__module__].PoolName.KV
-    )
+    backend.register_mem_host_pool_v2(backend.mem_pool_host, sys.modules[type(backend).__module__].PoolName.KV)
     assert backend.batch_exists_v2(NAMES).kv_hit_pages == 20
     with caplog.at_level(logging.ERROR, "larder.sglang"):
         backend.register_mem_host_pool_v2(MambaPoolHost(), "mamba")
@@ -361,8 +344,7 @@ def test_indices_that_are_not_pages_are_misses(
     assert (backend.mem_pool_host.memory == before).all()
     messages = [each.getMessage() for each in caplog.records]
     assert messages == [
-        f"error in {name}; the engine continues without the result of this call"
-        for name in ("_load", "_save")
+        f"error in {name}; the engine continues without the result of this call" for name in ("_load", "_save")
     ]
 
 

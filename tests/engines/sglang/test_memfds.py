@@ -19,9 +19,7 @@ from tests.engines.sglang.fakes import PAGES, MHATokenToKVPoolHost, MLATokenToKV
 NAMES = [f"{at:064x}" for at in range(20)]
 SOURCE, TARGET = list(range(3, 23)), [*range(60, 40, -1)]
 KINDS = [
-    (kind, layout)
-    for kind in (MHATokenToKVPoolHost, MLATokenToKVPoolHost)
-    for layout in ("layer_first", "page_first")
+    (kind, layout) for kind in (MHATokenToKVPoolHost, MLATokenToKVPoolHost) for layout in ("layer_first", "page_first")
 ]
 
 
@@ -196,10 +194,7 @@ def test_offsets_of_pages_in_the_memfd(kind: Any, layout: str) -> None:
 def test_a_pool_of_one_page_has_places() -> None:
     pool = MHATokenToKVPoolHost(pages=1, shm=True)
     piece = pool.piece_bytes
-    assert HostPages(pool).memfds().pieces == [
-        HostPiece(0, 0, piece, piece),
-        HostPiece(0, piece, piece, piece),
-    ]
+    assert HostPages(pool).memfds().pieces == [HostPiece(0, 0, piece, piece), HostPiece(0, piece, piece, piece)]
 
 
 def test_pages_outside_the_memfd_or_at_varying_distances_are_refused() -> None:

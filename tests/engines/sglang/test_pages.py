@@ -45,10 +45,7 @@ def test_wrong_settings_are_named(extra: dict[str, object], message: str) -> Non
 
 @pytest.mark.parametrize(
     ("config", "message"),
-    [
-        ({"dcp_size": 2}, "dcp_size: expected 1"),
-        ({"model_name": None}, r"larder\.model: expected a name"),
-    ],
+    [({"dcp_size": 2}, "dcp_size: expected 1"), ({"model_name": None}, r"larder\.model: expected a name")],
 )
 def test_wrong_configurations_end_the_engine_when_it_starts(
     backend_class: Any, config: dict[str, Any], message: str
@@ -112,9 +109,7 @@ def test_two_kinds_of_ranks_have_other_spaces() -> None:
 
 def test_ranks_with_latent_attention_have_one_space() -> None:
     pool = MLATokenToKVPoolHost()
-    found = {
-        space(pool, tp_size=size, tp_rank=rank, is_mla_model=True) for size, rank in [(1, 0), (2, 0), (2, 1)]
-    }
+    found = {space(pool, tp_size=size, tp_rank=rank, is_mla_model=True) for size, rank in [(1, 0), (2, 0), (2, 1)]}
     assert len(found) == 1
     assert found.pop().block_bytes == len(pool.page(0))
 
@@ -128,8 +123,7 @@ def test_a_setting_names_the_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes",
-    [[1], [7, 9], [PIECE_BYTES], [PIECE_BYTES - 1, 2], [3 * PIECE_BYTES + 5, 1, PIECE_BYTES], [64] * 9000],
+    "sizes", [[1], [7, 9], [PIECE_BYTES], [PIECE_BYTES - 1, 2], [3 * PIECE_BYTES + 5, 1, PIECE_BYTES], [64] * 9000]
 )
 def test_pieces_are_copied_one_after_another_and_summed(sizes: list[int]) -> None:
     pieces = [np.random.default_rng(at).integers(0, 256, size, np.uint8) for at, size in enumerate(sizes)]

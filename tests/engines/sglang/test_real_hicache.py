@@ -11,13 +11,7 @@ import pytest
 
 from tests.dataplane.plane import Plane, wait_for
 from tests.engines.sglang.controller import Controller, Process
-from tests.engines.sglang.fakes import (
-    LAYERS,
-    PAGE_TOKENS,
-    MHATokenToKVPoolHost,
-    MLATokenToKVPoolHost,
-    StorageConfig,
-)
+from tests.engines.sglang.fakes import LAYERS, PAGE_TOKENS, MHATokenToKVPoolHost, MLATokenToKVPoolHost, StorageConfig
 
 TOKENS = list(range(700, 700 + 10 * PAGE_TOKENS + 5))
 CHUNKED = 10 * PAGE_TOKENS
@@ -106,9 +100,7 @@ def test_the_data_plane_copies_backups_from_the_memfds_of_the_host_pool(
     assert again == found
 
 
-def test_without_the_allocator_shm_the_engine_copies(
-    make_controller: Callable[..., Controller], plane: Plane
-) -> None:
+def test_without_the_allocator_shm_the_engine_copies(make_controller: Callable[..., Controller], plane: Plane) -> None:
     engine = make_controller(allocator="", larder_store_copies="data_plane")
     backed_up = engine.do("backup", tokens=TOKENS, seed=1)
     assert host_pool_files(plane) == 0
@@ -148,9 +140,7 @@ def test_a_data_plane_that_is_killed_frozen_or_gone_costs_only_misses(
     assert engine.do("prefetch", tokens=TOKENS)["pages"] == expected["pages"]
 
 
-def test_rank_1_with_latent_attention_reads_blocks_of_rank_0(
-    make_controller: Callable[..., Controller],
-) -> None:
+def test_rank_1_with_latent_attention_reads_blocks_of_rank_0(make_controller: Callable[..., Controller]) -> None:
     ranks = [make_controller(rank, kind="mla", rank=rank, ranks=2) for rank in range(2)]
     skipped = ranks[1].do("backup", tokens=TOKENS, seed=2)
     assert skipped["tokens"] == 0

@@ -20,9 +20,7 @@ def spec() -> Iterator[TierSpec]:
     server = RedisServer()
     try:
         server.start()
-        yield TierSpec(
-            name="fast", type="redis", budget_bytes=64 << 20, parameters={"servers": [server.address]}
-        )
+        yield TierSpec(name="fast", type="redis", budget_bytes=64 << 20, parameters={"servers": [server.address]})
     finally:
         server.stop()
 

@@ -50,22 +50,12 @@ class Engine(LineProcess):
         extra = {"socket": socket, "model": "tiny", **PATIENT, **connector}
         given = {
             "model": str(folder),
-            "connector": None
-            if socket is None
-            else {f"larder.{name}": value for name, value in extra.items()},
+            "connector": None if socket is None else {f"larder.{name}": value for name, value in extra.items()},
             "transfer": {"role": role},
             "options": options or {},
         }
-        own = {
-            name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))
-        }
-        environ = {
-            **own,
-            **QUIET,
-            "PYTHONPATH": str(REPOSITORY),
-            "TMPDIR": str(log.parent),
-            **(environ or {}),
-        }
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("LARDER_", "PYTEST_"))}
+        environ = {**own, **QUIET, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(log.parent), **(environ or {})}
         super().__init__([str(program), str(SCRIPT), json.dumps(given)], environ, log, ANSWER_S)
 
     def ready(self) -> Self:

@@ -74,11 +74,6 @@ def cache(number: int = 0, rank: int = 0, world_size: int = 1) -> Cache:
     tensors = [torch.zeros(BLOCKS, 2, PAGE_TOKENS, 8, dtype=torch.bfloat16) for _ in range(2)]
     pages = pages_of(tensors, tokens_per_block=PAGE_TOKENS, chunk_tokens=CHUNK_TOKENS)
     space = Space(
-        "m",
-        kv_group=number,
-        rank=rank,
-        world_size=world_size,
-        block_bytes=pages.chunk_bytes,
-        block_tokens=CHUNK_TOKENS,
+        "m", kv_group=number, rank=rank, world_size=world_size, block_bytes=pages.chunk_bytes, block_tokens=CHUNK_TOKENS
     )
     return Cache(tensors, CpuCopies(pages, GroupLayout(space, PAGE_TOKENS)))

@@ -17,17 +17,13 @@ from tests.engines.vllm.fakes import CHUNK_TOKENS, PAGE_TOKENS, Cache, Request
 class Step:
     """One engine: the scheduler's side, the workers' sides, and the steps that connect them."""
 
-    def __init__(
-        self, plane: Plane, caches: list[Cache], clock: Callable[[], float], **settings: Any
-    ) -> None:
+    def __init__(self, plane: Plane, caches: list[Cache], clock: Callable[[], float], **settings: Any) -> None:
         options: dict[str, Any] = {
             "socket": plane.socket, "chunk_tokens": CHUNK_TOKENS, "timeout_s": 5.0, "min_load_tokens": 0, **settings,
         }  # fmt: skip
         known = ConnectorSettings(**options)
         self.caches = caches
-        self.scheduler = SchedulerSide(
-            known, group="engine", engine="scheduler", block_tokens=PAGE_TOKENS, clock=clock
-        )
+        self.scheduler = SchedulerSide(known, group="engine", engine="scheduler", block_tokens=PAGE_TOKENS, clock=clock)
         self.workers = [
             WorkerSide(known, [each.copies], group="engine", engine="worker", clock=clock) for each in caches
         ]

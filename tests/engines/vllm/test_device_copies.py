@@ -130,9 +130,7 @@ def test_a_load_begins_within_a_chunk_and_skips_blocks(make_worker: Callable[[],
     assert worker.holds(before, [0], [0])
 
 
-def test_a_load_counts_as_failed_from_the_first_missing_block(
-    make_worker: Callable[[], Worker],
-) -> None:
+def test_a_load_counts_as_failed_from_the_first_missing_block(make_worker: Callable[[], Worker]) -> None:
     worker = make_worker()
     content = worker.fill(4)
     worker.save(KEYS[:32], OLD[:PER_CHUNK])

@@ -21,15 +21,11 @@ def spec(kind: str, *bases: type) -> Any:
     return made
 
 
-def space(
-    layers: list[str] = LAYERS, kind: Any = None, others: dict[str, Any] | None = None, **model: Any
-) -> Space:
+def space(layers: list[str] = LAYERS, kind: Any = None, others: dict[str, Any] | None = None, **model: Any) -> Space:
     """Return the space of a worker whose only KV-cache group has these layers, some with `others` as tensors."""
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(world_size=1),
-        model_config=SimpleNamespace(
-            **{"model": "m", "dtype": torch.bfloat16, "max_model_len": 4096, **model}
-        ),
+        model_config=SimpleNamespace(**{"model": "m", "dtype": torch.bfloat16, "max_model_len": 4096, **model}),
         cache_config=SimpleNamespace(cache_dtype="auto"),
     )
     group = SimpleNamespace(kv_cache_spec=kind or spec("FullAttentionSpec"), layer_names=layers)

@@ -114,10 +114,7 @@ def test_an_engine_outlives_a_minute_without_larder(make_engine: Make, right: Ri
     again on the same folder."""
     with short_folder() as folder, httpx.Client(trust_env=False, timeout=60) as api:
         port = free_port()
-        settings = {
-            "LARDER_APP__STANDBY": "true",
-            **{f"LARDER_{name.upper()}": value for name, value in POOL.items()},
-        }
+        settings = {"LARDER_APP__STANDBY": "true", **{f"LARDER_{name.upper()}": value for name, value in POOL.items()}}
         api.base_url = f"http://127.0.0.1:{port}"
         larder = Larder(folder, port, start(folder, port, **settings), api)
         try:
@@ -154,9 +151,7 @@ def test_an_engine_outlives_a_minute_without_larder(make_engine: Make, right: Ri
                     down.append(answer["seconds"])
                 assert engine.generate(shared)["tokens"] == expected
                 engine.forget()
-            print(
-                f"medians: {np.median(up):.3f} s with Larder, {np.median(down):.3f} s without, {len(down)} requests"
-            )
+            print(f"medians: {np.median(up):.3f} s with Larder, {np.median(down):.3f} s without, {len(down)} requests")
             print(f"largest: {max(up):.3f} s with Larder, {max(down):.3f} s without")
             larder.process = start(folder, port, **settings)
             until(larder.ready, "ready again", START_S)

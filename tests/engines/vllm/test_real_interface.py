@@ -71,19 +71,13 @@ def test_every_method_of_the_interface_is_known_and_errors_have_default_results(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert set(found["methods"]) - NEWER == set(METHODS), (
-        "decide whether the connector must define the new method"
-    )
+    assert set(found["methods"]) - NEWER == set(METHODS), "decide whether the connector must define the new method"
     assert found["policy"] == "recompute"
-    assert found["slept"] == [[["r"], ["r"]], [[], []]], (
-        "results of the sleep are returned once, after the sleep"
-    )
+    assert found["slept"] == [[["r"], ["r"]], [[], []]], "results of the sleep are returned once, after the sleep"
     answers = found["answers"]
     assert answers.pop("get_num_new_matched_tokens") == [0, False]
     assert answers.pop("build_connector_meta") == "LarderMetadata"
-    assert [answers.pop(name) for name in ("request_finished", "request_finished_all_groups")] == [
-        [False, None]
-    ] * 2
+    assert [answers.pop(name) for name in ("request_finished", "request_finished_all_groups")] == [[False, None]] * 2
     assert answers.pop("reset_cache") is False
     assert answers.pop("has_pending_push_work") is False
     assert set(answers.values()) == {None}

@@ -28,9 +28,7 @@ def plane() -> Iterator[Plane]:
 
 @pytest.fixture(scope="module")
 def engine(make_engine: Callable[..., Engine], plane: Plane) -> Engine:
-    return make_engine(
-        plane.socket, chunk_tokens=CHUNK, min_load_tokens=0, timeout_s=0.25, load_timeout_s=1.0
-    ).ready()
+    return make_engine(plane.socket, chunk_tokens=CHUNK, min_load_tokens=0, timeout_s=0.25, load_timeout_s=1.0).ready()
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +82,7 @@ def test_a_kill_during_saves_and_loads_gives_no_wrong_token(
         assert engine.generate(tokens)["tokens"] == right(tokens)
 
 
-def test_requests_end_while_larder_is_gone_or_does_not_answer(
-    engine: Engine, plane: Plane, right: Right
-) -> None:
+def test_requests_end_while_larder_is_gone_or_does_not_answer(engine: Engine, plane: Plane, right: Right) -> None:
     """The first data plane is killed. The second one is stopped by a signal: it keeps its socket and never answers."""
     tokens = [prompt(600, 40 + at) for at in range(6)]
     expected = [right(each) for each in tokens]

@@ -22,23 +22,17 @@ def environ(tmp_path: Path) -> dict[str, str]:
     project = tomllib.loads((REPOSITORY / "dataplane" / "pyproject.toml").read_text())["project"]
     info = tmp_path / f"larder_engine-{project['version']}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: larder-engine\nVersion: {project['version']}\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: larder-engine\nVersion: {project['version']}\n")
     plugins = project["entry-points"]["vllm.general_plugins"]
     lines = [f"{name} = {value}" for name, value in plugins.items()]
     (info / "entry_points.txt").write_text("\n".join(["[vllm.general_plugins]", *lines, ""]))
     return {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
 
 
-def test_tokens_are_identical_on_larders_queue(
-    make_engine: Callable[..., Engine], environ: dict[str, str]
-) -> None:
+def test_tokens_are_identical_on_larders_queue(make_engine: Callable[..., Engine], environ: dict[str, str]) -> None:
     answers = []
     for use in ("0", "1"):
-        engine = make_engine(
-            None, environ={**environ, VARIABLE: use}, options={"tensor_parallel_size": 2}
-        ).ready()
+        engine = make_engine(None, environ={**environ, VARIABLE: use}, options={"tensor_parallel_size": 2}).ready()
         queues = {each.identity for each in memory.find("queue") if each.pid == engine.process.pid}
         assert bool(queues) == (use == "1")
         answers.append([engine.generate(tokens, new=24)["tokens"] for tokens in PROMPTS])

@@ -66,17 +66,11 @@ def test_the_data_parallel_ranks_of_one_server_share_prefixes(pool: Plane, tmp_p
                     "model": "tiny", "prompt": prompt(1000, 350), "max_tokens": 8, "temperature": 0,
                     "ignore_eos": True,
                 }  # fmt: skip
-                answer = http.post(
-                    "/v1/completions", json=request, headers={"X-data-parallel-rank": str(rank)}
-                )
+                answer = http.post("/v1/completions", json=request, headers={"X-data-parallel-rank": str(rank)})
                 assert answer.status_code == 200, answer.text
                 answers.append(answer.json())
-                pool.wait_stats(
-                    lambda stats: stats.totals.stored_blocks >= before + 3, "blocks stored", ANSWER_S
-                )
-        loaded = [
-            (each["kv_transfer_params"] or {}).get("larder", {}).get("loaded_tokens", 0) for each in answers
-        ]
+                pool.wait_stats(lambda stats: stats.totals.stored_blocks >= before + 3, "blocks stored", ANSWER_S)
+        loaded = [(each["kv_transfer_params"] or {}).get("larder", {}).get("loaded_tokens", 0) for each in answers]
         assert loaded == [0, 768]
         assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
         groups = {each.group for each in pool.describe().engines if each.connected and "_dp" in each.group}

@@ -32,14 +32,7 @@ class Client:
     http: httpx.Client
 
     def ask(self, tokens: list[int], salt: str = "", **fields: Any) -> Any:
-        request = {
-            "model": "tiny",
-            "prompt": tokens,
-            "max_tokens": 8,
-            "temperature": 0,
-            "ignore_eos": True,
-            **fields,
-        }
+        request = {"model": "tiny", "prompt": tokens, "max_tokens": 8, "temperature": 0, "ignore_eos": True, **fields}
         if salt:
             request["cache_salt"] = salt
         answer = self.http.post("/v1/completions", json=request)
@@ -59,9 +52,7 @@ class Client:
 
     def metrics(self) -> dict[str, float]:
         """Return the connector's counters."""
-        found = re.findall(
-            r"^vllm:larder_(\w+)_total\{.*\} (\S+)$", self.http.get("/metrics").text, re.MULTILINE
-        )
+        found = re.findall(r"^vllm:larder_(\w+)_total\{.*\} (\S+)$", self.http.get("/metrics").text, re.MULTILINE)
         return {name: float(value) for name, value in found}
 
 
@@ -106,11 +97,7 @@ def test_requests_of_one_salt_load_and_those_of_another_do_not(client: Client, p
     client.forget()
     second = client.ask(tokens, "acme")
     other = client.ask(tokens, "rival")
-    assert [loaded(each) for each in (first, second, other)] == [
-        (0, 0),
-        (whole * CHUNK, whole * CHUNK),
-        (0, 0),
-    ]
+    assert [loaded(each) for each in (first, second, other)] == [(0, 0), (whole * CHUNK, whole * CHUNK), (0, 0)]
     assert text(first) == text(second) == text(other)
 
 
@@ -163,11 +150,7 @@ def test_a_request_may_ask_not_to_be_loaded_or_stored(client: Client, pool: Plan
     client.forget()
     skipped = client.ask(tokens, kv_transfer_params={"larder.skip_load": True})
     client.forget()
-    assert [loaded(each)[0] for each in (first, skipped, client.ask(tokens))] == [
-        0,
-        0,
-        TOKENS // CHUNK * CHUNK,
-    ]
+    assert [loaded(each)[0] for each in (first, skipped, client.ask(tokens))] == [0, 0, TOKENS // CHUNK * CHUNK]
 
 
 def test_hints_of_a_request_apply_and_wrong_ones_cost_it_nothing(client: Client, pool: Plane) -> None:

@@ -82,9 +82,7 @@ def test_a_model_with_windows_loads_only_its_windows(make_engine: Make, pool: Pl
 def test_requests_of_different_adapters_share_nothing(make_engine: Make, pool: Plane, tmp_path: Path) -> None:
     one, other = (str(write_adapter(tmp_path / name, seed)) for seed, name in enumerate(("one", "other")))
     options = {"enable_lora": True, "max_lora_rank": 8}
-    engine = make_engine(
-        pool.socket, options=options, chunk_tokens=CHUNK, min_load_tokens=0, model="lora"
-    ).ready()
+    engine = make_engine(pool.socket, options=options, chunk_tokens=CHUNK, min_load_tokens=0, model="lora").ready()
     tokens = prompt(400, 320)
     plain = engine.generate(tokens)["tokens"]
     engine.forget()
@@ -96,12 +94,8 @@ def test_requests_of_different_adapters_share_nothing(make_engine: Make, pool: P
     engine.forget()
     assert engine.generate(tokens)["tokens"] == plain
     engine.close()
-    engine = make_engine(
-        pool.socket, options=options, chunk_tokens=CHUNK, min_load_tokens=0, model="lora"
-    ).ready()
-    assert engine.generate(tokens, lora=other)["cached"] == 0, (
-        "an adapter of the same name is another adapter"
-    )
+    engine = make_engine(pool.socket, options=options, chunk_tokens=CHUNK, min_load_tokens=0, model="lora").ready()
+    assert engine.generate(tokens, lora=other)["cached"] == 0, "an adapter of the same name is another adapter"
     engine.close()
 
 

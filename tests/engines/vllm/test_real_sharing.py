@@ -94,9 +94,7 @@ def test_hints_of_both_forms_reach_the_data_plane(first: Engine, pool: Plane) ->
     assert first.do("hint", tokens=prompt(512, 72), action="larder.ttl", payload={"seconds": "soon"})["idle"]
     first.forget()
     blocks = before.stored_blocks + 3 * 4
-    stats = pool.wait_stats(
-        lambda stats: stats.totals.stored_blocks >= blocks, "all blocks are stored", ANSWER_S
-    )
+    stats = pool.wait_stats(lambda stats: stats.totals.stored_blocks >= blocks, "all blocks are stored", ANSWER_S)
     now = stats.totals
     assert now.hinted_ttl_blocks - before.hinted_ttl_blocks == 4
     assert now.hinted_pin_blocks - before.hinted_pin_blocks == 8

@@ -49,9 +49,7 @@ def push_out(engine: Engine, plane: Plane, first: int) -> None:
         wait_for(lambda at=before + CHUNKS: plane.describe().tiers[0].spilled_blocks >= at, "it is on disk")  # type: ignore[misc]
 
 
-def test_a_prefix_that_others_pushed_out_of_memory_is_loaded_from_the_disk(
-    engine: Engine, tiered: Plane
-) -> None:
+def test_a_prefix_that_others_pushed_out_of_memory_is_loaded_from_the_disk(engine: Engine, tiered: Plane) -> None:
     tokens = prompt(TOKENS, 1)
     right = engine.generate(tokens)
     assert right["cached"] == 0

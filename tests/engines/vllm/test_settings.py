@@ -28,10 +28,7 @@ def test_the_socket_is_found_as_the_data_plane_names_it(environ: dict[str, str],
         ({"larder.chunks": 1}, r"larder\.chunks: unknown; expected one of larder\.socket, "),
         ({"larder.chunk_tokens": "many"}, r"larder\.chunk_tokens: expected `int`, got `str`"),
         ({"larder.chunk_tokens": 0}, r"larder\.chunk_tokens: expected `int` >= 1"),
-        (
-            {"larder.min_load_tokens": -1},
-            r"larder\.min_load_tokens: expected auto or a number of at least 0, got -1",
-        ),
+        ({"larder.min_load_tokens": -1}, r"larder\.min_load_tokens: expected auto or a number of at least 0, got -1"),
         (
             {"larder.min_load_tokens": "never"},
             r"larder\.min_load_tokens: expected auto or a number of at least 0, got 'never'",

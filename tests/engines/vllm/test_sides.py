@@ -116,9 +116,7 @@ def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(
     assert (found.received, found.failed) == ({"b"}, set())
     assert found.bad_blocks == set(range(5, 13)), "the longest loaded prefix counts"
     assert engine.scheduler.matched_tokens(request, 0) == 0
-    assert engine.scheduler.matched_tokens(Request("c", TOKENS), 0) == 64, (
-        "others do not try the rest at once"
-    )
+    assert engine.scheduler.matched_tokens(Request("c", TOKENS), 0) == 64, "others do not try the rest at once"
     clock.now += FAILED_S
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == CHUNKED
     assert engine.scheduler.matched_tokens(request, 0) == 0, "this request never again"
@@ -355,9 +353,7 @@ def test_only_known_tokens_of_whole_chunks_are_saved(make_engine: Callable[..., 
     assert sum(len(each.keys) // 32 for each in plan.saves) == 1
 
 
-def test_a_request_that_is_looked_up_again_counts_once(
-    make_engine: Callable[..., Step], plane: Plane
-) -> None:
+def test_a_request_that_is_looked_up_again_counts_once(make_engine: Callable[..., Step], plane: Plane) -> None:
     engine = make_engine()
     engine.compute(Request("a", TOKENS, "acme"), list(range(1, 14)), seed=5)
     request = Request("b", TOKENS, "acme")
@@ -370,9 +366,7 @@ def test_a_request_that_is_looked_up_again_counts_once(
 
 def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
     engine = make_engine()
-    engine.compute(
-        Request("a", TOKENS, kv_transfer_params={"larder.skip_save": True}), list(range(1, 14)), seed=6
-    )
+    engine.compute(Request("a", TOKENS, kv_transfer_params={"larder.skip_save": True}), list(range(1, 14)), seed=6)
     assert engine.scheduler.matched_tokens(Request("b", TOKENS), 0) == 0
     engine.compute(Request("c", TOKENS), list(range(1, 14)), seed=6)
     assert engine.scheduler.matched_tokens(Request("d", TOKENS), 0) == CHUNKED
@@ -390,9 +384,7 @@ def test_hints_salts_and_resets(make_engine: Callable[..., Step]) -> None:
 def test_hints_reach_the_data_plane(make_engine: Callable[..., Step], plane: Plane) -> None:
     engine = make_engine(ranks=2)
     engine.compute(
-        Request("a", TOKENS, kv_transfer_params={"larder.ttl": 600, "larder.pin": 60}),
-        list(range(1, 14)),
-        seed=6,
+        Request("a", TOKENS, kv_transfer_params={"larder.ttl": 600, "larder.pin": 60}), list(range(1, 14)), seed=6
     )
     stats = plane.wait_stats(lambda stats: stats.totals.hinted_pin_blocks >= 6, "the pins are applied")
     assert (stats.totals.hinted_ttl_blocks, stats.totals.hinted_pin_blocks) == (6, 6)
@@ -400,9 +392,7 @@ def test_hints_reach_the_data_plane(make_engine: Callable[..., Step], plane: Pla
     assert "ignored_hints" not in engine.scheduler.take_counts()
 
 
-def test_a_pin_applies_to_chunks_that_another_request_stored(
-    make_engine: Callable[..., Step], plane: Plane
-) -> None:
+def test_a_pin_applies_to_chunks_that_another_request_stored(make_engine: Callable[..., Step], plane: Plane) -> None:
     engine = make_engine()
     engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=6)
     action = SimpleNamespace(action_type="larder.pin", payload={"seconds": 60})
@@ -414,19 +404,7 @@ def test_a_pin_applies_to_chunks_that_another_request_stored(
 
 @pytest.mark.parametrize(
     "value",
-    [
-        -1,
-        0,
-        "60",
-        True,
-        math.nan,
-        math.inf,
-        10**30,
-        pytest.param(10**5000, id="5001 digits"),
-        None,
-        [1],
-        {"s": 1},
-    ],
+    [-1, 0, "60", True, math.nan, math.inf, 10**30, pytest.param(10**5000, id="5001 digits"), None, [1], {"s": 1}],
 )
 def test_wrong_hints_are_ignored_and_counted(
     make_engine: Callable[..., Step], value: object, caplog: pytest.LogCaptureFixture
@@ -441,9 +419,7 @@ def test_wrong_hints_are_ignored_and_counted(
     assert len(line) < 1200
 
 
-def test_a_data_plane_that_takes_no_hints_stores_the_blocks(
-    make_plane: Callable[..., Plane], clock: Clock
-) -> None:
+def test_a_data_plane_that_takes_no_hints_stores_the_blocks(make_plane: Callable[..., Plane], clock: Clock) -> None:
     plane = make_plane(dataplane__hint_max_s="0").start()
     engine = Step(plane, [cache(0, 0, 1)], clock)
     try:
@@ -479,9 +455,7 @@ def test_a_pause_waits_for_copies_but_not_for_reports_that_never_come(
     wait_for(lambda: engine.run() and not engine.scheduler.copying(), "the load ends")
 
 
-def test_a_worker_with_unopenable_memory_leaves_no_connection(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_with_unopenable_memory_leaves_no_connection(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise DeviceError("open", "no device")
 
@@ -491,9 +465,7 @@ def test_a_worker_with_unopenable_memory_leaves_no_connection(
     plane.wait_stats(lambda stats: not stats.engines, "the engine is detached")
 
 
-def test_steps_that_are_planned_ahead_are_timed_one_by_one(
-    make_engine: Callable[..., Step], clock: Clock
-) -> None:
+def test_steps_that_are_planned_ahead_are_timed_one_by_one(make_engine: Callable[..., Step], clock: Clock) -> None:
     engine = make_engine()
     request = Request("a", list(range(1000)))
     engine.blocks["a"] = list(range(1, 64))
@@ -522,9 +494,7 @@ def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(make_engine:
     assert engine.scheduler._leases == {}
 
 
-def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(
-    make_engine: Callable[..., Step],
-) -> None:
+def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: Callable[..., Step]) -> None:
     """vLLM frees the blocks when all ranks have ended the load; to free them after the saves as well would end it."""
     engine = make_engine(2)
     engine.compute(Request("a", TOKENS), list(range(1, 14)), seed=8)
@@ -554,9 +524,7 @@ def test_without_a_data_plane_nothing_is_found_and_nothing_waits(
     wait_for(stored_and_found, "both sides attach again")
 
 
-def test_an_idle_engine_attaches_to_the_next_data_plane(
-    make_engine: Callable[..., Step], plane: Plane
-) -> None:
+def test_an_idle_engine_attaches_to_the_next_data_plane(make_engine: Callable[..., Step], plane: Plane) -> None:
     engine = make_engine()
     plane.kill()
     plane.start()
@@ -567,7 +535,5 @@ def test_an_idle_engine_attaches_to_the_next_data_plane(
 
 
 def test_an_engine_with_blocks_that_do_not_divide_chunks_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"larder\.chunk_tokens: expected a multiple of the block size 48, got 64"
-    ):
+    with pytest.raises(ValueError, match=r"larder\.chunk_tokens: expected a multiple of the block size 48, got 64"):
         SchedulerSide(ConnectorSettings(chunk_tokens=64), group="g", engine="e", block_tokens=48)

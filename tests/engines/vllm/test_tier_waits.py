@@ -132,9 +132,7 @@ def test_an_evicted_chain_is_waited_for_and_loaded(
     assert wait(second, request, clock) == CHUNKED
     assert waits(second) == 0
     assert second.load(request, TARGET)[0] == CHUNKED
-    for one, loaded in zip(
-        first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True
-    ):
+    for one, loaded in zip(first.caches[0].read(SOURCE[:12]), second.caches[0].read(TARGET[:12]), strict=True):
         assert all(bool((a == b).all()) for a, b in zip(one, loaded, strict=True))
     counts = second.scheduler.take_counts()
     assert (counts["lookups"], counts["hit_tokens"]) == (2, 2 * CHUNKED)
@@ -155,9 +153,7 @@ def test_a_chain_of_several_ranks_is_served_when_all_have_it(
     assert not any(each.bad_blocks for each in found)
 
 
-def test_only_the_missing_part_is_waited_for(
-    make_engine: Callable[..., Step], tiered: Plane, clock: Clock
-) -> None:
+def test_only_the_missing_part_is_waited_for(make_engine: Callable[..., Step], tiered: Plane, clock: Clock) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     assert wait(engine, Request("a", TOKENS[:100]), clock) == CHUNK_TOKENS
     assert engine.scheduler.take_counts()["tier_tokens"] == CHUNK_TOKENS
@@ -236,11 +232,7 @@ def test_a_bad_block_ends_the_wait_with_the_blocks_before_it(
 
 @pytest.mark.parametrize("how", ["aborted", "reset"])
 def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
-    make_engine: Callable[..., Step],
-    tiered: Plane,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    how: str,
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine)
     request = Request("a", TOKENS)
@@ -282,11 +274,7 @@ def test_waits_end_and_their_loads_are_cancelled_by_an_abort_and_by_a_reset(
     ids=["tiers off", "too few tokens", "skip_load", "nothing in tiers"],
 )
 def test_other_requests_do_not_wait(
-    make_engine: Callable[..., Step],
-    tiered: Plane,
-    clock: Clock,
-    settings: dict[str, Any],
-    fields: dict[str, Any],
+    make_engine: Callable[..., Step], tiered: Plane, clock: Clock, settings: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     engine = on_disk_alone(make_engine(), tiered, make_engine, **settings)
     for _ in range(3):

@@ -41,9 +41,7 @@ def names(spans: tuple[ReadableSpan, ...], trace_id: str) -> set[str]:
     return {each.name for each in spans if each.context and f"{each.context.trace_id:032x}" == trace_id}
 
 
-def test_saves_and_loads_continue_the_trace_of_their_request(
-    plane: Plane, exporter: InMemorySpanExporter
-) -> None:
+def test_saves_and_loads_continue_the_trace_of_their_request(plane: Plane, exporter: InMemorySpanExporter) -> None:
     engine = Step(plane, [cache(0)], Clock())
     try:
         engine.compute(Request("a", TOKENS, trace_headers=headers(TRACES[0])), list(range(1, 13)), seed=7)
@@ -58,9 +56,7 @@ def test_saves_and_loads_continue_the_trace_of_their_request(
 
 
 @pytest.mark.parametrize("given", [None, {}, {"traceparent": "junk"}, {"traceparent": 1}, "text"])
-def test_without_a_trace_nothing_is_continued(
-    plane: Plane, exporter: InMemorySpanExporter, given: Any
-) -> None:
+def test_without_a_trace_nothing_is_continued(plane: Plane, exporter: InMemorySpanExporter, given: Any) -> None:
     engine = Step(plane, [cache(0)], Clock())
     try:
         engine.compute(Request("a", TOKENS, trace_headers=given), list(range(1, 13)), seed=7)

@@ -182,10 +182,7 @@ class Explorer:
                     recovered = max(each[0] for each in state.ring) + 1  # what it finds, published or not
                 else:
                     recovered = state.memory[PUBLISHED]
-                yield (
-                    "takes over",
-                    self._with(state, number, self.put(process, NEEDED, 0, "room", a=recovered)),
-                )
+                yield ("takes over", self._with(state, number, self.put(process, NEEDED, 0, "room", a=recovered)))
         elif at == "room":
             if position == bounds.messages:
                 yield "ends", self._with(state, number, process._replace(at=ENDED))
@@ -202,10 +199,7 @@ class Explorer:
                 yield "passes a reader", self._with(state, number, process._replace(b=reader + 1))
             else:
                 needed = position - bounds.capacity + 1
-                yield (
-                    "asks to be woken",
-                    self._with(state, number, self.put(process, NEEDED, needed, "wait fence")),
-                )
+                yield ("asks to be woken", self._with(state, number, self.put(process, NEEDED, needed, "wait fence")))
         elif at == "wait fence":
             fenced = self._fenced(state, number, "wait fence")
             yield "fences", self._with(fenced, number, fenced.processes[number]._replace(at="wait check"))
@@ -267,9 +261,7 @@ class Explorer:
             published = self.load(state, process, PUBLISHED)
             yield (
                 "takes a position",
-                self._with(
-                    state, number, self.put(process, slot(own, POSITION), published, "activate", a=published)
-                ),
+                self._with(state, number, self.put(process, slot(own, POSITION), published, "activate", a=published)),
             )
         elif at == "activate":
             yield (
@@ -287,16 +279,12 @@ class Explorer:
                 yield (
                     "moves on",
                     self._with(
-                        state,
-                        number,
-                        self.put(process, slot(own, POSITION), published, "join fence", a=published),
+                        state, number, self.put(process, slot(own, POSITION), published, "join fence", a=published)
                     ),
                 )
         elif at == "join wake":
             drained = self.drain(state, number)
-            woken = (
-                drained if bounds.without == "join wake" else self._wake(drained, "asleep room", "woken room")
-            )
+            woken = drained if bounds.without == "join wake" else self._wake(drained, "asleep room", "woken room")
             yield "wakes the writer", self._with(woken, number, woken.processes[number]._replace(at="look"))
         elif at == "look":
             if position == bounds.messages:
@@ -360,10 +348,7 @@ class Explorer:
             if needed and position >= needed:
                 drained = self.drain(state, number)
                 woken = self._wake(drained, "asleep room", "woken room")
-                yield (
-                    "wakes the writer",
-                    self._with(woken, number, woken.processes[number]._replace(at="look")),
-                )
+                yield ("wakes the writer", self._with(woken, number, woken.processes[number]._replace(at="look")))
             else:
                 yield "wakes none", self._with(state, number, process._replace(at="look"))
 

@@ -12,14 +12,7 @@ import numpy as np
 import pytest
 
 from dataplane.ipc.processes import PidWatch, start_time
-from dataplane.ipc.queue import (
-    MessageQueue,
-    QueueError,
-    QueueReader,
-    ShmRingBuffer,
-    ShmRingReader,
-    ShmRingWriter,
-)
+from dataplane.ipc.queue import MessageQueue, QueueError, QueueReader, ShmRingBuffer, ShmRingReader, ShmRingWriter
 from dataplane.ipc.queue.layout import ReaderSlot, SlotState
 from dataplane.ipc.queue.payload import Payload
 from dataplane.ipc.queue.stats import queue_stats

@@ -94,9 +94,7 @@ def test_memory_that_is_not_a_queue_is_refused_and_not_listed(
 @pytest.mark.parametrize("pid", [1 << 31, 1 << 63, (1 << 64) - 1])
 def test_pids_that_cannot_exist_are_processes_that_have_exited(fd: int, pid: int) -> None:
     most = (1 << 64) - 1
-    words = header(
-        WRITER_STATE=WriterState.ACTIVE, WRITER_PID=pid, WRITER_STARTED=5, MESSAGES=most, CREATED_S=most
-    )
+    words = header(WRITER_STATE=WriterState.ACTIVE, WRITER_PID=pid, WRITER_STARTED=5, MESSAGES=most, CREATED_S=most)
     words |= {
         SLOTS_AT + ReaderSlot.STATE: SlotState.ACTIVE,
         SLOTS_AT + ReaderSlot.PID: pid,
@@ -147,9 +145,7 @@ def test_a_large_message_of_no_bytes_is_lost(fd: int) -> None:
         writer = queue._writer
         ring, position = writer.ring, writer._position
         queue.put("replaced", WAIT_S)
-        RECORD.pack_into(
-            ring.memory.bytes, ring.data_at + position, position, describe(Kind.LARGE, 0, 0), 0, 0
-        )
+        RECORD.pack_into(ring.memory.bytes, ring.data_at + position, position, describe(Kind.LARGE, 0, 0), 0, 0)
         handle = os.getpid(), fd, os.fstat(fd).st_ino
         LARGE.pack_into(ring.memory.bytes, ring.data_at + position + RECORD_BYTES, *handle)
         with pytest.raises(MessageLost):
@@ -158,9 +154,7 @@ def test_a_large_message_of_no_bytes_is_lost(fd: int) -> None:
         assert reader.get(WAIT_S) == "next"
 
 
-@pytest.mark.parametrize(
-    "dtype", ["i4,,", "(1,", "042f", "9)", "O", "V8", "i4,i4", "a", "(2,3)f4", "i4\n", ""]
-)
+@pytest.mark.parametrize("dtype", ["i4,,", "(1,", "042f", "9)", "O", "V8", "i4,i4", "a", "(2,3)f4", "i4\n", ""])
 def test_a_type_of_arrays_that_no_writer_names_is_refused(dtype: str) -> None:
     array = msgspec.msgpack.Ext(1, msgspec.msgpack.encode([dtype, [1], -1, b"1234"]))
     with pytest.raises(CorruptMessage, match="cannot be decoded"):

@@ -43,9 +43,7 @@ def test_the_writer_continues_after_kills_of_readers(peers: Peers) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_readers_of_a_killed_writer_read_its_messages_and_continue_with_the_next_writer(
-    peers: Peers,
-) -> None:
+def test_readers_of_a_killed_writer_read_its_messages_and_continue_with_the_next_writer(peers: Peers) -> None:
     chance = random.Random(2)
     event = peers.start("write", readers=1)
     handle = handle_of(event)

@@ -80,9 +80,7 @@ def test_a_slow_remote_reader_loses_nothing(sender: MessageQueue) -> None:
         threads.join(writer)
 
 
-def test_a_remote_reader_that_does_not_read_blocks_the_writer_until_its_deadline(
-    sender: MessageQueue,
-) -> None:
+def test_a_remote_reader_that_does_not_read_blocks_the_writer_until_its_deadline(sender: MessageQueue) -> None:
     with QueueReader(sender.handle(), remote=True) as reader:
         sender.wait_for_readers(0, WAIT_S, remote=1)
         body = bytes(1 << 16)

@@ -119,9 +119,7 @@ def test_an_expected_process_that_runs_is_waited_for(expecting: MessageQueue) ->
 @pytest.mark.parametrize(
     ("slot", "pid", "wrong"), [(16, 1, "slot"), (-1, 1, "slot"), (0, 0, "pid"), (0, 1 << 40, "pid")]
 )
-def test_a_process_that_cannot_be_expected_is_refused(
-    expecting: MessageQueue, slot: int, pid: int, wrong: str
-) -> None:
+def test_a_process_that_cannot_be_expected_is_refused(expecting: MessageQueue, slot: int, pid: int, wrong: str) -> None:
     with pytest.raises(ValueError, match=f"{wrong}: expected"):
         expecting.expect(slot, pid)
 
@@ -204,9 +202,7 @@ def test_a_deadline_holds_beside_a_thread_that_waits_longer(remote: bool) -> Non
         assert not raised
 
 
-@pytest.mark.parametrize(
-    ("timeout", "error"), [(float("nan"), ValueError), (-1, ValueError), ("1", TypeError)]
-)
+@pytest.mark.parametrize(("timeout", "error"), [(float("nan"), ValueError), (-1, ValueError), ("1", TypeError)])
 def test_a_wait_without_a_sensible_end_is_refused(expecting: MessageQueue, timeout: Any, error: type) -> None:
     with QueueReader(expecting.handle()) as reader:
         for name, wait in (
@@ -234,9 +230,7 @@ def busy(queue: MessageQueue) -> Iterator[None]:
         os.close(file)
 
 
-def test_the_deadline_of_a_put_holds_for_the_lock_too(
-    expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_deadline_of_a_put_holds_for_the_lock_too(expecting: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["true"]) as process:
         expecting.expect(0, process.pid)
     monkeypatch.setattr(ring, "LOCK_S", 10 * WAIT_S)

@@ -145,9 +145,7 @@ def main(name: str) -> None:
     operation, room = OPERATIONS[name]
     longest, at, finished = 0.0, 0, False
     while not finished:
-        with ShmObjectStore.create(
-            room * 4160, max_objects=8, max_processes=4, readers=0, timeout_s=WAIT_S
-        ) as store:
+        with ShmObjectStore.create(room * 4160, max_objects=8, max_processes=4, readers=0, timeout_s=WAIT_S) as store:
             for key in KEYS:
                 store.put(key, content(key, WORDS))
             pid = os.fork()

@@ -205,8 +205,7 @@ class Model:
         if process == self.readers:
             return state._replace(writer=Writer(DEAD))
         return state._replace(
-            readers=replaced(state.readers, process, Reader(DEAD)),
-            living=replaced(state.living, process, False),
+            readers=replaced(state.readers, process, Reader(DEAD)), living=replaced(state.living, process, False)
         )
 
     def taken_over(self, state: State) -> State:
@@ -216,11 +215,7 @@ class Model:
             for lease, lives in zip(state.leases, state.living, strict=True)
         )
         sequence, status = state.control
-        control = (
-            (sequence, FREE)
-            if status == WRITING and self.mutant != "keep writes of the dead"
-            else state.control
-        )
+        control = (sequence, FREE) if status == WRITING and self.mutant != "keep writes of the dead" else state.control
         return state._replace(writer=Writer(), leases=leases, control=control)
 
 

@@ -40,7 +40,5 @@ def test_a_kill_at_any_store_leaves_a_whole_store(operation: str) -> None:
 def test_survivors_of_200_kills_continue(victim: str) -> None:
     found = run("hammer", f"{KILLS}", victim)
     assert found["kills"] == KILLS
-    killed = (
-        2 if victim == "both" else 1
-    ) * KILLS  # and in the end all workers, some of which may not be attached yet
+    killed = (2 if victim == "both" else 1) * KILLS  # and in the end all workers, some of which may not be attached yet
     assert killed <= found["stats"]["dead_processes"] <= killed + len(ROLES)

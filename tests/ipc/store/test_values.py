@@ -95,9 +95,7 @@ def test_a_struct_comes_back_as_its_type(store: ShmObjectStore) -> None:
         store.get("a", type=int)
 
 
-@pytest.mark.parametrize(
-    "value", [b"bytes", bytearray(b"array"), memoryview(b"view"), memoryview(b"a-b-c-")[::2], b""]
-)
+@pytest.mark.parametrize("value", [b"bytes", bytearray(b"array"), memoryview(b"view"), memoryview(b"a-b-c-")[::2], b""])
 def test_bytes_come_back_as_a_view(store: ShmObjectStore, value: bytes) -> None:
     store.put("a", value)
     found = store.get("a")
@@ -108,14 +106,7 @@ def test_bytes_come_back_as_a_view(store: ShmObjectStore, value: bytes) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        object(),
-        np.array([object()]),
-        np.zeros(2, "i4,f8"),
-        {"a": {1j}},
-        np.float32(1),
-        np.ma.masked_equal([1, 2], 2),
-    ],
+    [object(), np.array([object()]), np.zeros(2, "i4,f8"), {"a": {1j}}, np.float32(1), np.ma.masked_equal([1, 2], 2)],
 )
 def test_a_value_that_cannot_be_stored_is_refused(store: ShmObjectStore, value: object) -> None:
     with pytest.raises(TypeError, match="expected an array, bytes, or what msgspec encodes"):
@@ -253,9 +244,7 @@ with ShmObjectStore.create(4096) as store:
     store.put("a", [numpy.arange(3)])
     assert store.get("a")[0].tolist() == [0, 1, 2]
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=WAIT_S
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
 
 

@@ -89,11 +89,7 @@ memories = [memory(rank) for rank in range(RANKS)]
 for worker, tensors in zip(workers, memories, strict=True):
     worker.register_kv_caches(
         tensors,
-        [
-            EngineGroupInfo(
-                engine_group_id=0, layer_indices=tuple(range(LAYERS)), tokens_per_block=BLOCK_TOKENS
-            )
-        ],
+        [EngineGroupInfo(engine_group_id=0, layer_indices=tuple(range(LAYERS)), tokens_per_block=BLOCK_TOKENS)],
         {"kv_layout": "NHD"},
     )
 
@@ -118,8 +114,7 @@ for worker in workers:
     retrieved(worker)
 found["load_errors"] = sorted(set().union(*(worker.get_block_ids_with_load_errors() for worker in workers)))
 found["bytes_are_right"] = [
-    all(torch.equal(tensor[:, STORED], tensor[:, LOADED]) for tensor in tensors.values())
-    for tensors in memories
+    all(torch.equal(tensor[:, STORED], tensor[:, LOADED]) for tensor in tensors.values()) for tensors in memories
 ]
 found["ranks_differ"] = not torch.equal(memories[0]["layer.0"], memories[1]["layer.0"])
 scheduler.end_session("second")

@@ -23,9 +23,7 @@ context = zmq.Context()
 client = RequestClientFactory.create(sys.argv[1], context=context)
 
 
-def key(
-    request: str, *, worker: int | None = 0, tokens: tuple[int, ...] = TOKENS, salt: str = ""
-) -> IPCCacheServerKey:
+def key(request: str, *, worker: int | None = 0, tokens: tuple[int, ...] = TOKENS, salt: str = "") -> IPCCacheServerKey:
     return IPCCacheServerKey(
         model_name="tests/calls",
         world_size=1,

@@ -54,9 +54,7 @@ prompt = [chance.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS)]
     SamplingParams(temperature=0, detokenize=False, ignore_eos=True, max_tokens=NEW_TOKENS),
     use_tqdm=False,
 )
-print(
-    json.dumps({"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}), flush=True
-)
+print(json.dumps({"cached": answer.num_cached_tokens, "tokens": list(answer.outputs[0].token_ids)}), flush=True)
 if stay:
     sys.stdin.read()
 del llm

@@ -51,9 +51,7 @@ found["tokens"] = [token for event in stored for token in event.token_ids]
 found["sizes"] = sorted({(event.block_size, event.medium) for event in stored})
 found["hashes"] = sum(len(event.block_hashes) for event in stored)
 parents = [event.parent_block_hash for event in stored]
-found["parents"] = [
-    parent is None or any(parent in event.block_hashes for event in stored) for parent in parents
-]
+found["parents"] = [parent is None or any(parent in event.block_hashes for event in stored) for parent in parents]
 
 replays = context.socket(zmq.DEALER)
 replays.connect(sys.argv[2])

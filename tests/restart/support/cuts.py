@@ -95,15 +95,7 @@ class KillBench(Bench):
     def _node(self, recovery_table: RecoveryTable, names: IdJournal) -> Node:
         recovery_table.sign(TableWriter(7, 1, 1))
         leases = LeaseTable(self._fence)
-        return Node(
-            self.options,
-            self.index,
-            self.memory,
-            leases,
-            self.now,
-            recovery_table=recovery_table,
-            names=names,
-        )
+        return Node(self.options, self.index, self.memory, leases, self.now, recovery_table=recovery_table, names=names)
 
     def load(self, image: Image) -> None:
         """Take the bytes that another bench left."""
@@ -175,12 +167,9 @@ class KillBench(Bench):
         """The same process attaches to this bench with what it had."""
         known = self.node.engines[engine.client]
         spaces = [
-            SpaceRequest(space, writes)
-            for space, writes in zip(known.space_list, known.spaces.values(), strict=True)
+            SpaceRequest(space, writes) for space, writes in zip(known.space_list, known.spaces.values(), strict=True)
         ]
-        message = Attach(
-            1, VERSION, known.group, spaces, resume=engine.client, resume_memory=MEMORY, writing=[]
-        )
+        message = Attach(1, VERSION, known.group, spaces, resume=engine.client, resume_memory=MEMORY, writing=[])
         again, numbers = self.node.attach(message, known.pid, self.now, gateway=known.gateway)
         assert again.resumed
         assert again.client == engine.client

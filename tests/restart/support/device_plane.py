@@ -76,9 +76,7 @@ def main() -> int:
     settings = load()
     listen(PlanesTurn(machine), Path(settings.common.state_dir) / PACE)
     plane = DataPlane(
-        settings,
-        holder=HolderConnection(Path(settings.common.state_dir)),
-        find_devices=lambda: machine.runtime,
+        settings, holder=HolderConnection(Path(settings.common.state_dir)), find_devices=lambda: machine.runtime
     )
     signal.signal(signal.SIGTERM, lambda *_: plane.stop())
     plane.run()

@@ -80,9 +80,7 @@ class Load:
 def main(path: str, seed: int) -> None:
     going = [True]
     signal.signal(signal.SIGTERM, lambda *_: going.clear())
-    with attach(
-        path, [make.space()], timeout_s=30, group=f"engine-{seed}", on_event=lambda event: None
-    ) as client:
+    with attach(path, [make.space()], timeout_s=30, group=f"engine-{seed}", on_event=lambda event: None) as client:
         load = Load(client, seed)
         load.begin()
         sys.stdout.write("begun\n")

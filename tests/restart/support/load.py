@@ -13,12 +13,7 @@ from tests.forked import Forked
 @contextmanager
 def engine(path: str, seed: int) -> Iterator[subprocess.Popen[str]]:
     process = Forked(
-        "tests.restart.support.engine",
-        path,
-        str(seed),
-        env=dict(os.environ),
-        stdout=subprocess.PIPE,
-        text=True,
+        "tests.restart.support.engine", path, str(seed), env=dict(os.environ), stdout=subprocess.PIPE, text=True
     )
     try:
         yield process

@@ -22,9 +22,7 @@ from tests.dataplane.plane import Plane, wait_for
 
 
 @contextmanager
-def writer(
-    folder: Path, *, adopt: bool = False
-) -> Iterator[tuple[socket.socket, dict[tuple[str, int], int]]]:
+def writer(folder: Path, *, adopt: bool = False) -> Iterator[tuple[socket.socket, dict[tuple[str, int], int]]]:
     """A connection to the holder as the data plane's, with what it holds if `adopt`; it leaves without a fault."""
     connection = wait_for(lambda: requests.connect(folder), "the holder listens")
     files: dict[tuple[str, int], int] = {}

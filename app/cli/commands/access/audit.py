@@ -80,9 +80,7 @@ def audit() -> None:
 @click.option("--name", help="Only records of this name.")
 @click.option("--denied", is_flag=True, help="Only refusals.")
 @click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
-)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
 @url_option
 @output_option
 @watch_option
@@ -123,14 +121,9 @@ def export(url: str | None) -> None:
     default="",
     help="The newest hash of an earlier verification: the log must still contain it.",
 )
+@click.option("--database", metavar="URL", help="Verify this database instead of the log of a running Larder.")
 @click.option(
-    "--database", metavar="URL", help="Verify this database instead of the log of a running Larder."
-)
-@click.option(
-    "--file",
-    "file",
-    type=click.Path(dir_okay=False),
-    help="Verify an export instead; `-` for standard input.",
+    "--file", "file", type=click.Path(dir_okay=False), help="Verify an export instead; `-` for standard input."
 )
 @url_option
 @output_option
@@ -208,9 +201,7 @@ def _of_file(file: str, expect: str) -> dict[str, Any]:
                     reason = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
                     walk.fault = f"line {number} is not an audit entry{reason}"
                     if not walk.entries and not any(map(_is_entry, lines)):
-                        raise click.ClickException(
-                            f"{_named(file)} is not an export of the audit log"
-                        ) from None
+                        raise click.ClickException(f"{_named(file)} is not an export of the audit log") from None
                 if walk.fault:
                     break
     except OSError as error:

@@ -47,9 +47,7 @@ def list_contexts(output: Output) -> None:
 @context.command("add")
 @click.argument("name")
 @click.option("--url", required=True, help="URL of the API, such as http://127.0.0.1:8470.")
-@click.option(
-    "--token-stdin", is_flag=True, help="Read the token from standard input; prompts on a terminal."
-)
+@click.option("--token-stdin", is_flag=True, help="Read the token from standard input; prompts on a terminal.")
 def add(name: str, url: str, token_stdin: bool) -> None:
     """Add a context, or replace one. The first one becomes the current context."""
     if not name.strip() or not name.isprintable():

@@ -33,10 +33,7 @@ ASK = "-"
     "or standard input. Others on this machine see arguments.",
 )
 @click.option(
-    "--setup-file",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="The same, with the token in a file.",
+    "--setup-file", metavar="FILE", type=click.Path(dir_okay=False), help="The same, with the token in a file."
 )
 @click.option("--name", help="With --setup: the new token's name; default your user name.")
 @url_option
@@ -92,9 +89,7 @@ def _context_of(base: str) -> str:
     """Return the name of the context that `--context` names, or of the current one if it is of this server; else an
     empty text."""
     current = contexts.current()
-    return contexts.chosen() or (
-        contexts.load().current if current is not None and current.url == base else ""
-    )
+    return contexts.chosen() or (contexts.load().current if current is not None and current.url == base else "")
 
 
 def _keep(name: str, context: Context) -> None:

@@ -26,9 +26,7 @@ _COLUMNS = (
     Column("id", lambda t: t["id"]),
     Column("name", lambda t: t["name"]),
     Column("role", lambda t: t["role"]),
-    Column(
-        "tenants", lambda t: "all" if t["tenants"] is None else ", ".join(t["tenants"]), drop=1, text=True
-    ),
+    Column("tenants", lambda t: "all" if t["tenants"] is None else ", ".join(t["tenants"]), drop=1, text=True),
     Column("ends", lambda t: "expired" if t["expired"] else show.ends(t["expires_at"])),
     Column("used", _used, drop=2),
     Column("made by", lambda t: t["created_by"], drop=3),
@@ -89,9 +87,7 @@ def _found(url: str | None, token: str) -> dict[str, Any]:
     help="Role of the token.",
 )
 @click.option("--tenant", "tenants", multiple=True, help="Limit the token to this tenant; may be repeated.")
-@click.option(
-    "--ttl", metavar="TIME", help="Time until the token expires, such as 90d or 12h; default never."
-)
+@click.option("--ttl", metavar="TIME", help="Time until the token expires, such as 90d or 12h; default never.")
 @url_option
 @output_option
 def create_token(

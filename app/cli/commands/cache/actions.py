@@ -16,9 +16,7 @@ from app.cli.support.resources.output import Output, output_option
 VERIFY_WAIT = "20s"
 _SOURCES = ("tokens", "keys", "text", "messages")
 
-node_option = click.option(
-    "--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated."
-)
+node_option = click.option("--node", "nodes", metavar="NAME", multiple=True, help="Only this node; may be repeated.")
 
 
 def _source_options(command: F) -> F:
@@ -165,24 +163,13 @@ def verify(url: str | None, output: Output, **options: Any) -> None:
 @_scope_options
 @click.option("--to", "tier", metavar="TIER", help="Tier, or `memory`. Required without --cancel.")
 @click.option(
-    "--from",
-    "source",
-    default="memory",
-    show_default=True,
-    metavar="TIER",
-    help="Tier to copy from, or `memory`.",
+    "--from", "source", default="memory", show_default=True, metavar="TIER", help="Tier to copy from, or `memory`."
 )
 @click.option(
-    "--release",
-    is_flag=True,
-    help="Remove the blocks from memory, or from the tier of --from, once --to holds them.",
+    "--release", is_flag=True, help="Remove the blocks from memory, or from the tier of --from, once --to holds them."
 )
 @click.option(
-    "--deadline",
-    default="5m",
-    show_default=True,
-    metavar="TIME",
-    help="Time after which the rest stays where it is.",
+    "--deadline", default="5m", show_default=True, metavar="TIME", help="Time after which the rest stays where it is."
 )
 @click.option("--dry-run", is_flag=True, help="Only count the blocks.")
 @click.option(
@@ -224,15 +211,11 @@ def move(
     _check_narrow(body)
     if not yes and not dry_run:
         route = f"to {tier}" if source == "memory" else f"from {source} to {tier}"
-        _ask(
-            f"move all blocks of {_about_scope(body)} {route} on {_where(nodes)}{_about(url, 'move', body)}?"
-        )
+        _ask(f"move all blocks of {_about_scope(body)} {route} on {_where(nodes)}{_about(url, 'move', body)}?")
     _run_move("move", "moved", url, {**body, "dry_run": dry_run}, output)
 
 
-def _cancel_move(
-    number: int, tier: str | None, url: str | None, options: dict[str, Any], output: Output
-) -> None:
+def _cancel_move(number: int, tier: str | None, url: str | None, options: dict[str, Any], output: Output) -> None:
     """Cancel a move, wait for its end, and print the result."""
     nodes = options.pop("nodes")
     if len(nodes) != 1 or tier is not None or any(options.values()):
@@ -251,11 +234,7 @@ def _cancel_move(
 @click.argument("tier")
 @_scope_options
 @click.option(
-    "--deadline",
-    default="5m",
-    show_default=True,
-    metavar="TIME",
-    help="Time after which the rest stays as it is.",
+    "--deadline", default="5m", show_default=True, metavar="TIME", help="Time after which the rest stays as it is."
 )
 @click.option("--dry-run", is_flag=True, help="Only count the blocks.")
 @_yes_option
@@ -368,9 +347,7 @@ def _about(url: str | None, verb: str, body: dict[str, Any]) -> str:
     if not counted:
         return ""
     silent = len(answer["items"]) - len(counted)
-    more = (
-        f", and those of {silent} node{'' if silent == 1 else 's'} that did not report them" if silent else ""
-    )
+    more = f", and those of {silent} node{'' if silent == 1 else 's'} that did not report them" if silent else ""
     return f": {_matched(answer)} now{more}"
 
 
@@ -378,9 +355,7 @@ def _where(nodes: tuple[str, ...]) -> str:
     return ", ".join(nodes) if nodes else "every connected node"
 
 
-def _act(
-    verb: str, yes: bool, url: str | None, output: Output, nodes: tuple[str, ...], **options: Any
-) -> None:
+def _act(verb: str, yes: bool, url: str | None, output: Output, nodes: tuple[str, ...], **options: Any) -> None:
     _whole_space(url, options)
     body = _scope(nodes=nodes, **options)
     _check_narrow(body)

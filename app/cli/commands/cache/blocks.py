@@ -58,9 +58,7 @@ def get_block(key: str, url: str | None, output: Output) -> None:
 @click.option("--space", help="Only this space: its 32 hex digits, or the first 8 or more.")
 @click.option("--prefix", metavar="LABEL", help="Only this hot prefix, by its label in 'larder prefixes'.")
 @click.option("--node", metavar="NAME", help="Only this node.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
-)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
 @url_option
 @output_option
 @watch_option
@@ -104,6 +102,4 @@ def _listed(url: str | None, filters: dict[str, str | None], limit: int) -> tupl
         failed |= {each["node"]: each for each in page["failed_nodes"]}
         cursor = page["next_cursor"]
         if not cursor or len(items) >= limit:
-            return {"items": items, "next_cursor": cursor, "failed_nodes": list(failed.values())}, bool(
-                cursor
-            )
+            return {"items": items, "next_cursor": cursor, "failed_nodes": list(failed.values())}, bool(cursor)

@@ -9,14 +9,7 @@ from app.cli.support import exit_codes
 from app.cli.support.api.client import url_option, wait_option
 from app.cli.support.printing import show
 from app.cli.support.printing.terminal import say
-from app.cli.support.resources.documents import (
-    counted,
-    document_options,
-    is_drift,
-    print_changes,
-    read_files,
-    send,
-)
+from app.cli.support.resources.documents import counted, document_options, is_drift, print_changes, read_files, send
 from app.cli.support.resources.output import Output, output_option
 
 
@@ -49,9 +42,7 @@ def apply(
             _ask(seen, may_ask)
         options["expect"] = seen["generations"]
     answer = send(url, files, texts, None if dry_run else wait, dry_run=dry_run, **options)
-    if not output.data(
-        answer, [record["name"] for record in answer["records"] if record["action"] != "unchanged"]
-    ):
+    if not output.data(answer, [record["name"] for record in answer["records"] if record["action"] != "unchanged"]):
         print_changes(answer)
         say(f"{counted(answer)}{_state(answer)}")
     if dry_run and is_drift(answer):
@@ -77,9 +68,7 @@ def _state(answer: dict[str, Any]) -> str:
     """Return whether nodes have applied the changes, as the end of a sentence."""
     if answer["dry_run"] or not is_drift(answer):
         return ""
-    changed = {
-        record["type"] for record in answer["records"] if record["action"] not in ("unchanged", "ended")
-    }
+    changed = {record["type"] for record in answer["records"] if record["action"] not in ("unchanged", "ended")}
     behind = sorted({node for kind in changed for node in answer["status"][kind]["behind"]})
     if all(answer["status"][kind]["applied"] for kind in changed):
         return "; applied"

@@ -31,9 +31,7 @@ _COLUMNS = (
     Column("state", _state),
     # A server of an older release does not report what an engine has read and stored.
     Column("read", lambda e: show.size(e.get("read_bytes")), drop=3, right=True),
-    Column(
-        "read tokens", lambda e: f"{e['read_tokens']:,}" if "read_tokens" in e else "-", right=True, wide=True
-    ),
+    Column("read tokens", lambda e: f"{e['read_tokens']:,}" if "read_tokens" in e else "-", right=True, wide=True),
     Column("stored", lambda e: show.size(e.get("stored_bytes")), drop=3, right=True),
     Column("leased", lambda e: str(e["leased_blocks"]), right=True),
     Column("writing", lambda e: show.size(e["reserved_bytes"]), drop=3, right=True),
@@ -58,12 +56,7 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
         nodes = call(url, "GET", "/api/v1/nodes")["items"]
     else:
         nodes = [call(url, "GET", f"/api/v1/nodes/{segment(node, 'node')}")]
-    rows = [
-        {"node": each["name"], **engine}
-        for each in nodes
-        if each["stats"]
-        for engine in each["stats"]["engines"]
-    ]
+    rows = [{"node": each["name"], **engine} for each in nodes if each["stats"] for engine in each["stats"]["engines"]]
     rows.sort(key=lambda engine: -engine["leased_blocks"])
     if not output.data(rows, [f"{engine['node']} {engine['client']}" for engine in rows]):
         table(f"Engines ({len(rows)})", _COLUMNS, rows, wide=output.wide)
@@ -72,18 +65,12 @@ def list_engines(url: str | None, node: str | None, output: Output) -> None:
 @engines.command("expel")
 @click.argument("node", shell_complete=NODES)
 @click.argument("client", type=click.IntRange(1))
-@click.option(
-    "--kill", is_flag=True, help="End the process with SIGKILL: it can read and write nothing more."
-)
-@click.option(
-    "--force", is_flag=True, help="Expel it even while it holds blocks; see docs/operate/runbook.md."
-)
+@click.option("--kill", is_flag=True, help="End the process with SIGKILL: it can read and write nothing more.")
+@click.option("--force", is_flag=True, help="Expel it even while it holds blocks; see docs/operate/runbook.md.")
 @click.option("--off", is_flag=True, help="Let the process attach again.")
 @url_option
 @output_option
-def expel(
-    url: str | None, node: str, client: int, kill: bool, force: bool, off: bool, output: Output
-) -> None:
+def expel(url: str | None, node: str, client: int, kill: bool, force: bool, off: bool, output: Output) -> None:
     """Drop the leases of an engine's process, and stop it from attaching again.
 
     CLIENT is the number that `larder engines list` shows. The command applies to all attachments of the process.
@@ -94,9 +81,7 @@ def expel(
     try:
         answer = call(url, "POST", path, {"on": not off, "force": force, "kill": kill})
     except ApiError as refused:
-        message = refused.message.replace("with force it", "with --force it").replace(
-            "kill it instead", "use --kill"
-        )
+        message = refused.message.replace("with force it", "with --force it").replace("kill it instead", "use --kill")
         raise worded(refused, message) from None
     if output.data(answer, f"{node} {client}"):
         return
@@ -106,18 +91,10 @@ def expel(
         return
     leased = show.plural(answer["leased_blocks"], "block")
     done = f"{process} was sent SIGKILL" if answer["killed"] else f"{process} is expelled"
-    leases = (
-        f"its leases on {leased} no longer count"
-        if answer["dropped"]
-        else f"its leases on {leased} end with it"
-    )
+    leases = f"its leases on {leased} no longer count" if answer["dropped"] else f"its leases on {leased} end with it"
     say(f"{node}: {done}; {leases}")
     pids = [pid for pid in answer["waits_for_pids"] if not (answer["killed"] and pid == answer["pid"])]
     if pids and (answer["quarantined_bytes"] or not answer["dropped"]):
         size = show.size(answer["quarantined_bytes"])
-        effect = (
-            f"{size} that it was writing"
-            if answer["dropped"]
-            else f"its leases and {size} that it was writing"
-        )
+        effect = f"{size} that it was writing" if answer["dropped"] else f"its leases and {size} that it was writing"
         say(f"{effect} wait until these processes are gone: {', '.join(map(str, pids))}")

@@ -61,9 +61,7 @@ def make_next() -> None:
 
 @manager_key.command("switch")
 @click.option(
-    "--force",
-    is_flag=True,
-    help="Switch even if nodes do not know the key; those must join again with a token.",
+    "--force", is_flag=True, help="Switch even if nodes do not know the key; those must join again with a token."
 )
 @url_option
 def switch(url: str | None, force: bool) -> None:

@@ -81,9 +81,7 @@ _GPU_COLUMNS = (
     Column("pool", lambda g: show.size(g["capacity_bytes"]), right=True),
     Column("GPU copies", lambda g: f"{g['gpu_copies']}/{g['wanted']}", right=True),
     Column("copying", lambda g: str(g["copying"] or "-"), drop=1, right=True),
-    Column(
-        "leaving", lambda g: show.size(g["leaving_bytes"]) if g["leaving_bytes"] else "-", drop=2, right=True
-    ),
+    Column("leaving", lambda g: show.size(g["leaving_bytes"]) if g["leaving_bytes"] else "-", drop=2, right=True),
     Column("engines", lambda g: str(g["readers"]), drop=3, right=True),
     Column("state", show.pool_state),
 )
@@ -94,9 +92,7 @@ _TIER_COLUMNS = (
     Column("stored", lambda t: show.size(t["stored_bytes"]), right=True),
     Column("budget", lambda t: show.size(t["budget_bytes"]), right=True),
     Column("blocks", lambda t: f"{t['blocks']:,}", right=True, drop=2),
-    Column(
-        "waiting", lambda t: f"{t['waiting_blocks']:,}" if t["waiting_blocks"] else "-", right=True, drop=3
-    ),
+    Column("waiting", lambda t: f"{t['waiting_blocks']:,}" if t["waiting_blocks"] else "-", right=True, drop=3),
     Column("unspilled", show.unspilled, right=True, wide=True),
     Column("spilled", lambda t: show.size(t["spilled_bytes"]), right=True, drop=4),
     Column("cascaded", lambda t: f"{t.get('cascaded_blocks', 0):,}", right=True, wide=True),
@@ -175,9 +171,7 @@ def gpus(url: str | None, node: str | None, output: Output) -> None:
         say("no node has reported GPU copies, or this token may not see them")
     elif not rows:
         given = any((each["stats"] or {}).get("gpu_copy_pool_bytes") for each in answer)
-        say(
-            f"no GPU keeps GPU copies: {'no engine on a GPU has requested any' if given else 'gpu_pool_bytes is 0'}"
-        )
+        say(f"no GPU keeps GPU copies: {'no engine on a GPU has requested any' if given else 'gpu_pool_bytes is 0'}")
 
 
 @nodes.command("tiers")
@@ -199,9 +193,7 @@ def tiers(url: str | None, node: str | None, output: Output) -> None:
     if not rows and all(each["stats"] is None for each in answer):
         say("no node has reported tiers, or this token may not see them")
     elif not rows:
-        say(
-            "no node has a tier behind memory: create one with larder tiers set, or set disk_tier_directories"
-        )
+        say("no node has a tier behind memory: create one with larder tiers set, or set disk_tier_directories")
 
 
 def _answers(url: str | None, node: str | None) -> list[dict[str, Any]]:
@@ -256,9 +248,7 @@ def drain(url: str | None, node: str, off: bool, wait: str | None) -> None:
     path = f"/api/v1/nodes/{segment(node, 'node')}"
     answer = call(url, "POST", f"{path}/drain", {"on": not off}, {"wait": ACKNOWLEDGED_WITHIN})
     stats = answer["stats"]
-    pending = (
-        "" if stats is not None and stats["draining"] != off else "; it gets the request when it connects"
-    )
+    pending = "" if stats is not None and stats["draining"] != off else "; it gets the request when it connects"
     say(f"{node} {'accepts engines and stores again' if off else 'drains'}{pending}")
     if within_s is not None:
         _until_drained(url, node, path, within_s)
@@ -317,12 +307,7 @@ def label(url: str | None, node: str, labels: tuple[str, ...]) -> None:
 def delete(url: str | None, node: str, force: bool) -> None:
     """Remove a node. It must join again with a token."""
     try:
-        call(
-            url,
-            "DELETE",
-            f"/api/v1/nodes/{segment(node, 'node')}",
-            query={"force": "true" if force else None},
-        )
+        call(url, "DELETE", f"/api/v1/nodes/{segment(node, 'node')}", query={"force": "true" if force else None})
     except ApiError as refused:
         raise worded(refused, refused.message.replace("force=true", "--force")) from None
     say(f"{node}: node deleted")
@@ -336,37 +321,19 @@ def token() -> None:
 @token.command("create")
 @click.option("--name", default="", help="Name of the token.")
 @click.option(
-    "--label",
-    "labels",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Label of nodes that join with the token; repeatable.",
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of nodes that join with the token; repeatable."
 )
 @click.option("--uses", type=int, default=1, show_default=True, help="Nodes that may join; 0 for any number.")
 @click.option(
-    "--ttl",
-    metavar="TIME",
-    default="24h",
-    show_default=True,
-    help="Time until the token expires; 0 for never.",
+    "--ttl", metavar="TIME", default="24h", show_default=True, help="Time until the token expires; 0 for never."
 )
 @click.option(
-    "--address",
-    "addresses",
-    multiple=True,
-    metavar="URL",
-    help="Where nodes reach this management plane; repeatable.",
+    "--address", "addresses", multiple=True, metavar="URL", help="Where nodes reach this management plane; repeatable."
 )
 @url_option
 @output_option
 def create_token(
-    url: str | None,
-    name: str,
-    labels: tuple[str, ...],
-    uses: int,
-    ttl: str,
-    addresses: tuple[str, ...],
-    output: Output,
+    url: str | None, name: str, labels: tuple[str, ...], uses: int, ttl: str, addresses: tuple[str, ...], output: Output
 ) -> None:
     """Create a join token and print it. It is shown only once."""
     pairs = [text.partition("=") for text in labels]

@@ -31,18 +31,12 @@ def pushes() -> None:
 
 
 @pushes.command("list")
-@click.option(
-    "--type", "kind", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Only this type."
-)
+@click.option("--type", "kind", type=click.Choice(["quotas", "pins", "policies", "tiers"]), help="Only this type.")
 @click.option("--node", metavar="NAME", help="Only this node.")
 @click.option(
-    "--state",
-    type=click.Choice(["acked", "nacked", "timed_out", "refused"]),
-    help="Only pushes with this answer.",
+    "--state", type=click.Choice(["acked", "nacked", "timed_out", "refused"]), help="Only pushes with this answer."
 )
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of items.")
 @url_option
 @output_option
 @watch_option

@@ -73,23 +73,17 @@ def backup(file: Path, force: bool) -> None:
     settings = _settings()
     key = keys.key_path(settings.state_dir, settings.app.curve_key_file)
     try:
-        size = copies.backup(
-            full_url(settings.common.database_url), file, force=force, keys=(key, keys.next_path(key))
-        )
+        size = copies.backup(full_url(settings.common.database_url), file, force=force, keys=(key, keys.next_path(key)))
     except (LarderError, SettingsError) as error:
         raise click.ClickException(str(error)) from None
-    key_note = (
-        f"and the manager key {key}; keep it secret" if key.exists() else "; there is no manager key yet"
-    )
+    key_note = f"and the manager key {key}; keep it secret" if key.exists() else "; there is no manager key yet"
     say(f"{file}: {format_size(size)}, the database {key_note}".replace(" ;", ";"))
 
 
 @db.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
-    "--force",
-    is_flag=True,
-    help="Replace an existing database and manager key; the old ones are kept beside.",
+    "--force", is_flag=True, help="Replace an existing database and manager key; the old ones are kept beside."
 )
 def restore(file: Path, force: bool) -> None:
     """Restore the database and the manager key from a backup, while no Larder runs.
@@ -110,9 +104,7 @@ def restore(file: Path, force: bool) -> None:
     try:
         url = full_url(settings.common.database_url)
         if url.get_backend_name() != "sqlite":
-            raise click.ClickException(
-                f"this command restores SQLite only. For Postgres: {restores.POSTGRES_STEPS}"
-            )
+            raise click.ClickException(f"this command restores SQLite only. For Postgres: {restores.POSTGRES_STEPS}")
         target = Path(url.database or "").absolute()
         with contextlib.suppress(OSError):  # the lock reports it
             private.make_folder(target.parent)

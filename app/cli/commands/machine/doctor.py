@@ -46,9 +46,7 @@ _COLUMNS = (
 
 
 @click.command()
-@click.option(
-    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
-)
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml.")
 @output_option
 def doctor(config: str | None, output: Output) -> None:
     """Check this machine and suggest fixes. The command changes nothing. The exit code is 1 if a check fails."""
@@ -102,9 +100,7 @@ def _other_server() -> list[CheckResult]:
         return [CheckResult("server", "failure", error.message, f"change {URL_VARIABLE} or the context")]
     if base == default_url():
         return []
-    return [
-        CheckResult("server", "ok", f"other commands ask {base}, which is not checked here: larder status")
-    ]
+    return [CheckResult("server", "ok", f"other commands ask {base}, which is not checked here: larder status")]
 
 
 def _running_node(settings: Settings) -> dict[str, Any] | None:
@@ -114,9 +110,7 @@ def _running_node(settings: Settings) -> dict[str, Any] | None:
         return None
     try:
         nodes: list[dict[str, Any]] = call(default_url(), "GET", "/api/v1/nodes", timeout_s=ASK_S)["items"]
-        local = [
-            node for node in nodes if node["stats"] and not node["public_key"] and node["state"] != "lost"
-        ]
+        local = [node for node in nodes if node["stats"] and not node["public_key"] and node["state"] != "lost"]
         return local[0] if local and local[0]["stats"]["pool"]["capacity_bytes"] else None
     except (click.ClickException, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -128,16 +122,12 @@ def _of_server(node: dict[str, Any], found: CheckResult, shell_bytes: int) -> Ch
         return replace(found, message=f"in this shell: {found.message}")
     pool = node["stats"]["pool"]
     in_force = [f"pool {format_size(pool['capacity_bytes'])}"]
-    in_force += [
-        words for words, name in (("huge pages", "huge_pages"), ("locked memory", "locked")) if pool.get(name)
-    ]
+    in_force += [words for words, name in (("huge pages", "huge_pages"), ("locked memory", "locked")) if pool.get(name)]
     if gpu_bytes := node["stats"].get("gpu_copy_pool_bytes", 0):
         in_force.append(f"GPU copies {format_size(gpu_bytes)}")
     message = f"on the running server at {default_url()}, node {node['name']}: {', '.join(in_force)}"
     if shell_bytes != pool["capacity_bytes"]:
-        message += (
-            f"; this shell has a pool of {format_size(shell_bytes)} ({found.message}), which is not in use"
-        )
+        message += f"; this shell has a pool of {format_size(shell_bytes)} ({found.message}), which is not in use"
     return replace(found, message=message)
 
 
@@ -162,12 +152,7 @@ def _held_memory(settings: Settings) -> list[CheckResult]:
     amount = f"{memory.blocks:,} blocks ({format_size(memory.bytes)}) of a Larder that ended"
     fix = "start Larder to use them again, or release them: larder down"
     return [
-        CheckResult(
-            name,
-            "ok",
-            f"{amount} are kept for {memory.seconds_left:.0f} s more, by process {memory.pid}",
-            fix,
-        )
+        CheckResult(name, "ok", f"{amount} are kept for {memory.seconds_left:.0f} s more, by process {memory.pid}", fix)
     ]
 
 
@@ -186,9 +171,7 @@ def _data_plane() -> tuple[dict[str, Any], CheckResult]:
             "settings", "failure", "the data plane did not print its settings", "install Larder again"
         )
     file = os.environ.get("LARDER_CONFIG") or ("larder.toml" if os.path.isfile("larder.toml") else "")
-    return plane, CheckResult(
-        "settings", "ok", f"{file} and the environment" if file else "the environment; no file"
-    )
+    return plane, CheckResult("settings", "ok", f"{file} and the environment" if file else "the environment; no file")
 
 
 def _cache(settings: Settings) -> list[CheckResult]:
@@ -201,9 +184,7 @@ def _cache(settings: Settings) -> list[CheckResult]:
         found = _lost(overview["nodes"], settings) + _conditions(overview["nodes"])
         found += [_node_cache(node) for node in reporting] + _empty_pins(overview["pins"])
         found += [each for node in reporting for each in _tiers(node)]
-        return found or [
-            CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")
-        ]
+        return found or [CheckResult("cache", "ok", "no node has reported its cache, or this token may not read it")]
     except click.ClickException as error:
         return [CheckResult("cache", "ok", f"not checked: {error.message}")]
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -225,9 +206,7 @@ def _lost(nodes: list[dict[str, Any]], settings: Settings) -> list[CheckResult]:
         message = f"node {node['name']} is lost: its last answer was {show.ago(node['seen_at'])}"
         fix = f"larder why {node['name']}, then A node is lost in docs/operate/runbook.md"
         if node["public_key"] and key_made_at > node["seen_at"]:
-            message += (
-                f"; the manager's key is newer ({show.ago(key_made_at)}), so the node may not accept it"
-            )
+            message += f"; the manager's key is newer ({show.ago(key_made_at)}), so the node may not accept it"
             fix = "see A lost management plane's key in docs/operate/fleet.md"
         found.append(CheckResult("node", "failure", message, fix))
     return found
@@ -242,9 +221,7 @@ def _conditions(nodes: list[dict[str, Any]]) -> list[CheckResult]:
             fix = {
                 "crash_loop": f"larder why {node['name']}",
                 "thrashing": f"larder why {node['name']}, then A node thrashes in docs/operate/runbook.md",
-            }.get(
-                each["type"], f"larder why {node['name']}, then Stores are refused in docs/operate/runbook.md"
-            )
+            }.get(each["type"], f"larder why {node['name']}, then Stores are refused in docs/operate/runbook.md")
             found.append(CheckResult("node", state, caches.condition(node["name"], each), fix))
     return found
 
@@ -266,15 +243,12 @@ def _tiers(node: dict[str, Any]) -> list[CheckResult]:
     found = [CheckResult("tiers", "warning", line, fix) for line in lines]
     if line := show.unlisted_blocks(node):
         found.append(
-            CheckResult(
-                "tiers", "warning", line, "raise dataplane.tier_directory_blocks and restart the node"
-            )
+            CheckResult("tiers", "warning", line, "raise dataplane.tier_directory_blocks and restart the node")
         )
     if found or not show.tiers(node):
         return found
     serve = ", ".join(
-        tier["name"] + (f" ({listing})" if (listing := show.listing(tier)) else "")
-        for tier in show.tiers(node)
+        tier["name"] + (f" ({listing})" if (listing := show.listing(tier)) else "") for tier in show.tiers(node)
     )
     return [CheckResult("tiers", "ok", f"tiers of {node['name']} in service: {serve}")]
 
@@ -318,13 +292,9 @@ def _database(settings: Settings) -> list[CheckResult]:
     try:
         found = asyncio.run(look())
     except (SettingsError, StoreUnavailable) as error:
-        return [
-            CheckResult(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")
-        ]
+        return [CheckResult(name, "failure", f"{shown}: {error}", "LARDER_DATABASE_URL, or start the database")]
     read_by_others = [
-        CheckResult(
-            "database files", "warning", f"{each.path} has mode {each.mode}: others can read it", each.fix
-        )
+        CheckResult("database files", "warning", f"{each.path} has mode {each.mode}: others can read it", each.fix)
         for each in private.exposed(settings.state_dir, path)
         if each.path != str(settings.state_dir)  # has its own check
     ]

@@ -26,9 +26,7 @@ _CREDENTIALS = "iII"
 
 
 @click.command()
-@click.option(
-    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
-)
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml.")
 @output_option
 def down(config: str | None, output: Output) -> None:
     """Stop the Larder of this state directory, and release its cache and what killed data planes of this user left in
@@ -45,15 +43,11 @@ def down(config: str | None, output: Output) -> None:
         amount = release_memory(settings, "released by `larder down`", quiet=True)
     except click.ClickException as error:
         if stopped:
-            raise click.ClickException(
-                f"stopped `larder up`, but its cache is not released: {error}"
-            ) from None
+            raise click.ClickException(f"stopped `larder up`, but its cache is not released: {error}") from None
         raise
     left = left_memory(remove=True)
     blocks, nbytes = amount or (0, 0)
-    if output.data(
-        {"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(left.values())}
-    ):
+    if output.data({"stopped": stopped, "blocks": blocks, "bytes": nbytes, "left_behind_bytes": sum(left.values())}):
         return
     if not stopped and amount is None:
         say(f"no Larder runs with the state directory {settings.state_dir}, and no memory is kept")
@@ -61,9 +55,7 @@ def down(config: str | None, output: Output) -> None:
         released = "no blocks were cached" if amount is None else f"released {_amount(*amount)}"
         say(f"{'stopped; ' if stopped else ''}{released}")
     if left:
-        say(
-            f"removed what dead data planes left: {format_size(sum(left.values()))}, {', '.join(map(str, left))}"
-        )
+        say(f"removed what dead data planes left: {format_size(sum(left.values()))}, {', '.join(map(str, left))}")
 
 
 def release_memory(settings: Settings, reason: str, *, quiet: bool = False) -> tuple[int, int] | None:
@@ -157,9 +149,7 @@ def _signal(pidfd: int, number: signal.Signals, process: str) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise click.ClickException(
-            f"{process} belongs to another user; run this command as that user"
-        ) from None
+        raise click.ClickException(f"{process} belongs to another user; run this command as that user") from None
 
 
 def _ends(pidfd: int, within_s: float) -> bool:

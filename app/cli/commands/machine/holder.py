@@ -10,9 +10,7 @@ from dataplane.base.settings import SettingsError
 
 
 @click.command()
-@click.option(
-    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
-)
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml.")
 def holder(config: str | None) -> None:
     """Hold the memory of the data plane of this state directory, so that it outlives the data plane.
 

@@ -29,9 +29,7 @@ def install() -> None:
     help="Write below this folder instead of /, as for a package or an image.",
 )
 @click.option(
-    "--executable",
-    type=click.Path(dir_okay=False),
-    help="The `larder` that the services run; the default is this one.",
+    "--executable", type=click.Path(dir_okay=False), help="The `larder` that the services run; the default is this one."
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the files and write nothing.")
 @click.option("--force", is_flag=True, help="Overwrite unit files that were changed.")
@@ -47,9 +45,7 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
     if only_print:
         exact(f"# {path}\n{text}\n".encode() for path, (text, _) in files.items())
         return
-    changed = [
-        path for path, (text, _) in files.items() if _differs(path, text) and not _is_environment(path)
-    ]
+    changed = [path for path, (text, _) in files.items() if _differs(path, text) and not _is_environment(path)]
     if changed and not force:
         names = ", ".join(map(str, changed))
         raise click.ClickException(f"{names}: changed since it was written; --force overwrites it")
@@ -65,9 +61,7 @@ def systemd(system: bool, prefix: Path, executable: str | None, only_print: bool
 def _check(larder: str, system: bool) -> None:
     """Raise ClickException if a service cannot run this executable."""
     if not os.path.isabs(larder) or any(each.isspace() or each in "%$\"'\\;" for each in larder):
-        raise click.ClickException(
-            f"--executable: expected an absolute path without spaces and %, got {larder!r}"
-        )
+        raise click.ClickException(f"--executable: expected an absolute path without spaces and %, got {larder!r}")
     if system and any(Path(larder).is_relative_to(folder) for folder in _HIDDEN):
         raise click.ClickException(
             f"{larder} is in a home or temporary directory, which the services cannot read; install Larder in "
@@ -138,11 +132,7 @@ def _say_next(system: bool, larder: str) -> None:
     for command in commands:
         say(f"  {command}")
     say()
-    say(
-        "The API asks for a token: the first start logs a setup token, with which you make yourself an admin."
-    )
+    say("The API asks for a token: the first start logs a setup token, with which you make yourself an admin.")
     if not system:
-        say(
-            "enable-linger starts the services at boot. It also keeps logind from removing the files of your user in"
-        )
+        say("enable-linger starts the services at boot. It also keeps logind from removing the files of your user in")
         say("/dev/shm when your last session ends (RemoveIPC=).")

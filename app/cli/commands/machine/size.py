@@ -41,23 +41,13 @@ class ModelSize:
 @click.command()
 @click.argument("config", metavar="CONFIG", type=click.Path(path_type=Path))
 @click.option("--dtype", type=click.Choice([*ITEM_BYTES]), help="Type of the KV cache; default: the model's.")
+@click.option("--tensor-parallel", "ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="Ranks.")
 @click.option(
-    "--tensor-parallel", "ranks", type=click.IntRange(1, 1024), default=1, show_default=True, help="Ranks."
+    "--block-tokens", type=click.IntRange(1, 1 << 20), default=256, show_default=True, help="Tokens of a block."
 )
-@click.option(
-    "--block-tokens",
-    type=click.IntRange(1, 1 << 20),
-    default=256,
-    show_default=True,
-    help="Tokens of a block.",
-)
-@click.option(
-    "--pool", metavar="SIZE", help="Also show how many tokens a pool of this size, such as 64GiB, holds."
-)
+@click.option("--pool", metavar="SIZE", help="Also show how many tokens a pool of this size, such as 64GiB, holds.")
 @output_option
-def size(
-    config: Path, dtype: str | None, ranks: int, block_tokens: int, pool: str | None, output: Output
-) -> None:
+def size(config: Path, dtype: str | None, ranks: int, block_tokens: int, pool: str | None, output: Output) -> None:
     """Show the bytes that a token of a model takes in the KV cache.
 
     CONFIG is the model's config.json, as on Hugging Face, or a folder with it.
@@ -104,18 +94,11 @@ def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1)
     layers = _attention_layers(text, every)
     if dtype is None:
         dtype = next(
-            (
-                str(each.get(name))
-                for each in (text, config)
-                for name in ("dtype", "torch_dtype")
-                if each.get(name)
-            ),
+            (str(each.get(name)) for each in (text, config) for name in ("dtype", "torch_dtype") if each.get(name)),
             "bfloat16",
         ).removeprefix("torch.")
     if dtype not in ITEM_BYTES:
-        raise click.ClickException(
-            f"dtype: expected one of {', '.join(ITEM_BYTES)}, got {dtype!r}; pass --dtype"
-        )
+        raise click.ClickException(f"dtype: expected one of {', '.join(ITEM_BYTES)}, got {dtype!r}; pass --dtype")
     if text.get("kv_lora_rank"):
         numbers = _number(text, "kv_lora_rank") + _number(text, "qk_rope_head_dim", 0)
         rank_numbers = numbers
@@ -129,9 +112,7 @@ def size_of(config: Mapping[str, Any], dtype: str | None = None, ranks: int = 1)
         kind = f"{heads} heads of keys and values of {width}"
         copies = ranks
     one = layers * rank_numbers * ITEM_BYTES[dtype]
-    return ModelSize(
-        layers, every - layers, f"{layers} layers, {kind}", dtype, max(1, one * copies), max(1, one)
-    )
+    return ModelSize(layers, every - layers, f"{layers} layers, {kind}", dtype, max(1, one * copies), max(1, one))
 
 
 def _attention_layers(text: Mapping[str, Any], every: int) -> int:

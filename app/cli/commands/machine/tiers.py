@@ -80,12 +80,7 @@ def usage(directories: tuple[str, ...], output: Output) -> None:
     tenants = _summed("tenant", [each.tenants for each in found])
     sizes = _summed("slot_bytes", [each.sizes for each in found])
     files = sum(each.segment_bytes for each in found)
-    answer = {
-        "segment_bytes": files,
-        "tenants": tenants,
-        "sizes": sizes,
-        "directories": msgspec.to_builtins(found),
-    }
+    answer = {"segment_bytes": files, "tenants": tenants, "sizes": sizes, "directories": msgspec.to_builtins(found)}
     if not output.data(answer, [each["tenant"] for each in tenants]):
         table(f"Tenants ({len(tenants):,})", _TENANTS, tenants, wide=output.wide)
         say()
@@ -116,8 +111,7 @@ def _report(found: Sequence[Any], output: Output, noun: str) -> None:
     faults = [(each.directory, fault) for each in found for fault in each.faults]
     answer = {"ok": not faults, "directories": msgspec.to_builtins(found)}
     names = [
-        f"{directory}/{fault.segment}" + ("" if fault.slot is None else f":{fault.slot}")
-        for directory, fault in faults
+        f"{directory}/{fault.segment}" + ("" if fault.slot is None else f":{fault.slot}") for directory, fault in faults
     ]
     if output.data(answer, names):
         return

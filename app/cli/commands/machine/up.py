@@ -46,14 +46,10 @@ lock on, so that no other process can take it meanwhile."""
 
 
 @click.command()
-@click.option(
-    "--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml."
-)
+@click.option("--config", type=click.Path(dir_okay=False), help="Settings file; default LARDER_CONFIG, ./larder.toml.")
 @click.option("--print-config", is_flag=True, help="Print the settings in force as JSON and exit.")
 @click.option(
-    "--fresh",
-    is_flag=True,
-    help="Release what a stopped Larder keeps in memory, and start with an empty cache.",
+    "--fresh", is_flag=True, help="Release what a stopped Larder keeps in memory, and start with an empty cache."
 )
 def up(config: str | None, print_config: bool, fresh: bool) -> None:
     """Start Larder: API, dashboard and data plane, in the foreground until SIGTERM or Ctrl-C."""
@@ -68,9 +64,7 @@ def up(config: str | None, print_config: bool, fresh: bool) -> None:
 
         print_json(without_secrets(settings))
         return
-    signal.signal(
-        signal.SIGHUP, lambda *_: None
-    )  # the startup document, which it makes Larder read, is read anyway
+    signal.signal(signal.SIGHUP, lambda *_: None)  # the startup document, which it makes Larder read, is read anyway
     is_warm = not fresh and _has_memory(settings)
     if not is_warm:
         _check_data_plane(settings)
@@ -190,9 +184,7 @@ def _early_data_plane(settings: Settings, handed_on: _HandedOn) -> Iterator["Nod
 
     # Without a handler, the signal would end this process and leave the data plane running.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, HANDLED_SIGNALS
-    )  # the data plane would inherit the mask of a restart
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)  # the data plane would inherit the mask of a restart
     allow_descriptors()
     environ = environ_of(os.environ, settings.common)
     early = start(COMMAND, environ, survives=settings.app.data_plane_survives)
@@ -292,9 +284,7 @@ def _listening(settings: Settings) -> Iterator[socket.socket]:
         yield listener
 
 
-def _serve(
-    settings: Settings, listener: socket.socket, handed_on: _HandedOn, early: "NodeProcess | None"
-) -> int:
+def _serve(settings: Settings, listener: socket.socket, handed_on: _HandedOn, early: "NodeProcess | None") -> int:
     """Serve until a stop signal, and return the exit code. Afterwards `handed_on` has a listener if this process must
     replace itself."""
     import asyncio
@@ -319,9 +309,7 @@ def _serve(
     if early is not None and app.parts.supervisor is not None:
         _await_early(early)
         app.parts.supervisor.begin_with(early)  # also if it has ended: its memory goes to the next data plane
-    structlog.get_logger().info(
-        "larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir
-    )
+    structlog.get_logger().info("larder.starting", url=url, release=__version__, state_dir=settings.common.state_dir)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, app, listener, url, handed_on))
@@ -398,9 +386,7 @@ def _last_act(parts: "Parts", handed_on: _HandedOn) -> Callable[[], None]:
     return act
 
 
-async def _run(
-    settings: Settings, app: "App", listener: socket.socket, url: str, handed_on: _HandedOn
-) -> int:
+async def _run(settings: Settings, app: "App", listener: socket.socket, url: str, handed_on: _HandedOn) -> int:
     import asyncio
 
     import structlog

@@ -47,9 +47,7 @@ _COLUMNS = (
     ),
     Column("note", lambda c: c["note"], drop=1, text=True),
 )
-_CEILINGS = Resource(
-    "/api/v1/ceilings", "ceiling", _COLUMNS, key="tenant", editable=CeilingPut.__struct_fields__
-)
+_CEILINGS = Resource("/api/v1/ceilings", "ceiling", _COLUMNS, key="tenant", editable=CeilingPut.__struct_fields__)
 
 
 @click.group(cls=Noun)
@@ -71,20 +69,13 @@ add_get(ceilings, _CEILINGS, "Show one tenant's ceiling.")
 
 
 @click.argument("tenant", shell_complete=TENANTS)
-@click.option(
-    "--limit", "max_limit_bytes", help="Largest limit of the quota, such as 4GiB; `none`: no bound."
-)
+@click.option("--limit", "max_limit_bytes", help="Largest limit of the quota, such as 4GiB; `none`: no bound.")
 @click.option("--floor", "max_floor_bytes", help="Largest floor; `none`: no bound.")
 @click.option("--weight", "max_weight", help="Largest weight; `none`: no bound.")
 @click.option("--pin-budget", "max_pin_budget_bytes", help="Largest pin budget; `none`: no bound.")
+@click.option("--store-rate", "max_store_rate_bytes", help="Largest store rate in bytes per second; `none`: no bound.")
 @click.option(
-    "--store-rate", "max_store_rate_bytes", help="Largest store rate in bytes per second; `none`: no bound."
-)
-@click.option(
-    "--ttl",
-    "max_ttl_s",
-    metavar="TIME",
-    help="Longest TTL of a pin, such as 7d; `none`, the default: no bound.",
+    "--ttl", "max_ttl_s", metavar="TIME", help="Longest TTL of a pin, such as 7d; `none`, the default: no bound."
 )
 @click.option(
     "--strength", "strengths", multiple=True, type=click.Choice(["soft", "guaranteed", "permanent"]),

@@ -27,8 +27,7 @@ _SOURCE = (
 )
 _OPTIONS = [name for name in (*STORED, "refresh_on_hit") if name != "managed_by"]
 _ONE_SOURCE = (
-    "expected exactly one of --tokens, --tokens-file, --keys-file, --prefix, --text, --text-file and "
-    "--messages"
+    "expected exactly one of --tokens, --tokens-file, --keys-file, --prefix, --text, --text-file and --messages"
 )
 
 
@@ -42,9 +41,7 @@ _COLUMNS = (
     Column("tier", show.tier, drop=3),
     Column("bytes", lambda p: show.size(p["bytes"]), drop=5, right=True),
     Column("in tiers", show.pin_tiers, drop=5),
-    Column(
-        "ends", lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""), drop=2
-    ),
+    Column("ends", lambda p: show.ends(p["expires_at"]) + (" after a hit" if p["refresh_on_hit"] else ""), drop=2),
     Column("state", caches.pin_state),
     Column("nodes", lambda p: reach(p["selector"]), drop=7),
     Column("owner", lambda p: p["managed_by"] or "-", drop=9),
@@ -97,9 +94,7 @@ def _pin_options(command: F) -> F:
         key_options,
         click.option("--prefix", metavar="LABEL", help="Label of a hot prefix in 'larder prefixes'."),
         click.option("--tenant", help="Tenant; default `_default`. Implied by --prefix."),
-        click.option(
-            "--model", help="Model name; the pin applies to every space of it. Implied by --prefix."
-        ),
+        click.option("--model", help="Model name; the pin applies to every space of it. Implied by --prefix."),
         click.option("--replace", is_flag=True, help="Give omitted options their defaults."),
         click.argument("name", shell_complete=names(("/api/v1/pins", "name"))),
     ):
@@ -108,9 +103,7 @@ def _pin_options(command: F) -> F:
 
 
 @_pin_options
-def set_pin(
-    name: str, replace: bool, url: str | None, wait: str | None, output: Output, **options: Any
-) -> None:
+def set_pin(name: str, replace: bool, url: str | None, wait: str | None, output: Output, **options: Any) -> None:
     source, intent = _source(**{field: options[field] for field in _SOURCE}), _intent(options)
     path = _PINS.of(name)
     if replace and not source:
@@ -118,9 +111,7 @@ def set_pin(
     current = _PINS.current(url, name)
     if source:
         unchanged = {} if current is None or replace else _unchanged(current, source, intent)
-        answer = call(
-            url, "PUT", path, {**unchanged, **source, **intent}, {"wait": wait}, state_headers(current)
-        )
+        answer = call(url, "PUT", path, {**unchanged, **source, **intent}, {"wait": wait}, state_headers(current))
     elif current is None:
         raise click.UsageError(f"there is no pin {name!r} yet: {_ONE_SOURCE}")
     elif any(options[field] is not None for field in ("model", "tenant")):
@@ -185,9 +176,7 @@ def _intent(options: Mapping[str, Any]) -> dict[str, Any]:
     return intent
 
 
-def _unchanged(
-    current: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]
-) -> dict[str, Any]:
+def _unchanged(current: Mapping[str, Any], source: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the existing pin for fields that the options do not set."""
     identity = () if "prefix" in source else ("model", "tenant")
     unchanged = {

@@ -14,15 +14,7 @@ from app.cli.support.resources.lists import listed
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.selectors import reach
-from app.cli.support.resources.verbs import (
-    Resource,
-    add_delete,
-    add_describe,
-    add_edit,
-    add_get,
-    add_set,
-    show_dry_run,
-)
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set, show_dry_run
 from app.cli.support.resources.watch import watch_option
 from app.schemas.records.policies import PolicyPut
 from dataplane.protocol.control.records import POLICY_IN_FORCE
@@ -103,9 +95,7 @@ def set_policy(name: str, url: str | None, wait: str | None, output: Output, **o
     changed = required(given_fields(PolicyPut, options))
     current = _POLICIES.current(url, name)
     unchanged = put_fields(PolicyPut, current or {})
-    answer = call(
-        url, "PUT", _POLICIES.of(name), {**unchanged, **changed}, {"wait": wait}, state_headers(current)
-    )
+    answer = call(url, "PUT", _POLICIES.of(name), {**unchanged, **changed}, {"wait": wait}, state_headers(current))
     if not output.data(answer, name):
         say(f"{name}: {', '.join(rule(answer) for rule in _RULES.values())}; {show.applied(answer)}")
 
@@ -118,10 +108,7 @@ add_set(
 )
 add_edit(policies, _POLICIES, waits=True)
 add_delete(
-    policies,
-    _POLICIES,
-    "Delete a policy. Its nodes use another matching policy, or their defaults.",
-    waits=True,
+    policies, _POLICIES, "Delete a policy. Its nodes use another matching policy, or their defaults.", waits=True
 )
 add_describe(policies, _POLICIES)
 

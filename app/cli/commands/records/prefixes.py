@@ -29,16 +29,10 @@ def prefixes() -> None:
 
 @prefixes.command("list")
 @click.option(
-    "--by",
-    type=click.Choice(["bytes", "hits"]),
-    default="bytes",
-    show_default=True,
-    help="Order of the list.",
+    "--by", type=click.Choice(["bytes", "hits"]), default="bytes", show_default=True, help="Order of the list."
 )
 @click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of items."
-)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of items.")
 @url_option
 @output_option
 @watch_option

@@ -15,15 +15,7 @@ from app.cli.support.resources.lists import listed, owner_option, paged
 from app.cli.support.resources.nouns import Noun
 from app.cli.support.resources.output import Output, output_option
 from app.cli.support.resources.selectors import NONE, reach
-from app.cli.support.resources.verbs import (
-    Resource,
-    add_delete,
-    add_describe,
-    add_edit,
-    add_get,
-    add_set,
-    show_dry_run,
-)
+from app.cli.support.resources.verbs import Resource, add_delete, add_describe, add_edit, add_get, add_set, show_dry_run
 from app.cli.support.resources.watch import watch_option
 from app.schemas.records.quotas import QuotaPut
 
@@ -35,9 +27,7 @@ _EDITABLE = [name for name in QuotaPut.__struct_fields__ if name != "managed_by"
 _COLUMNS = (
     Column("tenant", lambda q: q["tenant"]),
     Column("used", lambda q: show.size(q["used_bytes"]), right=True),
-    Column(
-        "limit", lambda q: show.size(q["limit_bytes"]) + (" (over)" if q["over_limit"] else ""), right=True
-    ),
+    Column("limit", lambda q: show.size(q["limit_bytes"]) + (" (over)" if q["over_limit"] else ""), right=True),
     Column("floor", lambda q: show.floor(q["floor_bytes"], q["effective_floor_bytes"]), right=True),
     Column("weight", lambda q: f"{q['weight']:g}", drop=3, right=True),
     Column("pins", lambda q: show.size(q["pin_budget_bytes"]), drop=4, right=True),
@@ -153,10 +143,7 @@ add_describe(quotas, _QUOTAS)
 def _shares(limits: Sequence[str], floors: Sequence[str]) -> dict[str, dict[str, str | None]]:
     """Return the options as fields of shares, by the name of the tier. Raises UsageError."""
     found: dict[str, dict[str, str | None]] = {}
-    for option, given, field in (
-        ("--tier-limit", limits, "limit_bytes"),
-        ("--tier-floor", floors, "floor_bytes"),
-    ):
+    for option, given, field in (("--tier-limit", limits, "limit_bytes"), ("--tier-floor", floors, "floor_bytes")):
         for text in given:
             name, equals, size = text.rpartition("=")
             if not equals or not name or not size:
@@ -204,8 +191,4 @@ def _described(name: str, value: Any) -> str:
         return show.tier_shares(value)
     if name.endswith("_bytes"):
         return f"{name.removesuffix('_bytes').replace('_', ' ')} {show.size(value)}"
-    return (
-        f"{name.replace('_', ' ')} {value:g}"
-        if isinstance(value, float)
-        else f"{name.replace('_', ' ')} {value}"
-    )
+    return f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"

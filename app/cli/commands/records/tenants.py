@@ -18,9 +18,7 @@ from app.cli.support.resources.watch import watch_option
 _COLUMNS = (
     Column("tenant", lambda t: t["tenant"]),
     Column("used", lambda t: show.size(t["bytes"]), right=True),
-    Column(
-        "limit", lambda t: show.size(t["limit_bytes"]) + (" (over)" if t["over_limit"] else ""), right=True
-    ),
+    Column("limit", lambda t: show.size(t["limit_bytes"]) + (" (over)" if t["over_limit"] else ""), right=True),
     Column("floor", lambda t: show.floor(t["floor_bytes"], t["effective_floor_bytes"]), drop=1, right=True),
     Column("blocks", lambda t: str(t["blocks"]), drop=3, right=True),
     Column("hits", lambda t: show.percent(t["hit_ratio"]), right=True),
@@ -43,9 +41,7 @@ def tenants() -> None:
 @url_option
 @output_option
 @watch_option
-def list_tenants(
-    managed: bool | None, sort: str | None, url: str | None, output: Output, **page: Any
-) -> None:
+def list_tenants(managed: bool | None, sort: str | None, url: str | None, output: Output, **page: Any) -> None:
     """List all tenants, largest first."""
     query = {"managed": None if managed is None else str(managed).lower()}
     answer = listed(url, _TENANTS.path, query, sort=sort or "-bytes", **page)

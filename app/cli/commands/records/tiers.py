@@ -74,9 +74,7 @@ def tiers() -> None:
 @url_option
 @output_option
 @watch_option
-def list_tiers(
-    url: str | None, kind: str | None, managed_by: str | None, output: Output, **page: Any
-) -> None:
+def list_tiers(url: str | None, kind: str | None, managed_by: str | None, output: Output, **page: Any) -> None:
     """List all tiers: those of records, and those of the settings of nodes."""
     answer = listed(url, _TIERS.path, {"type": kind, "managed_by": managed_by}, **page)
     if output.listing("Tiers", answer, _COLUMNS, "name"):
@@ -200,13 +198,7 @@ def _parameters(text: str | None) -> dict[str, Any] | None:
 @wait_option
 @output_option
 def set_tier(
-    name: str,
-    parameters: str | None,
-    dry_run: bool,
-    url: str | None,
-    wait: str | None,
-    output: Output,
-    **options: Any,
+    name: str, parameters: str | None, dry_run: bool, url: str | None, wait: str | None, output: Output, **options: Any
 ) -> None:
     changed = required(given_fields(TierPut, {**options, "parameters": _parameters(parameters)}))
     current = _TIERS.current(url, name)

@@ -36,12 +36,8 @@ _TIER_COLUMNS = {"tier": 0, "GiB hours": 0, "served": 0, "share": 1, "bytes serv
     default="tenant",
     help="Group usage by this field.",
 )
-@click.option(
-    "--step", type=click.Choice(["1h", "1d"]), default="1d", show_default=True, help="Length of a step."
-)
-@click.option(
-    "--from", "start", metavar="TIME", help="Start: Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z."
-)
+@click.option("--step", type=click.Choice(["1h", "1d"]), default="1d", show_default=True, help="Length of a step.")
+@click.option("--from", "start", metavar="TIME", help="Start: Unix seconds, 2026-11-01 (UTC) or 2026-11-01T00:00:00Z.")
 @click.option("--to", "end", metavar="TIME", help="End, in the same form; default now.")
 @click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
 @click.option("--tiers", "by_tier", is_flag=True, help="Show the usage of memory and of each tier.")
@@ -168,9 +164,7 @@ add_describe(rates, _RATES)
 
 @click.argument("name")
 @click.option("--model", required=True, help="Model name, as engines attach with it.")
-@click.option(
-    "--tokens-per-s", type=FINITE, required=True, help="Tokens per second that a whole engine prefills."
-)
+@click.option("--tokens-per-s", type=FINITE, required=True, help="Tokens per second that a whole engine prefills.")
 @click.option("--space", default="", help="One space of the model, 32 hex digits; default: all.")
 @click.option("--note", default="", help="Free-form note; at most 1,024 characters.")
 @url_option

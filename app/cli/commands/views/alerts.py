@@ -49,15 +49,11 @@ def alerts() -> None:
 )
 @click.option("--tenant", help="Only this tenant; `_default` for the empty salt.")
 @click.option("--node", metavar="NAME", help="Only this node.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
-)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
 @url_option
 @output_option
 @watch_option
-def list_alerts(
-    state: str, tenant: str | None, node: str | None, limit: int, url: str | None, output: Output
-) -> None:
+def list_alerts(state: str, tenant: str | None, node: str | None, limit: int, url: str | None, output: Output) -> None:
     """List alerts, newest first. `larder why` shows one tenant or node with the most likely cause."""
     query = {"state": None if state == "any" else state, "tenant": tenant, "node": node}
     output.listing("Alerts", every(url, "/api/v1/alerts", query, limit), _COLUMNS, "fingerprint")

@@ -191,14 +191,8 @@ def _at_limit(e: Evidence) -> str:
     for change in e.changes:
         tightened = _tightened(change) if change["kind"] == "quota" and change["tenant"] == e.name else ""
         if tightened and _deleted_at(e, change) is None:
-            effect = (
-                "stores beyond it are refused"
-                if tenant["on_exceed"] == "reject"
-                else "its own blocks are evicted"
-            )
-            return (
-                f"{tightened} of tenant {e.name} {author(change)}, and the tenant is at its limit: {effect}."
-            )
+            effect = "stores beyond it are refused" if tenant["on_exceed"] == "reject" else "its own blocks are evicted"
+            return f"{tightened} of tenant {e.name} {author(change)}, and the tenant is at its limit: {effect}."
     return ""
 
 
@@ -267,18 +261,12 @@ def _exit(code: object) -> str:
 def _crashed(e: Evidence, least: int = CRASHES) -> str:
     """The data plane of a node ended unexpectedly, at least `least` times."""
     name, ends = max(
-        ((node["name"], _ends(e, node["name"])) for node in e.nodes),
-        key=lambda each: len(each[1]),
-        default=("", []),
+        ((node["name"], _ends(e, node["name"])) for node in e.nodes), key=lambda each: len(each[1]), default=("", [])
     )
     if len(ends) < least:
         return ""
     first, last = ends[0], ends[-1]
-    when = (
-        f"once, at {at(first.at)}"
-        if len(ends) == 1
-        else f"{len(ends)} times from {at(first.at)} to {at(last.at)}"
-    )
+    when = f"once, at {at(first.at)}" if len(ends) == 1 else f"{len(ends)} times from {at(first.at)} to {at(last.at)}"
     return f"The data plane of node {name} exited {when} ({last.how}){_before(e, name, first.at)}."
 
 
@@ -399,8 +387,7 @@ def _flooded(e: Evidence) -> str:
     tenants = ", ".join(name for name, _ in Counter(each["tenant"] for each in mine).most_common(3))
     pools = [node["stats"]["pool"] for node in e.nodes if node.get("stats")]
     pinned, capacity, budget = (
-        sum(pool.get(name, 0) for pool in pools)
-        for name in ("pinned_bytes", "capacity_bytes", "pin_budget_bytes")
+        sum(pool.get(name, 0) for pool in pools) for name in ("pinned_bytes", "capacity_bytes", "pin_budget_bytes")
     )
     is_concerned = e.kind == "node" or e.name in {each["tenant"] for each in mine}
     if not is_concerned and pinned < CROWDED * capacity and not _refused(e):

@@ -33,9 +33,7 @@ def events() -> None:
 @click.option("--node", metavar="NAME", help="Only this node.")
 @click.option("--actor", help="Only this actor.")
 @click.option("--since", metavar="TIME", help="Only the last 90s, 30m, 12h or 7d.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items."
-)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of items.")
 @click.option(
     "--follow",
     "-f",
@@ -99,11 +97,7 @@ def _matching(events: Iterable[Event], query: Mapping[str, str | None], unlisted
         event
         for event in events
         if event["name"] not in unlisted
-        and (
-            name is None
-            or event["name"] == name
-            or (name.endswith("*") and event["name"].startswith(name[:-1]))
-        )
+        and (name is None or event["name"] == name or (name.endswith("*") and event["name"].startswith(name[:-1])))
         and all(query[field] in (None, event[field]) for field in ("node", "actor"))
         and event["at"] >= float(query["since"] or 0)
     ]

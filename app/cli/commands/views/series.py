@@ -28,14 +28,10 @@ _NAMES = (
 
 @click.command()
 @click.argument("name", nargs=-1, shell_complete=names(("/api/v1/series/names", "name")))
-@click.option(
-    "--range", "span", default="1h", show_default=True, metavar="TIME", help="How far back to look."
-)
+@click.option("--range", "span", default="1h", show_default=True, metavar="TIME", help="How far back to look.")
 @click.option("--step", metavar="TIME", help="Time between points.  [default: at most 720 points]")
 @click.option("--node", multiple=True, shell_complete=NODES, help="Show the series of this node; repeatable.")
-@click.option(
-    "--tenant", multiple=True, shell_complete=TENANTS, help="Show the series of this tenant; repeatable."
-)
+@click.option("--tenant", multiple=True, shell_complete=TENANTS, help="Show the series of this tenant; repeatable.")
 @url_option
 @output_option
 def series(
@@ -120,8 +116,7 @@ def chart(values: Sequence[float | None], cells: int = CELLS) -> str:
         means.append(sum(known) / len(known) if known else None)
     most = max((mean for mean in means if mean is not None), default=0.0) or 1.0
     return "".join(
-        "." if mean is None else LEVELS[min(len(LEVELS) - 1, int(mean / most * len(LEVELS)))]
-        for mean in means
+        "." if mean is None else LEVELS[min(len(LEVELS) - 1, int(mean / most * len(LEVELS)))] for mean in means
     )
 
 

@@ -32,14 +32,7 @@ def status(url: str | None, output: Output) -> None:
     if overview["nodes"]:
         _nodes(overview["nodes"], is_limited=managers is None, wide=output.wide)
     if overview["tenants"]:
-        _rows(
-            "Tenants",
-            _TENANT_COLUMNS,
-            overview["tenants"],
-            overview["tenants_total"],
-            "tenants",
-            wide=output.wide,
-        )
+        _rows("Tenants", _TENANT_COLUMNS, overview["tenants"], overview["tenants_total"], "tenants", wide=output.wide)
     if overview["pins"]:
         _rows("Pins", _PIN_COLUMNS, overview["pins"], overview["pins_total"], "pins", wide=output.wide)
 
@@ -135,11 +128,7 @@ _PIN_COLUMNS = (
     Column("name", lambda p: p["name"]),
     Column("tenant", lambda p: p["tenant"]),
     Column("model", lambda p: p["model"], drop=1),
-    Column(
-        "strength",
-        lambda p: p["strength"] + (f" ({p['degraded']} degraded)" if p["degraded"] else ""),
-        drop=2,
-    ),
+    Column("strength", lambda p: p["strength"] + (f" ({p['degraded']} degraded)" if p["degraded"] else ""), drop=2),
     Column("resident", lambda p: f"{p['resident']}/{p['resolved']}", right=True),
     Column("tier", show.tier),
     Column("bytes", lambda p: show.size(p["bytes"]), drop=4, right=True),
@@ -158,13 +147,7 @@ def _nodes(nodes: list[dict[str, Any]], *, is_limited: bool, wide: bool) -> None
 
 
 def _rows(
-    title: str,
-    columns: Sequence[Column],
-    items: list[dict[str, Any]],
-    total: int,
-    command: str,
-    *,
-    wide: bool,
+    title: str, columns: Sequence[Column], items: list[dict[str, Any]], total: int, command: str, *, wide: bool
 ) -> None:
     """Print the first items, and how many there are besides."""
     say()

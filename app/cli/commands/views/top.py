@@ -43,15 +43,9 @@ ONCE_S = 1.0
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print one frame, with the rates of a second, and exit.")
+@click.option("--sort", type=click.Choice(SORTS), default="used", show_default=True, help="Column to sort tenants by.")
 @click.option(
-    "--sort", type=click.Choice(SORTS), default="used", show_default=True, help="Column to sort tenants by."
-)
-@click.option(
-    "--every",
-    type=click.FloatRange(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds between frames.",
+    "--every", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, help="Seconds between frames."
 )
 @url_option
 def top(once: bool, sort: str, every: float, url: str | None) -> None:
@@ -121,9 +115,7 @@ def _ended_by_signals() -> Iterator[None]:
     def leave(number: int, _: object) -> None:
         raise SystemExit(0 if number == signal.SIGINT else 128 + number)
 
-    given = {
-        number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    }
+    given = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -137,9 +129,7 @@ def _key(wait_s: float) -> str:
     return os.read(sys.stdin.fileno(), 1).decode("ascii", "replace") if ready else ""
 
 
-def _frame(
-    overview: Json | None, before: Json | None, sort: str, height: int, problem: str | None
-) -> "RenderableType":
+def _frame(overview: Json | None, before: Json | None, sort: str, height: int, problem: str | None) -> "RenderableType":
     """Return a frame; without a line of keys if `problem` is None."""
     from rich.console import Group
     from rich.text import Text
@@ -181,14 +171,7 @@ def _summary(overview: Json) -> list["RenderableType"]:
 
 
 _NODES = (("node", False), ("state", False), ("used", True), ("of", True), ("engines", True), ("hits", True))
-_TENANTS = (
-    ("tenant", False),
-    ("used", True),
-    ("limit", True),
-    ("hits", True),
-    ("asked/s", True),
-    ("refused/s", True),
-)
+_TENANTS = (("tenant", False), ("used", True), ("limit", True), ("hits", True), ("asked/s", True), ("refused/s", True))
 _PINS = (("pin", False), ("tenant", False), ("strength", False), ("resident", True))
 
 

@@ -18,10 +18,7 @@ _COLUMNS = (
 
 @click.command()
 @click.option(
-    "--client",
-    "client_only",
-    is_flag=True,
-    help="Only the version of this command, without asking the server.",
+    "--client", "client_only", is_flag=True, help="Only the version of this command, without asking the server."
 )
 @url_option
 @output_option

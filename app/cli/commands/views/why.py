@@ -36,16 +36,10 @@ OF_ALL_TENANTS = ("node.lost", "dataplane.exited")
 
 @click.command()
 @click.argument("name", metavar="TENANT|NODE", shell_complete=TENANTS_AND_NODES)
-@click.option(
-    "--tenant", "kind", flag_value="tenant", help="NAME is a tenant, even if a node has the same name."
-)
+@click.option("--tenant", "kind", flag_value="tenant", help="NAME is a tenant, even if a node has the same name.")
 @click.option("--node", "kind", flag_value="node", help="NAME is a node, even if a tenant has the same name.")
 @click.option(
-    "--since",
-    metavar="TIME",
-    default="1h",
-    show_default=True,
-    help="How far back to look at changes and events.",
+    "--since", metavar="TIME", default="1h", show_default=True, help="How far back to look at changes and events."
 )
 @url_option
 @output_option
@@ -85,9 +79,7 @@ def why(name: str, kind: str | None, since: str, url: str | None, output: Output
         "alerts": alerts,
         "figures": tenant if node is None else node,
         "changes": own[:SHOWN],
-        "events": _telling(
-            _distinct(each for each in events if each["at"] >= started and _about(each, kind, name))
-        ),
+        "events": _telling(_distinct(each for each in events if each["at"] >= started and _about(each, kind, name))),
         "cause": causes.cause(evidence),
     }
     if not output.data(found, name):
@@ -137,9 +129,7 @@ def _events(url: str | None, started: float, node: str | None) -> list[dict[str,
 
 def _hit_ratio(url: str | None) -> dict[str, Any]:
     """Return the hit ratio of the last hour: of all tenants that the caller may see."""
-    answer = call(
-        url, "GET", "/api/v1/series", None, {"name": "hit_ratio", "range_s": "3600", "step_s": str(STEP_S)}
-    )
+    answer = call(url, "GET", "/api/v1/series", None, {"name": "hit_ratio", "range_s": "3600", "step_s": str(STEP_S)})
     return {"at": answer["at"], "hit_ratio": answer["series"][0]["values"]}
 
 
@@ -233,9 +223,7 @@ def _node(node: Mapping[str, Any]) -> list[str]:
         for kind, generation in sorted(node["desired"].items())
         if generation > node["observed"].get(kind, {}).get("generation", 0)
     ]
-    lines = [
-        f"state {node['state']}{', draining' if node['draining'] else ''}; {', '.join(lag) or 'not behind'}"
-    ]
+    lines = [f"state {node['state']}{', draining' if node['draining'] else ''}; {', '.join(lag) or 'not behind'}"]
     stats = node["stats"]
     if stats is None:
         return [*lines, "no statistics: it is lost" if node["state"] == "lost" else "no statistics yet"]

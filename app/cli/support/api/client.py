@@ -86,9 +86,7 @@ class ApiError(click.ClickException):
 def as_token(token: str) -> dict[str, str]:
     """Return the Authorization header for a token. Raises ClickException for a token that a header cannot carry."""
     if not (token.isascii() and token.isprintable()):
-        raise click.ClickException(
-            "the token has characters that no token has; see LARDER_TOKEN and 'larder login'"
-        )
+        raise click.ClickException("the token has characters that no token has; see LARDER_TOKEN and 'larder login'")
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -113,9 +111,7 @@ def segment(name: str, of: str = "") -> str:
     message. Raises UsageError for an empty name."""
     if not name:
         hint = "; the tenant of the empty salt is _default" if of == "tenant" else ""
-        raise click.UsageError(
-            f"expected {f'the name of a {of}' if of else 'a name'}, got an empty text{hint}"
-        )
+        raise click.UsageError(f"expected {f'the name of a {of}' if of else 'a name'}, got an empty text{hint}")
     try:
         quoted = quote(name, safe="")
     except UnicodeEncodeError:
@@ -153,12 +149,7 @@ def call(
     kind = {} if content is None else {"Content-Type": "application/json"}
     try:
         response = http.request(
-            method,
-            base + path,
-            {**_proof(base, headers), **kind},
-            query=parameters,
-            content=content,
-            timeout_s=limit_s,
+            method, base + path, {**_proof(base, headers), **kind}, query=parameters, content=content, timeout_s=limit_s
         )
     except UnicodeEncodeError:
         raise click.ClickException("expected text in UTF-8") from None
@@ -226,9 +217,7 @@ def stream(
     base = base_url(url)
     timeout_s = _timeout_s() if silence_s is None else silence_s
     try:
-        with http.opened(
-            "GET", base + path, _proof(base, headers), query=query, timeout_s=timeout_s
-        ) as answer:
+        with http.opened("GET", base + path, _proof(base, headers), query=query, timeout_s=timeout_s) as answer:
             if not 200 <= answer.status < 300:
                 response = http.Response(answer.status, answer.read())
                 raise ApiError(_sentence(response, base), response.status)
@@ -261,9 +250,7 @@ def checked_url(url: str) -> str:
         host, port, parts = "", None, urlsplit("")
     if not host or port == 0 or parts.scheme not in ("http", "https") or not base.isprintable():
         shown = base if len(base) <= MAX_URL_SHOWN else f"{base[:MAX_URL_SHOWN]}…"
-        raise click.UsageError(
-            f"--url ({URL_VARIABLE}): expected a URL such as http://127.0.0.1:8470, got {shown!r}"
-        )
+        raise click.UsageError(f"--url ({URL_VARIABLE}): expected a URL such as http://127.0.0.1:8470, got {shown!r}")
     return base
 
 

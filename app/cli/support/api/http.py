@@ -56,10 +56,7 @@ def opened(
             raise RequestFailed(str(error) or type(error).__name__) from None
         try:
             connection.request(
-                method,
-                path,
-                body=content,
-                headers={"Accept": "*/*", "User-Agent": f"larder/{__version__}", **headers},
+                method, path, body=content, headers={"Accept": "*/*", "User-Agent": f"larder/{__version__}", **headers}
             )
             yield connection.getresponse()
         except TimeoutError:

@@ -56,18 +56,14 @@ class CheckResult:
     fix: str = ""
 
 
-def checks(
-    settings: Settings, table: dict[str, Any], pool_bytes: int, *, runs: bool
-) -> Iterator[CheckResult]:
+def checks(settings: Settings, table: dict[str, Any], pool_bytes: int, *, runs: bool) -> Iterator[CheckResult]:
     """Yield the results of all checks. `table` holds the effective settings of the data plane; `runs` says whether a
     Larder uses this state directory now."""
     yield _kernel()
     yield _versions()
     yield _files(int(table.get("max_clients", 1024)))
     yield _memory(pool_bytes, huge=bool(table.get("huge_pages")), runs=runs)
-    yield _shared_memory(
-        _gateway_bytes(settings, table, pool_bytes), configured=bool(table.get("lmcache_pool_bytes"))
-    )
+    yield _shared_memory(_gateway_bytes(settings, table, pool_bytes), configured=bool(table.get("lmcache_pool_bytes")))
     yield from _gateway_memory(settings, str(table.get("lmcache_shm_name") or ""), runs=runs)
     yield from _left_behind()
     yield _huge_pages(pool_bytes, requested=bool(table.get("huge_pages")), runs=runs)
@@ -141,10 +137,7 @@ def _versions() -> CheckResult:
         )
     if sqlite3.sqlite_version_info < MIN_SQLITE:
         return CheckResult(
-            name,
-            "failure",
-            f"SQLite {sqlite3.sqlite_version}, expected 3.35 or newer",
-            "use a newer Python build",
+            name, "failure", f"SQLite {sqlite3.sqlite_version}, expected 3.35 or newer", "use a newer Python build"
         )
     return CheckResult(name, "ok", f"Python {python}, SQLite {sqlite3.sqlite_version}, {', '.join(found)}")
 
@@ -167,15 +160,11 @@ def _memory(pool_bytes: int, *, huge: bool, runs: bool) -> CheckResult:
     available, total = _meminfo("MemAvailable"), _meminfo("MemTotal")
     if available is None or total is None:
         return CheckResult("memory", "warning", "/proc/meminfo cannot be read", "mount /proc")
-    message = (
-        f"the pool takes {format_size(pool_bytes)}; {format_size(available)} of {format_size(total)} are free"
-    )
+    message = f"the pool takes {format_size(pool_bytes)}; {format_size(available)} of {format_size(total)} are free"
     if pool_bytes > total or (pool_bytes > available and not huge and not runs):
         # No space, which would end the value in a shell, and no separator, which is not part of a size.
         half = format_size(available // 2 // HUGE_BYTES * HUGE_BYTES).replace(" ", "").replace(",", "")
-        return CheckResult(
-            "memory", "failure", message, f"LARDER_POOL_BYTES={half} or less, or free some memory"
-        )
+        return CheckResult("memory", "failure", message, f"LARDER_POOL_BYTES={half} or less, or free some memory")
     return CheckResult("memory", "ok", message)
 
 
@@ -201,9 +190,7 @@ def _shared_memory(gateway_bytes: int = 0, *, configured: bool = False) -> Check
             f"{format_size(gateway_bytes)} of the pool"
         )
     if gateway_bytes > size and configured:
-        return CheckResult(
-            "/dev/shm", "failure", message, "a larger tmpfs, or less dataplane.lmcache_pool_bytes"
-        )
+        return CheckResult("/dev/shm", "failure", message, "a larger tmpfs, or less dataplane.lmcache_pool_bytes")
     if size < max(MIN_SHM_BYTES, gateway_bytes):
         fix = f"--shm-size={max(1, -(-gateway_bytes // GIB))}g of Docker, or a larger tmpfs"
         if gateway_bytes:
@@ -224,10 +211,7 @@ def _gateway_memory(settings: Settings, name: str, *, runs: bool) -> Iterator[Ch
         state = "was removed" if files[0] is None else "is another file"
         fix = "larder up puts it back" if files[0] is None else f"move {path} away, and the name is put back"
         yield CheckResult(
-            what,
-            "failure",
-            f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})",
-            fix,
+            what, "failure", f"{path} {state}: new workers cannot map the memory (its spare name is {second_name})", fix
         )
     elif runs and files[0] is None and settings.common.lmcache_port is not None:
         yield CheckResult(
@@ -311,9 +295,7 @@ def _port(settings: Settings, *, runs: bool) -> CheckResult:
             return CheckResult("port", "ok", f"{host}:{port}, taken by the Larder that runs here")
         taken = "is taken by another program, or by a Larder of another state directory"
         reason = taken if in_use else f"cannot be listened on: {error}"
-        return CheckResult(
-            "port", "failure", f"{host}:{port} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST"
-        )
+        return CheckResult("port", "failure", f"{host}:{port} {reason}", "LARDER_HTTP_PORT or LARDER_HTTP_HOST")
     return CheckResult("port", "ok", f"{host}:{port} is free")
 
 
@@ -330,18 +312,13 @@ def _state_directory(folder: Path) -> CheckResult:
         )
     free = shutil.disk_usage(existing).free
     if free < MIN_DISK_BYTES:
-        return CheckResult(
-            name, "warning", f"{format_size(free)} free on the disk of {existing}", "make room"
-        )
+        return CheckResult(name, "warning", f"{format_size(free)} free on the disk of {existing}", "make room")
     if existing != folder:
         return CheckResult(name, "ok", f"{folder} will be made")
     status = folder.stat()
     if status.st_uid != os.geteuid():
         return CheckResult(
-            name,
-            "failure",
-            f"{folder} belongs to uid {status.st_uid}, this is {os.geteuid()}",
-            "chown, or its user",
+            name, "failure", f"{folder} belongs to uid {status.st_uid}, this is {os.geteuid()}", "chown, or its user"
         )
     if status.st_mode & 0o077:
         mode = f"{status.st_mode & 0o777:o}"
@@ -395,9 +372,7 @@ def _gpu() -> CheckResult:
     try:
         listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return CheckResult(
-            "GPU", "warning", f"nvidia-smi does not answer: {error}", "look at the driver (dmesg)"
-        )
+        return CheckResult("GPU", "warning", f"nvidia-smi does not answer: {error}", "look at the driver (dmesg)")
     names = [line.split(" (UUID")[0] for line in listed.stdout.splitlines() if line.startswith("GPU ")]
     if listed.returncode or not names:
         reason = (listed.stdout + listed.stderr).strip().splitlines() or ["it lists none"]
@@ -410,10 +385,7 @@ def _gpu() -> CheckResult:
         torch = ""
     if torch.endswith("+cpu"):
         return CheckResult(
-            "GPU",
-            "warning",
-            f"{'; '.join(names)}, but torch {torch} is built without CUDA",
-            "a CUDA build of torch",
+            "GPU", "warning", f"{'; '.join(names)}, but torch {torch} is built without CUDA", "a CUDA build of torch"
         )
     return CheckResult("GPU", "ok", f"{'; '.join(names)}; torch {torch}")
 

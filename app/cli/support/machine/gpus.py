@@ -37,9 +37,7 @@ def tried(command: Sequence[str]) -> list[CheckResult]:
     except msgspec.DecodeError:
         found = []
     if completed.returncode > 1 or completed.returncode < 0 or not found:
-        reason = completed.stderr.decode(errors="replace").strip().splitlines() or [
-            f"exit code {completed.returncode}"
-        ]
+        reason = completed.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {completed.returncode}"]
         found.append(CheckResult("GPU copies", "failure", f"trying them failed: {reason[-1][:200]}", fix))
     return found
 
@@ -90,8 +88,4 @@ def gpu_copies(requested_bytes: int, seen: Sequence[CheckResult] = ()) -> list[C
         problem = f"GPU {number} has {free} free now, and GPU copies may take {requested} of it"
         fix = "lower dataplane.gpu_pool_bytes, or leave it room: engines take less (--gpu-memory-utilization of vLLM)"
         return [CheckResult(name, "warning", problem, fix)]
-    return [
-        CheckResult(
-            name, "ok", f"up to {requested} of each GPU once an engine asks; at least {free} are free now"
-        )
-    ]
+    return [CheckResult(name, "ok", f"up to {requested} of each GPU once an engine asks; at least {free} are free now")]

@@ -48,10 +48,7 @@ async def _sockets(settings: Settings, parts: Parts) -> dict[str, str]:
             answered = parts.progress.state(node) in (NodeState.IN_SYNC, NodeState.NACKED)
             if answered or now - serves_since >= settings.app.push_timeout_s:
                 gateway = node.live_stats.gateway
-                return {
-                    "engine_socket": node.engine_socket,
-                    "gateway": "" if gateway is None else gateway.url,
-                }
+                return {"engine_socket": node.engine_socket, "gateway": "" if gateway is None else gateway.url}
         await asyncio.sleep(POLL_S)
 
 

@@ -32,9 +32,7 @@ def waiting(pins: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def full_of_pins(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of nodes on which pins leave no room for further ones (the alert LarderPoolFullOfPins)."""
-    pools = [
-        (node["name"], (node["stats"] or {}).get("pool", {})) for node in nodes if node["state"] != "lost"
-    ]
+    pools = [(node["name"], (node["stats"] or {}).get("pool", {})) for node in nodes if node["state"] != "lost"]
     return [
         name
         for name, pool in pools
@@ -53,13 +51,9 @@ def trouble(overview: Mapping[str, Any]) -> str:
         if each["ended_at"] is None
     ][:1]
     if nodes:
-        parts.append(
-            f"the cache of {nodes[0]} is cold" if len(nodes) == 1 else f"{len(nodes)} caches are cold"
-        )
+        parts.append(f"the cache of {nodes[0]} is cold" if len(nodes) == 1 else f"{len(nodes)} caches are cold")
     if pins:
-        parts.append(
-            f"pin {pins[0]['name']} holds nothing" if len(pins) == 1 else f"{len(pins)} pins hold nothing"
-        )
+        parts.append(f"pin {pins[0]['name']} holds nothing" if len(pins) == 1 else f"{len(pins)} pins hold nothing")
     if loading := waiting(overview["pins"]):
         one = f"pin {loading[0]['name']} is not fully in memory"
         parts.append(one if len(loading) == 1 else f"{len(loading)} pins are not fully in memory")
@@ -98,11 +92,7 @@ def node_state(node: dict[str, Any]) -> str:
     return str(node["state"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
-_CONDITION_NOTES = {
-    "crash_loop": "crash loop",
-    "thrashing": "thrashing",
-    "tenant_at_limit": "tenant at its limit",
-}
+_CONDITION_NOTES = {"crash_loop": "crash loop", "thrashing": "thrashing", "tenant_at_limit": "tenant at its limit"}
 _CONDITIONS = {
     "crash_loop": "in a crash loop",
     "thrashing": "thrashing",
@@ -154,16 +144,12 @@ def _in_tiers(node: dict[str, Any]) -> str:
     if not blocks:
         return ""
     nbytes = show.size(sum(tier["stored_bytes"] for tier in tiers))
-    return (
-        f"; tiers hold {show.plural(blocks, 'block')} ({nbytes}), which are loaded when engines ask for them"
-    )
+    return f"; tiers hold {show.plural(blocks, 'block')} ({nbytes}), which are loaded when engines ask for them"
 
 
 def _lost(start: Mapping[str, Any]) -> str:
     blocks = start["lost_blocks"]
-    nbytes = (
-        f" ({show.size(start['lost_bytes'])})" if start["lost_bytes"] else ""
-    )  # 0: only the number is known
+    nbytes = f" ({show.size(start['lost_bytes'])})" if start["lost_bytes"] else ""  # 0: only the number is known
     return f"{show.plural(blocks, 'block')}{nbytes} {'was' if blocks == 1 else 'were'}"
 
 
@@ -185,9 +171,7 @@ def unlisted(pin: Mapping[str, Any]) -> str:
 
 def only_in_tiers(pin: Mapping[str, Any]) -> str:
     """Return how many blocks of a pin are not in memory yet, and what happens to them."""
-    blocks = (
-        f"{pin['only_in_tiers']:,} of {show.plural(pin['resolved'], 'block')} only in tiers, not in memory"
-    )
+    blocks = f"{pin['only_in_tiers']:,} of {show.plural(pin['resolved'], 'block')} only in tiers, not in memory"
     next_step = {
         "budget": "the pin budgets have no room for them",
         "failed": "the last load failed; it is tried again",
@@ -201,11 +185,7 @@ def pin_state(pin: Mapping[str, Any]) -> str:
     if pin.get("holds_nothing"):
         return "holds nothing"
     if count := pin.get("only_in_tiers"):
-        reason = {
-            "budget": "no room in the pin budget",
-            "failed": "load failed",
-            "detached": "no engine attached",
-        }
+        reason = {"budget": "no room in the pin budget", "failed": "load failed", "detached": "no engine attached"}
         return f"{count:,} only in tiers: {reason.get(pin['not_loaded'], 'loading')}"
     if tiers := pin.get("unlisted_tiers"):
         return f"unknown until {' and '.join(tiers)} {'is' if len(tiers) == 1 else 'are'} listed"

@@ -139,9 +139,7 @@ def ratio(tier: Mapping[str, Any]) -> str:
 
 def unspilled(tier: Mapping[str, Any]) -> str:
     """Return the bytes that are still to be copied to a tier of a node: `12 MiB`; `-` for none."""
-    nbytes = (
-        tier.get("waiting_bytes", 0) + tier["spilling_bytes"]
-    )  # a node of an older release has no waiting_bytes
+    nbytes = tier.get("waiting_bytes", 0) + tier["spilling_bytes"]  # a node of an older release has no waiting_bytes
     return size(nbytes) if nbytes else "-"
 
 
@@ -205,9 +203,7 @@ def faults(nodes: Iterable[dict[str, Any]]) -> None:
             say(f"  {line}")
         _id_journal(node)
         for fault in node["faults"]:
-            say(
-                f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})"
-            )
+            say(f"  {node['name']} refused {fault['type']}: {fault['path']}: {fault['message']} ({ago(fault['at'])})")
 
 
 def applied(record: dict[str, Any]) -> str:
@@ -253,22 +249,12 @@ def refused(tenant: Mapping[str, Any]) -> str:
 
 
 def table(
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    text: Sequence[str] = (),
-    *,
-    wide: bool = False,
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[str] = (), *, wide: bool = False
 ) -> None:
     """Print a table. A column whose name ends with a space is right-aligned, for numbers; those in `text` may be
     shortened, the last one always."""
     made = [
-        Column(
-            name.strip(),
-            itemgetter(at),
-            right=name.endswith(" "),
-            text=at == len(columns) - 1 or name in text,
-        )
+        Column(name.strip(), itemgetter(at), right=name.endswith(" "), text=at == len(columns) - 1 or name in text)
         for at, name in enumerate(columns)
     ]
     print_table(title, made, list(rows), wide=wide)

@@ -46,8 +46,7 @@ def cells(text: str) -> int:
     if _CODES.search(text) is None:
         return len(text)
     return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
-        for each in text
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
     )
 
 
@@ -57,9 +56,7 @@ def table(
     """Print a table with a row for each item. `wide` shows all columns in full, however wide the terminal is."""
     shown = [column for column in columns if wide or not column.wide]
     texts = {column.name: [visible_cell(column.cell(item)) for item in items] for column in shown}
-    widths = {
-        column.name: max(column.least, *map(cells, [column.name, *texts[column.name]])) for column in shown
-    }
+    widths = {column.name: max(column.least, *map(cells, [column.name, *texts[column.name]])) for column in shown}
     if not wide:
         shown = _fitting(shown, widths, width())
     if title:
@@ -89,9 +86,7 @@ def _important(columns: Sequence[Column], widths: dict[str, int], limit: int) ->
     """Return the columns without those that are left out so that the others fit."""
     shown = list(columns)
     least = {
-        column.name: min(widths[column.name], max(MIN_TEXT, len(column.name)))
-        if column.text
-        else widths[column.name]
+        column.name: min(widths[column.name], max(MIN_TEXT, len(column.name))) if column.text else widths[column.name]
         for column in columns
     }
     while _needed(shown, least) > limit and (droppable := [column for column in shown if column.drop]):

@@ -52,9 +52,7 @@ def say(text: str = "", *, err: bool = False, **styles: Any) -> None:
 def wrapped(text: str) -> None:
     """Print a sentence, continued on indented lines where it is longer than the terminal is wide."""
     kept = _UNIT.sub(_NO_BREAK, plain(text))
-    for line in textwrap.wrap(
-        kept, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    ):
+    for line in textwrap.wrap(kept, width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False):
         write(line.replace(_NO_BREAK, " "))
 
 

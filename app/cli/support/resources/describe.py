@@ -75,9 +75,7 @@ def _usage(url: str | None, tenant: str) -> None:
     """Print the tenant's usage of the last days, if the caller may see it."""
     start = f"{time.time() - USAGE_DAYS * 86_400:.0f}"
     try:
-        total = call(url, "GET", "/api/v1/usage", None, {"tenant": tenant, "from": start, "step": "1d"})[
-            "totals"
-        ]
+        total = call(url, "GET", "/api/v1/usage", None, {"tenant": tenant, "from": start, "step": "1d"})["totals"]
     except ApiError:
         return
     say()

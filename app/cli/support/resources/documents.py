@@ -27,9 +27,7 @@ def _of_folders(ctx: click.Context, parameter: click.Parameter, given: tuple[str
 
 def _documents_in(folder: str) -> list[str]:
     try:
-        found = [
-            os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)
-        ]
+        found = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIXES)]
     except OSError as error:
         raise click.ClickException(f"{folder}: {error.strerror}") from None
     if not found:
@@ -73,9 +71,7 @@ def _read(name: str) -> str:
         raise click.ClickException(f"{name}: not UTF-8 at byte {error.start}") from None
 
 
-def send(
-    url: str | None, files: Sequence[str], texts: list[str], wait: str | None = None, **options: Any
-) -> Any:
+def send(url: str | None, files: Sequence[str], texts: list[str], wait: str | None = None, **options: Any) -> Any:
     """Apply the documents and return the answer. Raises ClickException with every fault and the file that it is in."""
     body = {"document": texts[0] if len(texts) == 1 else texts, **options}
     try:
@@ -134,9 +130,7 @@ def counted(answer: dict[str, Any]) -> str:
         names = ("to create", "to update", "to delete")
     else:
         names = ("created", "updated", "deleted")
-    parts = [
-        f"{answer[key]} {word}" for key, word in zip(("created", "updated", "deleted"), names, strict=True)
-    ]
+    parts = [f"{answer[key]} {word}" for key, word in zip(("created", "updated", "deleted"), names, strict=True)]
     return ", ".join([*parts, f"{answer['unchanged']} unchanged"])
 
 
@@ -156,9 +150,7 @@ def as_written(name: str, value: Any) -> Any:
         except (OverflowError, ValueError, OSError):
             return value
     if name == "tiers" and isinstance(value, dict):
-        return {
-            tier: {key: as_written(key, each) for key, each in share.items()} for tier, share in value.items()
-        }
+        return {tier: {key: as_written(key, each) for key, each in share.items()} for tier, share in value.items()}
     return value
 
 

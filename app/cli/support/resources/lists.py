@@ -11,9 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 limit_option = click.option("--limit", type=click.IntRange(1), help="Maximum number of items; default all.")
 cursor_option = click.option(
-    "--cursor",
-    metavar="TEXT",
-    help="Position to continue from: `next_cursor` of the JSON of a list with --limit.",
+    "--cursor", metavar="TEXT", help="Position to continue from: `next_cursor` of the JSON of a list with --limit."
 )
 sort_option = click.option(
     "--sort", metavar="FIELD", help="Field of the JSON to sort by; with - in front for descending."

@@ -21,9 +21,7 @@ class Noun(click.Group):
         if listing is not None and incomplete.startswith("-"):
             with listing.make_context("list", [], parent=ctx, resilient_parsing=True) as inner:
                 known = {item.value for item in found}
-                found += [
-                    item for item in listing.shell_complete(inner, incomplete) if item.value not in known
-                ]
+                found += [item for item in listing.shell_complete(inner, incomplete) if item.value not in known]
         return found
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -81,12 +81,7 @@ def output_option(command: F) -> F:
     """Add `-o/--output` and its shorthand `--json`; the command gets `output`."""
     for option in (
         click.option(
-            "--json",
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_keep_json,
-            help="The same as -o json.",
+            "--json", is_flag=True, expose_value=False, is_eager=True, callback=_keep_json, help="The same as -o json."
         ),
         click.option(
             "-o", "--output", type=click.Choice(FORMATS), callback=_keep, help="Output format; default table."

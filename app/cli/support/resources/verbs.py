@@ -66,8 +66,7 @@ def add_describe(group: click.Group, resource: Resource) -> None:
     """Add `describe`, which prints a record with its conditions and the events that concern it."""
 
     @group.command(
-        "describe",
-        help=f"Show a {resource.noun} in full. Includes its conditions, and events that concern it.",
+        "describe", help=f"Show a {resource.noun} in full. Includes its conditions, and events that concern it."
     )
     @resource.argument
     @url_option
@@ -85,9 +84,7 @@ def add_edit(group: click.Group, resource: Resource, *, method: str = "PATCH", w
     @url_option
     def edit(name: str, url: str | None, wait: str | None = None) -> None:
         from app.cli.support.resources.documents import as_written
-        from app.cli.support.resources.editor import (
-            edited,  # YAML takes a third of the time of a short command
-        )
+        from app.cli.support.resources.editor import edited  # YAML takes a third of the time of a short command
 
         record = call(url, "GET", resource.of(name))
         before = {each: as_written(each, record[each]) for each in resource.editable if each in record}
@@ -121,9 +118,7 @@ def add_delete(group: click.Group, resource: Resource, about: str, *, waits: boo
     group.command("delete", help=about)(wait_option(delete) if waits else delete)
 
 
-def show_dry_run(
-    answer: Mapping[str, Any], noun: str, labels: Mapping[str, str] | None, output: Output
-) -> None:
+def show_dry_run(answer: Mapping[str, Any], noun: str, labels: Mapping[str, str] | None, output: Output) -> None:
     """Print how each node would respond to a record with the selector `labels`. Raises ClickException if one would
     refuse it."""
     nodes = answer["items"]

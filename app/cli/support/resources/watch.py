@@ -50,9 +50,7 @@ def watch_option(command: F) -> F:
                 command(*args, **kwargs)
             text = frame.text()
             if text != before:
-                sys.stdout.write(
-                    _CLEAR + text if is_terminal() else _added(before, text, output.for_programs)
-                )
+                sys.stdout.write(_CLEAR + text if is_terminal() else _added(before, text, output.for_programs))
                 sys.stdout.flush()
             before = text
             time.sleep(POLL_S)

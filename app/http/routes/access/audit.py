@@ -35,8 +35,7 @@ async def list_audit(
     kind: _Text = None,
     name: _Text = None,
     decision: Annotated[
-        Literal["allowed", "denied"] | None,
-        QueryParameter(description="Only allowed actions, or only denied ones."),
+        Literal["allowed", "denied"] | None, QueryParameter(description="Only allowed actions, or only denied ones.")
     ] = None,
     since: Annotated[float | None, QueryParameter(description="Earliest time, in Unix seconds.")] = None,
     until: Annotated[float | None, QueryParameter(description="Latest time, in Unix seconds.")] = None,
@@ -54,9 +53,7 @@ async def list_audit(
     opt={"role": "admin"},
     media_type=LINES,
     responses={
-        200: ResponseSpec(
-            AuditEntry, generate_examples=False, media_type=LINES, description="One entry per line."
-        ),
+        200: ResponseSpec(AuditEntry, generate_examples=False, media_type=LINES, description="One entry per line."),
         **declared(),
     },
 )

@@ -50,9 +50,7 @@ async def log_in(
     responses=declared(),
 )
 async def get_session(
-    request: StrictRequest,
-    sessions: NamedDependency[LoginSessions],
-    sources: NamedDependency[ClientAddresses],
+    request: StrictRequest, sessions: NamedDependency[LoginSessions], sources: NamedDependency[ClientAddresses]
 ) -> Response[SessionAnswer]:
     answer = await sessions.get(_cookie(request, sources), caller())
     return Response(answer, headers={CSRF_HEADER: answer.csrf_token, **_NO_STORE})
@@ -66,9 +64,7 @@ async def get_session(
     responses={204: ResponseSpec(None, description="The session has ended."), **declared()},
 )
 async def log_out(
-    request: StrictRequest,
-    sessions: NamedDependency[LoginSessions],
-    sources: NamedDependency[ClientAddresses],
+    request: StrictRequest, sessions: NamedDependency[LoginSessions], sources: NamedDependency[ClientAddresses]
 ) -> Response[None]:
     await sessions.log_out(_cookie(request, sources), caller())
     return Response(None, status_code=204, cookies=[set_session("", 0, secure=_secure(request, sources))])

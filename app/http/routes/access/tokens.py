@@ -96,7 +96,5 @@ def whoami() -> Whoami:
 
 
 router = Router(
-    "/tokens",
-    route_handlers=[list_tokens, get_token, create_token, patch_token, revoke_token],
-    tags=["tokens"],
+    "/tokens", route_handlers=[list_tokens, get_token, create_token, patch_token, revoke_token], tags=["tokens"]
 )

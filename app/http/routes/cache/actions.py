@@ -46,9 +46,7 @@ _PROBLEMS = declared("malformed", "invalid", "unsupported-media-type", "too-larg
     opt={"body": LookupPost, "role": "viewer", "scoped": True},
     responses=_PROBLEMS,
 )
-async def lookup(
-    request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]
-) -> LookupAnswer:
+async def lookup(request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LookupAnswer:
     with span("actions.lookup"):
         return await while_there(request, lookups.look_up(data, caller()))
 
@@ -61,9 +59,7 @@ async def lookup(
     opt={"body": LookupPost, "role": "viewer", "scoped": True},
     responses=_PROBLEMS,
 )
-async def locate(
-    request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]
-) -> LocateAnswer:
+async def locate(request: StrictRequest, lookups: NamedDependency[Lookups], data: JSONBody[LookupPost]) -> LocateAnswer:
     with span("actions.locate"):
         return await while_there(request, lookups.locate(data, caller()))
 
@@ -115,9 +111,7 @@ async def clear(actions: NamedDependency[Actions], data: JSONBody[ClearPost]) ->
     opt={"body": VerifyPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
 )
-async def verify(
-    actions: NamedDependency[Actions], data: JSONBody[VerifyPost], wait: Wait = ""
-) -> VerifyAnswer:
+async def verify(actions: NamedDependency[Actions], data: JSONBody[VerifyPost], wait: Wait = "") -> VerifyAnswer:
     with span("actions.verify"):
         return await actions.verify(data, caller(), wait_seconds(wait))
 
@@ -158,9 +152,7 @@ async def move(actions: NamedDependency[Actions], data: JSONBody[MovePost], wait
     opt={"body": CompressPost, "role": "operator", "scoped": True},
     responses=_PROBLEMS,
 )
-async def compress(
-    actions: NamedDependency[Actions], data: JSONBody[CompressPost], wait: Wait = ""
-) -> MoveAnswer:
+async def compress(actions: NamedDependency[Actions], data: JSONBody[CompressPost], wait: Wait = "") -> MoveAnswer:
     with span("actions.compress"):
         return await actions.compress(data, caller(), wait_seconds(wait))
 

@@ -30,17 +30,14 @@ async def list_blocks(
     space: Annotated[str | None, QueryParameter(description="Only this space, 32 hex digits.")] = None,
     key: Annotated[str | None, QueryParameter(description="Only this key, 64 hex digits.")] = None,
     prefix: Annotated[
-        str | None,
-        QueryParameter(description="Only blocks of the hot prefix with this label in `/prefixes`."),
+        str | None, QueryParameter(description="Only blocks of the hot prefix with this label in `/prefixes`.")
     ] = None,
     node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> BlockList:
     with span("blocks.list"):
-        return await blocks.page(
-            BlockFilters(tenant, model, space, key, prefix, node), limit, cursor, caller()
-        )
+        return await blocks.page(BlockFilters(tenant, model, space, key, prefix, node), limit, cursor, caller())
 
 
 @get(

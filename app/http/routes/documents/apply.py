@@ -59,8 +59,7 @@ async def apply_document(
 async def export_document(
     export: NamedDependency[Export],
     types: Annotated[
-        list[TypeName] | None,
-        QueryParameter(name="type", description="Only records of this type; may be repeated."),
+        list[TypeName] | None, QueryParameter(name="type", description="Only records of this type; may be repeated.")
     ] = None,
     managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
 ) -> Response[ExportAnswer]:
@@ -79,8 +78,5 @@ async def _encoded(answer: T) -> Response[T]:
 def router(body_limit_bytes: int) -> Router:
     """Return the router, with its own body limit: documents may be larger than other bodies."""
     return Router(
-        "/",
-        route_handlers=[apply_document, export_document],
-        request_max_body_size=body_limit_bytes,
-        tags=["as code"],
+        "/", route_handlers=[apply_document, export_document], request_max_body_size=body_limit_bytes, tags=["as code"]
     )

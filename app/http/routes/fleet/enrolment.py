@@ -29,9 +29,7 @@ async def list_join_tokens(enrolment: NamedDependency[Enrolment]) -> JoinTokenLi
     opt={"body": JoinTokenPost, "role": "admin"},
     responses=declared("malformed", "invalid", "conflict", "unsupported-media-type", "too-large"),
 )
-async def create_join_token(
-    enrolment: NamedDependency[Enrolment], data: JSONBody[JoinTokenPost]
-) -> NewJoinToken:
+async def create_join_token(enrolment: NamedDependency[Enrolment], data: JSONBody[JoinTokenPost]) -> NewJoinToken:
     with span("join_tokens.create"):
         return await enrolment.create(data, caller())
 
@@ -48,6 +46,4 @@ async def delete_join_token(enrolment: NamedDependency[Enrolment], ident: FromPa
         await enrolment.delete(ident, caller())
 
 
-router = Router(
-    "/join-tokens", route_handlers=[list_join_tokens, create_join_token, delete_join_token], tags=["nodes"]
-)
+router = Router("/join-tokens", route_handlers=[list_join_tokens, create_join_token, delete_join_token], tags=["nodes"])

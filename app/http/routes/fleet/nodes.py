@@ -117,8 +117,7 @@ async def get_trace(
     "/{name:str}/drain",
     operation_id="drainNode",
     summary=(
-        "Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, "
-        "but serves reads"
+        "Drain a node, or end the drain: a draining node accepts no engines and stores no blocks, but serves reads"
     ),
     status_code=200,
     opt={"body": DrainPost, "role": "operator"},
@@ -175,9 +174,7 @@ async def patch_node(
 @delete(
     "/{name:str}",
     operation_id="forgetNode",
-    summary=(
-        "Remove a node, which must then join again; refused while the node is connected and not drained"
-    ),
+    summary=("Remove a node, which must then join again; refused while the node is connected and not drained"),
     opt={"role": "admin"},
     responses=declared("not-found", "conflict", "invalid"),
 )

@@ -23,9 +23,7 @@ from app.services.fleet.pushes import Pushes
 )
 async def list_pushes(
     pushes: NamedDependency[Pushes],
-    kind: Annotated[
-        TypeName | None, QueryParameter(name="type", description="Only pushes of this type.")
-    ] = None,
+    kind: Annotated[TypeName | None, QueryParameter(name="type", description="Only pushes of this type.")] = None,
     node: Annotated[str | None, QueryParameter(description="Only this node.")] = None,
     push_state: Annotated[
         PushStateName | None, QueryParameter(name="state", description="Only pushes in this state.")

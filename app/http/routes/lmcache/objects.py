@@ -60,9 +60,7 @@ async def get_quota(lmcache_quotas: NamedDependency[LmcacheQuotas], cache_salt: 
 
 
 @delete("/quota/{cache_salt:str}", opt=_WRITES_OWN, status_code=200)
-async def delete_quota(
-    lmcache_quotas: NamedDependency[LmcacheQuotas], cache_salt: FromPath[str]
-) -> QuotaRemoved:
+async def delete_quota(lmcache_quotas: NamedDependency[LmcacheQuotas], cache_salt: FromPath[str]) -> QuotaRemoved:
     with span("lmcache.quotas.delete"):
         return await lmcache_quotas.delete(cache_salt, caller())
 

@@ -28,9 +28,7 @@ _WRITES = (*PRECONDITIONS, "unsupported-media-type", "too-large")
     middleware=[in_turn],
     responses=declared("invalid"),
 )
-async def list_ceilings(
-    ceilings: NamedDependency[Ceilings], limit: Limit = 1000, cursor: Cursor = ""
-) -> CeilingList:
+async def list_ceilings(ceilings: NamedDependency[Ceilings], limit: Limit = 1000, cursor: Cursor = "") -> CeilingList:
     return await ceilings.page(PageRequest(limit, cursor), caller())
 
 
@@ -68,9 +66,7 @@ async def put_ceiling(
 @patch(
     "/{tenant:str}",
     operation_id="patchCeiling",
-    summary=(
-        "Change some fields of a tenant's ceiling (JSON merge patch: null resets a field to its default)"
-    ),
+    summary=("Change some fields of a tenant's ceiling (JSON merge patch: null resets a field to its default)"),
     opt={"body": dict[str, Any], "role": "admin"},
     responses=declared("not-found", *_WRITES),
 )
@@ -88,15 +84,11 @@ async def patch_ceiling(
 @delete(
     "/{tenant:str}",
     operation_id="deleteCeiling",
-    summary=(
-        "Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota"
-    ),
+    summary=("Delete a tenant's ceiling; callers that are limited to the tenant may then not change its quota"),
     opt={"role": "admin"},
     responses=declared("not-found", *PRECONDITIONS),
 )
-async def delete_ceiling(
-    ceilings: NamedDependency[Ceilings], tenant: FromPath[str], if_match: IfMatch = None
-) -> None:
+async def delete_ceiling(ceilings: NamedDependency[Ceilings], tenant: FromPath[str], if_match: IfMatch = None) -> None:
     await ceilings.delete(tenant, caller(), expected(if_match))
 
 

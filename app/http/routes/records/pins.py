@@ -93,9 +93,7 @@ async def put_pin(
 @patch(
     "/{name:str}",
     operation_id="patchPin",
-    summary=(
-        "Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same"
-    ),
+    summary=("Change a pin's strength, tier, expiry or note (JSON merge patch); the pinned prefix stays the same"),
     opt={"body": dict[str, Any], "kept": PinSource, "role": "operator", "scoped": True},
     responses=declared("not-found", *WRITES),
 )
@@ -119,9 +117,7 @@ async def patch_pin(
     summary="Extend a pin to at least `ttl_s` from now",
     status_code=200,
     opt={"body": PinExtend, "role": "operator", "scoped": True, "suffix": EXTEND},
-    responses=declared(
-        "not-found", "malformed", "invalid", "conflict", "unsupported-media-type", "too-large"
-    ),
+    responses=declared("not-found", "malformed", "invalid", "conflict", "unsupported-media-type", "too-large"),
 )
 async def extend_pin(
     pins: NamedDependency[Pins], name: FromPath[str], data: JSONBody[PinExtend], wait: Wait = ""

@@ -30,9 +30,7 @@ from dataplane.protocol.control.records import Algorithm
 )
 async def list_policies(
     policies: NamedDependency[Policies],
-    algorithm: Annotated[
-        Algorithm | None, QueryParameter(description="Only policies with this algorithm.")
-    ] = None,
+    algorithm: Annotated[Algorithm | None, QueryParameter(description="Only policies with this algorithm.")] = None,
     managed_by: Annotated[str | None, QueryParameter(description="Only records of this owner.")] = None,
     sort: Sort = "",
     limit: Limit = 1000,
@@ -107,7 +105,5 @@ async def delete_policy(
 
 
 router = Router(
-    "/policies",
-    route_handlers=[list_policies, get_policy, put_policy, patch_policy, delete_policy],
-    tags=["policies"],
+    "/policies", route_handlers=[list_policies, get_policy, put_policy, patch_policy, delete_policy], tags=["policies"]
 )

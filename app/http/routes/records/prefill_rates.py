@@ -98,6 +98,4 @@ async def delete_rate(
     await prefill_rates.delete(name, caller(), expected(if_match))
 
 
-router = Router(
-    "/rates", route_handlers=[list_rates, get_rate, put_rate, patch_rate, delete_rate], tags=["usage"]
-)
+router = Router("/rates", route_handlers=[list_rates, get_rate, put_rate, patch_rate, delete_rate], tags=["usage"])

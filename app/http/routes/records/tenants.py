@@ -56,13 +56,7 @@ async def get_tenant(tenants: NamedDependency[Tenants], tenant: FromPath[str]) -
     summary="Create a quota without a limit for a tenant that has none",
     opt={"body": AdoptPost, "role": "operator", "scoped": True},
     responses=declared(
-        "not-found",
-        "malformed",
-        "invalid",
-        "conflict",
-        "floors-exceed-capacity",
-        "unsupported-media-type",
-        "too-large",
+        "not-found", "malformed", "invalid", "conflict", "floors-exceed-capacity", "unsupported-media-type", "too-large"
     ),
 )
 async def adopt_tenant(

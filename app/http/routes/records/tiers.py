@@ -104,6 +104,4 @@ async def delete_tier(
         return await tiers.delete(name, caller(), expected(if_match), wait_seconds(wait))
 
 
-router = Router(
-    "/tiers", route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier], tags=["tiers"]
-)
+router = Router("/tiers", route_handlers=[list_tiers, get_tier, put_tier, patch_tier, delete_tier], tags=["tiers"])

@@ -43,9 +43,7 @@ async def list_tokenizers(
     opt={"role": "viewer", "scoped": True},
     responses=declared("not-found", "invalid"),
 )
-async def get_tokenizer(
-    tokenizers: NamedDependency[Tokenizers], name: FromPath[str]
-) -> Response[TokenizerAnswer]:
+async def get_tokenizer(tokenizers: NamedDependency[Tokenizers], name: FromPath[str]) -> Response[TokenizerAnswer]:
     return with_etag(await tokenizers.get(name, caller()))
 
 

@@ -22,9 +22,7 @@ CSV = "text/csv"
     tags=["usage"],
     opt={"role": "viewer", "scoped": True, "produces": (CSV,)},
     responses={
-        200: ResponseSpec(
-            UsageReport, generate_examples=False, description="As `text/csv`: one line per item."
-        ),
+        200: ResponseSpec(UsageReport, generate_examples=False, description="As `text/csv`: one line per item."),
         **declared("invalid"),
     },
 )
@@ -39,16 +37,12 @@ async def get_usage(
             name="from",
             max_length=64,
             description=(
-                "Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a "
-                "day."
+                "Start: Unix seconds or RFC 3339. Defaults to a day before `to`, or 30 days for steps of a day."
             ),
         ),
     ] = "",
     end: Annotated[
-        str,
-        QueryParameter(
-            name="to", max_length=64, description="End: Unix seconds or RFC 3339. Defaults to now."
-        ),
+        str, QueryParameter(name="to", max_length=64, description="End: Unix seconds or RFC 3339. Defaults to now.")
     ] = "",
     tenant: Annotated[str | None, QueryParameter(description="Only this tenant, as shown.")] = None,
     format: Annotated[  # noqa: A002

@@ -43,9 +43,7 @@ async def list_alerts(
         AlertState | None, QueryParameter(name="state", description="Only alerts in this state.")
     ] = None,
     node: Annotated[str | None, QueryParameter(max_length=128, description="Only of this node.")] = None,
-    tenant: Annotated[
-        str | None, QueryParameter(max_length=128, description="Only of this tenant, as shown.")
-    ] = None,
+    tenant: Annotated[str | None, QueryParameter(max_length=128, description="Only of this tenant, as shown.")] = None,
     sort: Sort = "",
     limit: Limit = 100,
     cursor: Cursor = "",
@@ -74,9 +72,7 @@ async def list_annotations(
     ] = "",
     end: Annotated[
         str,
-        QueryParameter(
-            name="to", max_length=64, description="End: Unix milliseconds or RFC 3339. Defaults to now."
-        ),
+        QueryParameter(name="to", max_length=64, description="End: Unix milliseconds or RFC 3339. Defaults to now."),
     ] = "",
     tags: Annotated[
         str,

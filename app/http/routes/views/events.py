@@ -28,15 +28,12 @@ async def list_events(
     name: Annotated[
         str | None,
         QueryParameter(
-            max_length=128,
-            description="Only events of this name; `push.*` selects all names that begin with `push.`.",
+            max_length=128, description="Only events of this name; `push.*` selects all names that begin with `push.`."
         ),
     ] = None,
     node: Annotated[str | None, QueryParameter(max_length=128, description="Only this node.")] = None,
     actor: Annotated[str | None, QueryParameter(max_length=128, description="Only this actor.")] = None,
-    since: Annotated[
-        float | None, QueryParameter(ge=0, le=1e11, description="Earliest time, in Unix seconds.")
-    ] = None,
+    since: Annotated[float | None, QueryParameter(ge=0, le=1e11, description="Earliest time, in Unix seconds.")] = None,
     sort: Sort = "",
     limit: Limit = 100,
     cursor: Cursor = "",

@@ -32,8 +32,7 @@ async def get_series(
         ),
     ],
     node: Annotated[
-        list[str] | None,
-        QueryParameter(max_items=MAX_SCOPES, description="Add the series of this node; repeatable."),
+        list[str] | None, QueryParameter(max_items=MAX_SCOPES, description="Add the series of this node; repeatable.")
     ] = None,
     tenant: Annotated[
         list[str] | None,
@@ -67,8 +66,7 @@ async def get_series(
         ),
     ] = None,
     end: Annotated[
-        float | None,
-        QueryParameter(ge=0, le=1e11, description="Newest time, in Unix seconds. Defaults to now."),
+        float | None, QueryParameter(ge=0, le=1e11, description="Newest time, in Unix seconds. Defaults to now.")
     ] = None,
 ) -> SeriesAnswer:
     return await series.answer(SeriesQuery(name, node or [], tenant or [], range_s, step_s, end), caller())

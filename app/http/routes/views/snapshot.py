@@ -35,8 +35,7 @@ async def get_snapshot(
     snapshots: NamedDependency[Snapshots],
     stream_slots: NamedDependency[ConcurrencyLimiter],
     index: Annotated[
-        int,
-        QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer state."),
+        int, QueryParameter(ge=0, le=1 << 53, description="`index` of the last answer: wait for a newer state.")
     ] = 0,
     wait: Annotated[
         str,

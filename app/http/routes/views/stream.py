@@ -114,10 +114,7 @@ def message(name: str, data: bytes, number: str = "") -> bytes:
     tags=["events"],
     responses={
         200: ResponseSpec(
-            LarderEvent,
-            generate_examples=False,
-            media_type=MEDIA_TYPE,
-            description="Data of `event` messages.",
+            LarderEvent, generate_examples=False, media_type=MEDIA_TYPE, description="Data of `event` messages."
         ),
         **declared(),
     },
@@ -128,8 +125,7 @@ async def stream_events(
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
-            name="Last-Event-ID",
-            description="`id` of the last `event` received: later events are sent first.",
+            name="Last-Event-ID", description="`id` of the last `event` received: later events are sent first."
         ),
     ] = None,
 ) -> Stream:

@@ -142,9 +142,7 @@ class RequestChains:
         self._marked[chain.mark] = chain
         self._begun[chain.mark[1]] = chain
         self.nbytes += len(chain.body)
-        while len(self._chains) > self._max_chains or (
-            self.nbytes > self._max_bytes and len(self._chains) > 1
-        ):
+        while len(self._chains) > self._max_chains or (self.nbytes > self._max_bytes and len(self._chains) > 1):
             self._drop(self._chains.popitem(last=False)[1])
         return chain
 

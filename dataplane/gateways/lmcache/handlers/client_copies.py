@@ -42,9 +42,7 @@ class ClientCopyHandlers:
 
     def _prepare(self, request: GatewayRequest, chunks: Chunks) -> Result:
         transfers = chunks.instance.transfers
-        store = transfers.prepare_store(
-            chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, request.now
-        )
+        store = transfers.prepare_store(chunks.transfer, chunks.tenant, chunks.keys, chunks.parent, request.now)
         if not store.locations:
             if store.refused:
                 raise OperationFailed(Reason.REFUSED, f"no room for {store.refused} chunks")
@@ -57,9 +55,7 @@ class ClientCopyHandlers:
         transfers = chunks.instance.transfers
         if data:
             transfers.abort_store(chunks.transfer, request.now)
-            raise OperationFailed(
-                Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory"
-            )
+            raise OperationFailed(Reason.PICKLED, f"{len(data)} bytes came in a message instead of shared memory")
         store = transfers.commit_store(chunks.transfer, chunks.keys, request.now)
         self._parts.counters.moved.stored(len(store.locations), chunks.instance.chunk_layout.chunk_bytes)
         return FALSE if store.refused else YES
@@ -68,9 +64,7 @@ class ClientCopyHandlers:
         chunks = self._parts.chunks_of(request, key, number)
         if not chunks.keys:
             raise OperationFailed(Reason.BAD_ARGUMENTS, "expected at least one whole chunk")
-        leased = chunks.instance.transfers.prepare_read(
-            chunks.transfer, chunks.tenant, chunks.keys, request.now
-        )
+        leased = chunks.instance.transfers.prepare_read(chunks.transfer, chunks.tenant, chunks.keys, request.now)
         slots = self._slots(chunks.instance, locations_of(leased))
         return encode(RetrievePrepared(success=True, data=b"", context=SlotsReply(slots)))
 
@@ -89,10 +83,7 @@ class ClientCopyHandlers:
 
     def _slots(self, instance: Instance, locations: Sequence[ChunkLocation]) -> list[ChunkSlot]:
         chunk_layout = instance.chunk_layout
-        bases = {
-            segment: self._parts.pool.base(segment)
-            for segment in {location.segment for location in locations}
-        }
+        bases = {segment: self._parts.pool.base(segment) for segment in {location.segment for location in locations}}
         return [
             ChunkSlot(
                 bases[location.segment] + location.offset,

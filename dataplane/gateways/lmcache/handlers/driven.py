@@ -27,22 +27,16 @@ class DrivenCopyHandlers:
         self._parts = parts
         self._readiness = readiness
 
-    def store(
-        self, request: GatewayRequest, key: Key, number: int, blocks: list[list[int]], event: bytes
-    ) -> Result:
+    def store(self, request: GatewayRequest, key: Key, number: int, blocks: list[list[int]], event: bytes) -> Result:
         chunks = self._parts.chunks_of(request, key, number)
         instance, copier = chunks.instance, _copier(chunks.instance)
         chunks = chunks.first(_real(copier, blocks, len(chunks)))
         if not chunks.keys:
             return COPIED
         self._reads(instance, copier, chunks.transfer.space)
-        return self._readiness.when_ready(
-            request, chunks, lambda: self._store(request, chunks, blocks, event)
-        )
+        return self._readiness.when_ready(request, chunks, lambda: self._store(request, chunks, blocks, event))
 
-    def _store(
-        self, request: GatewayRequest, chunks: Chunks, blocks: list[list[int]], event: bytes
-    ) -> Result:
+    def _store(self, request: GatewayRequest, chunks: Chunks, blocks: list[list[int]], event: bytes) -> Result:
         instance, copier = chunks.instance, _copier(chunks.instance)
         transfers = instance.transfers
         store = transfers.grant(chunks.transfer.space, chunks.tenant, chunks.keys, chunks.parent, request.now)
@@ -154,8 +148,7 @@ class DrivenCopyHandlers:
         memory, size = self._parts.pool.view(), instance.chunk_layout.chunk_bytes
         starts = [self._parts.pool.base(location.segment) + location.offset for location in locations]
         return [
-            (location.chunk, memory[start : start + size])
-            for location, start in zip(locations, starts, strict=True)
+            (location.chunk, memory[start : start + size]) for location, start in zip(locations, starts, strict=True)
         ]
 
 

@@ -59,9 +59,7 @@ class LookupHandlers:
         hits, locks = self._hold(client, layouts, keys, key.cache_salt, readers, request.now)
         deadline = request.now + LEASE_TTL_S
         self._sessions.begin(
-            LeasedLookup(
-                request.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks, tiers=wait
-            )
+            LeasedLookup(request.peer.identity, key.request_id, client, keys, hits, deadline, locks=locks, tiers=wait)
         )
         if wait is None:
             self._count(key.cache_salt, layouts[0][0], keys, hits, request.now)
@@ -82,9 +80,7 @@ class LookupHandlers:
         leased: dict[int, list[int]] = {}
         try:
             for space in (space for ranks in layouts for space in ranks):
-                found = self._cache.hold(
-                    client, space, keys, tenant, now, is_lookup=False, used=False, most=hits
-                )
+                found = self._cache.hold(client, space, keys, tenant, now, is_lookup=False, used=False, most=hits)
                 leased[space] = found.descriptors
                 hits = len(found.descriptors)
                 if not hits:

@@ -18,16 +18,7 @@ from dataplane.gateways.lmcache.handlers.lookups import LookupHandlers
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.readiness import PageReadiness
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result
-from dataplane.gateways.lmcache.wire.messages import (
-    FALSE,
-    YES,
-    EngineContext,
-    Group,
-    Hints,
-    PoolReply,
-    Wrapper,
-    encode,
-)
+from dataplane.gateways.lmcache.wire.messages import FALSE, YES, EngineContext, Group, Hints, PoolReply, Wrapper, encode
 from dataplane.gateways.lmcache.wire.operations import OPERATIONS, Operation
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.registrations import DeviceContext, RegisteredWorker
@@ -43,12 +34,7 @@ class GatewayHandlers:
         self._parts = parts
         self.lookups = LookupHandlers(parts)
         readiness = PageReadiness(parts)
-        groups = (
-            self,
-            self.lookups,
-            ClientCopyHandlers(parts, readiness),
-            DrivenCopyHandlers(parts, readiness),
-        )
+        groups = (self, self.lookups, ClientCopyHandlers(parts, readiness), DrivenCopyHandlers(parts, readiness))
         self._methods = {operation: self._method(operation, groups) for operation in OPERATIONS}
 
     def _method(self, operation: Operation, groups: Sequence[object]) -> Method:
@@ -74,9 +60,7 @@ class GatewayHandlers:
     def ping(self, request: GatewayRequest, instance: int | None = None) -> Result:
         # A worker that failed to open the memory is asked to register again once the memory can be opened.
         usable = not self._parts.pool.problem
-        if instance is not None and not self._parts.instances.ping(
-            instance, request.peer, request.now, usable=usable
-        ):
+        if instance is not None and not self._parts.instances.ping(instance, request.peer, request.now, usable=usable):
             return FALSE
         return YES
 
@@ -97,9 +81,7 @@ class GatewayHandlers:
 
     # ---- registration
 
-    def register_kv_cache_engine_driven_context(
-        self, request: GatewayRequest, context: EngineContext
-    ) -> Result:
+    def register_kv_cache_engine_driven_context(self, request: GatewayRequest, context: EngineContext) -> Result:
         self._parts.pool.look()
         if self._parts.pool.problem:
             raise OperationFailed(Reason.UNSUPPORTED, self._parts.pool.problem)

@@ -27,9 +27,7 @@ class PageReadiness:
         later. Raise OperationFailed or ProtocolError on failure."""
         return LATER if self._waits(request, chunks, store, ROUNDS) else store()
 
-    def _waits(
-        self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result], rounds: int
-    ) -> bool:
+    def _waits(self, request: GatewayRequest, chunks: Chunks, store: Callable[[], Result], rounds: int) -> bool:
         """Start to allocate the pages that the store lacks. Return whether the store waits for them."""
         chunk_layout = chunks.instance.chunk_layout
         ranges = self._parts.cache.next_ranges(chunks.transfer.space, chunks.keys, chunk_layout.chunk_bytes)

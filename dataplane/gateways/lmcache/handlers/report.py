@@ -41,9 +41,7 @@ def gateway_stats(
         lookups_ended=dict(sessions.ended),
         instances=[_shown(instance, now) for instance in islice(instances, MAX_INSTANCES_SHOWN)],
         operations=[
-            GatewayOperation(
-                name, tally.requests, dict(tally.failures), round(tally.seconds, 6), list(tally.buckets)
-            )
+            GatewayOperation(name, tally.requests, dict(tally.failures), round(tally.seconds, 6), list(tally.buckets))
             for name, tally in sorted(counters.tallies.items())
         ],
         bounds_s=list(BUCKETS_S),

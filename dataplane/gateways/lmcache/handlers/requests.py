@@ -88,9 +88,7 @@ class Chunks:
         return Chunks(self.instance, transfer, self.tenant, keys, chain)
 
 
-def chunks_of(
-    chains: RequestChains, instances: Instances, request: GatewayRequest, key: Key, number: int
-) -> Chunks:
+def chunks_of(chains: RequestChains, instances: Instances, request: GatewayRequest, key: Key, number: int) -> Chunks:
     """Return the chunks that a worker's key names. Raise OperationFailed, ProtocolError or TokenError on failure."""
     check_key(key)
     instance = instances.of(number, request.peer, request.now)
@@ -103,13 +101,10 @@ def chunks_of(
         )
     if key.worker_id is None or not 0 <= key.worker_id < registered.world_size:
         raise OperationFailed(
-            Reason.BAD_ARGUMENTS,
-            f"worker_id: expected 0 to {registered.world_size - 1}, got {key.worker_id}",
+            Reason.BAD_ARGUMENTS, f"worker_id: expected 0 to {registered.world_size - 1}, got {key.worker_id}"
         )
     if key.start % CHUNK_TOKENS:
-        raise OperationFailed(
-            Reason.BAD_ARGUMENTS, f"start: expected a multiple of {CHUNK_TOKENS}, got {key.start}"
-        )
+        raise OperationFailed(Reason.BAD_ARGUMENTS, f"start: expected a multiple of {CHUNK_TOKENS}, got {key.start}")
     chain, count = chains.of(key, request.same)
     end = whole(key.end)
     if end > whole(count):
@@ -129,9 +124,7 @@ def check_key(key: Key) -> None:
             f"request_id: expected at most {MAX_REQUEST_ID_CHARACTERS} characters, got {len(key.request_id)}",
         )
     if not 0 <= key.start <= key.end:
-        raise OperationFailed(
-            Reason.BAD_ARGUMENTS, f"expected 0 <= start <= end, got {key.start} and {key.end}"
-        )
+        raise OperationFailed(Reason.BAD_ARGUMENTS, f"expected 0 <= start <= end, got {key.start} and {key.end}")
 
 
 def whole(tokens: int) -> int:

@@ -53,11 +53,7 @@ class LeasedLookup:
 class LookupSessions:
     """All look-ups that hold blocks or whose result has not been fetched, oldest first."""
 
-    def __init__(
-        self,
-        release: ReleaseLeases,
-        handed_over: dict[tuple[bytes, str], int] | None = None,
-    ) -> None:
+    def __init__(self, release: ReleaseLeases, handed_over: dict[tuple[bytes, str], int] | None = None) -> None:
         """Create an empty set of sessions.
 
         `handed_over` holds results of the previous data plane that were not fetched: hits by scheduler and request.
@@ -153,9 +149,7 @@ class LookupSessions:
 
     def free(self, lookup: LeasedLookup, start: int, end: int) -> list[list[int]]:
         """Release the chunks from token `start` to token `end` in all spaces. Return the descriptors by space."""
-        freed = [
-            self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.locks)
-        ]
+        freed = [self._release_chunks(lookup, space, start, end, all_readers=True) for space in list(lookup.locks)]
         self._end_if_done(lookup)
         return [each for each in freed if each]
 

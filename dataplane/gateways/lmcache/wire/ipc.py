@@ -141,9 +141,7 @@ def _of_type(at: int, kind: str, body: bytes) -> Tensor:
         return _cpu_shm(body)
     if kind == "cuda_raw":
         raw = _cuda_raw(body)
-        return DeviceTensor(
-            raw.metadata, memory_handle(at, raw.ipc_handle), raw.alloc_offset, raw.nbytes, kind
-        )
+        return DeviceTensor(raw.metadata, memory_handle(at, raw.ipc_handle), raw.alloc_offset, raw.nbytes, kind)
     described = _cuda(body)
     _, handle, nbytes, offset, *_ = described.handle
     return DeviceTensor(described.metadata, memory_handle(at, handle or b""), offset, nbytes, kind)

@@ -56,8 +56,7 @@ def chunk_layout_of(registered: RegisteredWorker, devices: Devices) -> ChunkLayo
     """
     if not 1 <= registered.world_size <= MAX_WORLD_SIZE:
         raise OperationFailed(
-            Reason.BAD_ARGUMENTS,
-            f"world_size: expected 1 to {MAX_WORLD_SIZE}, got {registered.world_size}",
+            Reason.BAD_ARGUMENTS, f"world_size: expected 1 to {MAX_WORLD_SIZE}, got {registered.world_size}"
         )
     if registered.engine is not None:
         return _engine_layout(registered.engine)

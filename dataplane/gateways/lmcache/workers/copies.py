@@ -194,11 +194,7 @@ def chunk_layouts_of(
 
 def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> TensorGroup:
     indices = group.layer_indices
-    if (
-        not indices
-        or len(set(indices)) != len(indices)
-        or not 0 <= min(indices) <= max(indices) < len(metadata)
-    ):
+    if not indices or len(set(indices)) != len(indices) or not 0 <= min(indices) <= max(indices) < len(metadata):
         raise MemoryUnsupported(f"expected layers of 0 to {len(metadata) - 1}, each once, got {indices[:16]}")
     members = [metadata[index] for index in indices]
     tokens = group.tokens_per_block or tokens_per_block(members[0].shape, layout)
@@ -209,8 +205,7 @@ def _group(metadata: Sequence[Metadata], group: Group, layout: str) -> TensorGro
         tokens_per_block=tokens,
         blocks_per_chunk=CHUNK_TOKENS // tokens,
         tensors=tuple(
-            planes_of(member.shape, member.stride, member.item_bytes, member.storage_offset)
-            for member in members
+            planes_of(member.shape, member.stride, member.item_bytes, member.storage_offset) for member in members
         ),
     )
 
@@ -222,16 +217,12 @@ def _digest(groups: Sequence[TensorGroup], metadata: Sequence[Metadata]) -> str:
     differs from that of the shape.
     """
     shapes = [
-        (each.dtype, *(size for at, size in enumerate(each.shape) if at != block_axis(each.shape)))
-        for each in metadata
+        (each.dtype, *(size for at, size in enumerate(each.shape) if at != block_axis(each.shape))) for each in metadata
     ]
     layouts = [
         (
             group.tokens_per_block,
-            [
-                (len(each.starts), each.nbytes, *([each.order] if each.order else []))
-                for each in group.tensors
-            ],
+            [(len(each.starts), each.nbytes, *([each.order] if each.order else [])) for each in group.tensors],
         )
         for group in groups
     ]
@@ -268,9 +259,7 @@ class CpuShmCopier:
         fd = self._fds.get(name)
         if fd is None:
             if not name.startswith(SHM_PREFIX) or "/" in name or "\0" in name:
-                raise MemoryUnsupported(
-                    f"segment {name[:64]!r}: expected a name that begins with {SHM_PREFIX}"
-                )
+                raise MemoryUnsupported(f"segment {name[:64]!r}: expected a name that begins with {SHM_PREFIX}")
             try:
                 fd = os.open(SHM_FOLDER / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             except OSError as error:
@@ -278,9 +267,7 @@ class CpuShmCopier:
             self._fds[name] = fd
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size < tensor.nbytes:
-            raise MemoryUnsupported(
-                f"segment {name[:64]!r} has {status.st_size} bytes, expected {tensor.nbytes}"
-            )
+            raise MemoryUnsupported(f"segment {name[:64]!r} has {status.st_size} bytes, expected {tensor.nbytes}")
         return fd
 
     def chunks(self, blocks: Blocks, chunk_count: int) -> int:
@@ -329,9 +316,7 @@ class CpuShmCopier:
         self._fds.clear()
 
 
-def _whole(
-    call: Callable[[int, list[memoryview], int], int], fd: int, buffer: memoryview, offset: int
-) -> None:
+def _whole(call: Callable[[int, list[memoryview], int], int], fd: int, buffer: memoryview, offset: int) -> None:
     """Read or write all of a buffer. Raise CopyFailed on failure."""
     try:
         while buffer:

@@ -20,11 +20,7 @@ from dataplane.gateways.lmcache.workers.copies import Blocks, Copier, CpuShmCopi
 
 
 def copier_of(
-    tensors: Sequence[Tensor],
-    groups: Sequence[Group],
-    hints: Hints | None,
-    engine_type: str,
-    devices: Devices,
+    tensors: Sequence[Tensor], groups: Sequence[Group], hints: Hints | None, engine_type: str, devices: Devices
 ) -> Copier:
     """Return the copier of a registration, chosen by the type of its first tensor.
 
@@ -75,8 +71,7 @@ class DeviceCopier:
                     memory = DeviceMemory(self._devices, self.device_uuid)
                     opening.callback(memory.close)
                     self._bases = [
-                        _begin_of(at, tensor, memory.open(tensor.body))
-                        for at, tensor in enumerate(self._tensors)
+                        _begin_of(at, tensor, memory.open(tensor.body)) for at, tensor in enumerate(self._tensors)
                     ]
                     memory.ready()
                     opening.pop_all()
@@ -153,9 +148,7 @@ class DeviceCopier:
         for base, planes in tensors:
             group = TensorGroup(0, 0, len(numbers), (planes,))
             content = np.empty(group.chunk_bytes, np.uint8)
-            self._memory.copy_staged(
-                group.runs(numbers, base=base), int(content.ctypes.data), to_device=False
-            )
+            self._memory.copy_staged(group.runs(numbers, base=base), int(content.ctypes.data), to_device=False)
             digest.update(content.data)
         return digest.hexdigest()
 

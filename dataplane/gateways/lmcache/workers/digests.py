@@ -43,8 +43,7 @@ class Digests:
                 Code.BAD_FIELD, f"expected 1 to {MAX_BLOCKS}, got {message.chunk_blocks}", "chunk_blocks"
             )
         chunks = [
-            message.blocks[at : at + message.chunk_blocks]
-            for at in range(0, len(message.blocks), message.chunk_blocks)
+            message.blocks[at : at + message.chunk_blocks] for at in range(0, len(message.blocks), message.chunk_blocks)
         ]
         found: list[list[str]] = []
 

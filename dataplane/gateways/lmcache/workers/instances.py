@@ -136,10 +136,7 @@ class Instances:
             self._enter(registered, chunk_layout_of(registered, self._devices), connection, now)
 
     def register_device(
-        self,
-        registered: RegisteredWorker,
-        connection: ZmtpPeer,
-        then: Callable[[OperationFailed | None], None],
+        self, registered: RegisteredWorker, connection: ZmtpPeer, then: Callable[[OperationFailed | None], None]
     ) -> None:
         """Register a worker that lets this node copy. Raise OperationFailed on failure.
 
@@ -173,9 +170,7 @@ class Instances:
         if not connection.open:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, "the connection of this worker is closed")
 
-    def _enter(
-        self, registered: RegisteredWorker, chunk_layout: ChunkLayout, connection: ZmtpPeer, now: float
-    ) -> None:
+    def _enter(self, registered: RegisteredWorker, chunk_layout: ChunkLayout, connection: ZmtpPeer, now: float) -> None:
         """Add a worker and end its earlier registration. Raise OperationFailed on failure."""
         before = self._find(registered.instance, connection)
         if before is not None:
@@ -209,9 +204,7 @@ class Instances:
                 continue
             instance = Instance(registered, _NO_FORM, 0, [], now, Transfers(self._cache, _NO_FORM))
             try:
-                instance.chunk_layout = instance.transfers.chunk_layout = chunk_layout_of(
-                    registered, self._devices
-                )
+                instance.chunk_layout = instance.transfers.chunk_layout = chunk_layout_of(registered, self._devices)
                 self._attach(instance, now)
             except OperationFailed as error:
                 log.warning(
@@ -256,9 +249,7 @@ class Instances:
     def _attach(self, instance: Instance, now: float) -> None:
         """Attach the worker's engine, or resume its earlier one. Raise OperationFailed on failure."""
         registered = instance.registered
-        before = (
-            self._cache.node.engines.get(registered.client) if registered.memory == self._memory else None
-        )
+        before = self._cache.node.engines.get(registered.client) if registered.memory == self._memory else None
         message = Attach(
             0,
             VERSION,
@@ -272,9 +263,7 @@ class Instances:
             resume_memory=registered.memory,
             # The worker may still be writing, so nothing is released before it says so. Copies by the previous data
             # plane, in contrast, ended with that process.
-            writing=list(before.expired)
-            if before is not None and instance.chunk_layout.copier is None
-            else [],
+            writing=list(before.expired) if before is not None and instance.chunk_layout.copier is None else [],
         )
         try:
             engine, spaces = self._cache.node.attach(message, *_split(registered.owner, now), gateway=LMCACHE)
@@ -295,9 +284,7 @@ class Instances:
         """Return the worker that a request names, and note that it is alive. Raise OperationFailed on failure."""
         instance = self._find(number, connection)
         if instance is None:
-            raise OperationFailed(
-                Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process"
-            )
+            raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process")
         self._note_request(instance, connection, now)
         if not instance.attached:
             raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"worker {number} is lost")
@@ -357,9 +344,7 @@ class Instances:
         """End a worker's registration at its own request. Raise OperationFailed on failure."""
         instance = self._find(number, connection)
         if instance is None:
-            raise OperationFailed(
-                Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process"
-            )
+            raise OperationFailed(Reason.UNKNOWN_INSTANCE, f"no worker {number} is registered by this process")
         self._end(instance, "unregistered", now)
 
     def disconnected(self, identity: bytes, now: float) -> None:
@@ -458,9 +443,7 @@ class Instances:
         """Release the bytes of an engine whose worker is over once its process is proven gone."""
         if not owner[0]:
             self._leaving[client] = now
-        elif not self._watch.begin(
-            client, owner, lambda: self._cache.node.process_gone(client, self._clock())
-        ):
+        elif not self._watch.begin(client, owner, lambda: self._cache.node.process_gone(client, self._clock())):
             self._cache.node.process_gone(client, now)
 
     def _watch_process(self, instance: Instance) -> None:
@@ -496,9 +479,7 @@ class Instances:
         for instance in sorted(self, key=lambda each: not each.attached):
             registered = instance.registered
             if instance.counts and (registered.model_name, registered.world_size) == (model, world_size):
-                found.setdefault(
-                    f"{instance.chunk_layout.layout} {instance.chunk_layout.dtype}", instance.spaces
-                )
+                found.setdefault(f"{instance.chunk_layout.layout} {instance.chunk_layout.dtype}", instance.spaces)
         if found:  # unregistered models are not cached, because peers choose the names
             self._layouts[model, world_size] = list(found.values())
         return list(found.values())

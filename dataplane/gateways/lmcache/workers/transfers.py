@@ -123,9 +123,7 @@ class Transfers:
         leased = self.cache.hold(self.client, space, keys, tenant, now, is_lookup=False)
         if len(leased) * KEY_BYTES < len(keys):
             self.release(leased)
-            raise OperationFailed(
-                Reason.NOT_CACHED, f"{len(leased)} of {len(keys) // KEY_BYTES} chunks are cached"
-            )
+            raise OperationFailed(Reason.NOT_CACHED, f"{len(leased)} of {len(keys) // KEY_BYTES} chunks are cached")
         return leased
 
     def release(self, leased: LeasedChain) -> None:
@@ -133,9 +131,7 @@ class Transfers:
 
     # ---- stores
 
-    def prepare_store(
-        self, transfer: Transfer, tenant: str, keys: bytes, parent: bytes, now: float
-    ) -> OpenStore:
+    def prepare_store(self, transfer: Transfer, tenant: str, keys: bytes, parent: bytes, now: float) -> OpenStore:
         """Reserve room for the chunks that are not cached yet, or return the open store.
 
         Raise ProtocolError on failure.

@@ -114,9 +114,7 @@ def listen(url: str) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        where = socket.getaddrinfo(
-            str(address), int(port), family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-        )
+        where = socket.getaddrinfo(str(address), int(port), family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         listener.bind(where[0][4])
         listener.listen(_LISTEN_BACKLOG)
         listener.setblocking(False)

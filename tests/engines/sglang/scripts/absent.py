@@ -22,9 +22,7 @@ class Finder(MetaPathFinder, Loader):
     """Finds torchvision's modules."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        return (
-            ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == "torchvision" else None
-        )
+        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] == "torchvision" else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return Absent(spec.name)

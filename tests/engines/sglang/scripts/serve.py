@@ -175,9 +175,7 @@ class Engine:
             "kind": type(self.host).__name__,
             "sizes": sizes[:pieces],
             "steps": [b - a for a, b in zip(addresses[:pieces], addresses[pieces:], strict=True)],
-            "attributes": [
-                name for name in ("page_size", "size", "layout", "dtype") if hasattr(self.host, name)
-            ],
+            "attributes": [name for name in ("page_size", "size", "layout", "dtype") if hasattr(self.host, name)],
             "config": sorted(vars(self.controller.storage_config)),
             "mapped": [len(each) for each in self.host.allocator.mms],
             "memfds": [os.fstat(fd).st_size for fd in self.host.allocator.fds],

@@ -39,9 +39,7 @@ def generate(request):
         )
         for each in request["prompts"]
     ]
-    loras = [
-        LoRARequest("adapter", 1, each["lora"]) if each.get("lora") else None for each in request["prompts"]
-    ]
+    loras = [LoRARequest("adapter", 1, each["lora"]) if each.get("lora") else None for each in request["prompts"]]
     began = time.perf_counter()
     outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=loras if any(loras) else None)
     return {
