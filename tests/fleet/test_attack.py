@@ -23,7 +23,7 @@ from tests.fleet.test_machines import NAMES
 
 pytestmark = [pytest.mark.full]
 MIB = 1 << 20
-MAX_GROWTH = 128 * MIB
+MAX_GROWTH = 192 * MIB
 """Of a management plane's memory, whatever unknown peers send."""
 CROWD = 1200
 """More than are listened to at once."""

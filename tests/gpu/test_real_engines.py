@@ -20,8 +20,13 @@ from tests.peers.scripting import ran
 
 HERE = Path(sys.executable)
 CHUNK = 128
-OPTIONS = {"gpu_memory_utilization": 0.1, **json.loads(os.environ.get("LARDER_TEST_VLLM_OPTIONS", "{}"))}
-"""Of `vllm.LLM`; some builds need others, such as `{"attention_backend": "TRITON_ATTN"}`."""
+OPTIONS = {
+    "gpu_memory_utilization": 0.3,
+    "kv_cache_memory_bytes": 1 << 30,
+    **json.loads(os.environ.get("LARDER_TEST_VLLM_OPTIONS", "{}")),
+}
+"""Of `vllm.LLM`: a fixed KV cache, because engines that start together count each other's memory. Some builds need
+others, such as `{"attention_backend": "TRITON_ATTN"}`."""
 
 
 def needs(module: str) -> pytest.MarkDecorator:
