@@ -108,16 +108,14 @@ def commands(note: str) -> str:
         note,
         "",
         "`larder COMMAND --help` says the same. [Command line](../operate/command-line.md) explains verbs, output "
-        "and contexts. `dataplane`, `replay` and `demo` have more options; see their `--help`.",
+        "and contexts. `--help` of `dataplane`, `replay` and `demo` shows more.",
         "",
         "## Shared options",
         "",
-        "Options are described once: here, at a noun, or at the only command with them. A command ends with the "
-        "names of the others. "
-        + " ".join(f"*{name}* stands for {_listed(BUNDLES[name])}." for name in BUNDLES if name != "API")
-        + " The `--limit` of *page* is all items by default, and lists take one `--node`. "
-        "*record* stands for options at the noun. All "
-        f"commands take {_listed(BUNDLES['API'])}, but {_listed(_local(found))}.",
+        "Options of several commands are described here or at their noun, and named in brackets. "
+        + "; ".join(f"*{name}*: {_listed(BUNDLES[name])}" for name in BUNDLES if name != "API")
+        + ". The `--limit` of *page* is all items by default, and lists take one `--node`. "
+        f"*record*: options at the noun. All commands but the *local* ones take {_listed(BUNDLES['API'])}.",
         "",
         *sorted(map(_option, everywhere - {LIMIT_OF_PAGES, NODE_OF_LISTS})),
         "",
@@ -137,6 +135,8 @@ def commands(note: str) -> str:
     for path, command, records in found:
         shared = of_noun.get(path[1], set()) if len(path) > 1 else set()
         own, names = _split(command, records, everywhere | shared)
+        if not isinstance(command, click.Group) and not set(BUNDLES["API"]) <= set(map(_name, records)):
+            names = ["*local*", *names]
         record = set(_bundled(sorted(of_record.get(path[1], ())))) if len(path) == 3 else set()
         if record and record <= set(names):
             names = ["*record*", *(name for name in names if name not in record)]
@@ -146,9 +146,11 @@ def commands(note: str) -> str:
             verb = re.sub(r"(?<!list) \[?(NAME|TENANT)\]?", "", usage.partition(" ")[2])
             plain[path[1]].append(f"`{verb}`" + (f" ({', '.join(names)})" if names else ""))
             continue
+        if names:
+            about[-1] += f" ({', '.join(names)})"
         described = [*sorted(map(_option, shared if len(path) == 2 else ())), *map(_option, own)]
-        entries.append((path, usage, about, described, names))
-    for path, usage, about, described, names in entries:
+        entries.append((path, usage, about, described))
+    for path, usage, about, described in entries:
         lines += ["", f"{'#' * min(len(path) + 1, 4)} `{usage.removeprefix('larder ')}`", "", *about]
         if path[1:] and path[1:] == path[1:2] and plain[path[1]]:
             lines += ["", f"[Verbs](../operate/command-line.md#verbs): {', '.join(plain[path[1]])}."]
@@ -156,7 +158,6 @@ def commands(note: str) -> str:
             below = {option.split("`")[1].split()[0] for option in described}
             lines += ["", f"*record*: {', '.join(['these options', *_bundled(sorted(of_record[path[1]] - below))])}."]
         lines += ["", *described] if described else []
-        lines += ["", f"Also {', '.join(names)}."] if names else []
     return "\n".join(lines) + "\n"
 
 
@@ -166,15 +167,6 @@ def _split(command: click.Command, records: list[Record], elsewhere: set[Record]
     if isinstance(command, click.Group):
         names = []
     return [each for each in records if each not in elsewhere], [name for name in names if name != "*API*"]
-
-
-def _local(found: Iterable[tuple[list[str], click.Command, list[Record]]]) -> list[str]:
-    """Return the commands without the options of the API."""
-    return [
-        " ".join(path[1:])
-        for path, command, records in found
-        if not isinstance(command, click.Group) and not set(BUNDLES["API"]) <= set(map(_name, records))
-    ]
 
 
 def _usage(path: list[str], command: click.Command, context: click.Context) -> str:
@@ -203,8 +195,7 @@ def _bundled(names: list[str]) -> list[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    *others, last = (f"`{name}`" for name in names)
-    return f"{', '.join(others)} and {last}"
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _records(command: click.Command, context: click.Context) -> list[Record]:
