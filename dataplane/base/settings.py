@@ -5,6 +5,7 @@ The top level of `larder.toml` holds the settings of `Common`; each process has 
 unknown name is an error, because otherwise a typing mistake would silently select a default.
 """
 
+import difflib
 import os
 import re
 import tomllib
@@ -253,7 +254,9 @@ def _convert(tree: dict[str, Any], kind: type[T], prefix: str, origin: _Origin) 
     unknown = values.keys() - set(kind.__struct_fields__)
     if unknown:
         name = min(unknown)
-        raise SettingsError(f"{origin.of(prefix + name)}: unknown setting")
+        close = difflib.get_close_matches(name, kind.__struct_fields__, 1, 0.7)
+        hint = f"; did you mean {prefix}{close[0]}?" if close else ""
+        raise SettingsError(f"{origin.of(prefix + name)}: unknown setting{hint}")
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

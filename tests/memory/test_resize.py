@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from dataplane.base.units import format_exact_size
 from dataplane.client import attach
 from dataplane.protocol.codes import Code, ProtocolError
 from dataplane.protocol.control.messages import ControlRefused
@@ -71,7 +72,7 @@ def test_a_size_that_cannot_be_is_refused_and_changes_nothing(size: int) -> None
     with pytest.raises(ProtocolError) as caught:
         bench.node.resize(size, bench.now)
     assert (caught.value.code, caught.value.field) == (Code.CANNOT_RESIZE, "capacity_bytes")
-    assert str(size) in caught.value.message
+    assert f"got {format_exact_size(size)}:" in caught.value.message
     assert bench.pool.capacity_bytes == 2 * make.MIB
 
 

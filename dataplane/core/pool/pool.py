@@ -7,6 +7,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Protocol
 
+from dataplane.base.units import format_exact_size
 from dataplane.core.blocks.blocks import Block, BlockTable
 from dataplane.core.blocks.leases import LeaseTable
 from dataplane.core.blocks.ports import MemorySource
@@ -351,15 +352,16 @@ class Pool:
         if capacity_bytes < slabs.capacity_bytes or capacity_bytes % page:
             raise ProtocolError(
                 Code.CANNOT_RESIZE,
-                f"expected a multiple of {page} bytes, {slabs.capacity_bytes} or more, got {capacity_bytes}: "
-                "the pool can only grow",
+                f"expected a multiple of {format_exact_size(page)}, {format_exact_size(slabs.capacity_bytes)} or more, "
+                f"got {format_exact_size(capacity_bytes)}: the pool can only grow",
                 "capacity_bytes",
             )
         most = slabs.committed_bytes + self._memory.available_bytes()
         if capacity_bytes > max(most, slabs.capacity_bytes):
             raise ProtocolError(
                 Code.CANNOT_RESIZE,
-                f"expected at most {most} bytes, got {capacity_bytes}: this machine has no more memory available",
+                f"expected at most {most >> 20} MiB, got {format_exact_size(capacity_bytes)}: "
+                "this machine has no more memory available",
                 "capacity_bytes",
             )
         if capacity_bytes == slabs.capacity_bytes:

@@ -74,6 +74,11 @@ CASES = {
         "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit entry "
         "7), and its blocks were refused (over_limit) on node a from 22:13:25Z to 22:14:30Z, 5 s later.",
     ),
+    "limit, and refusals of a node that died": (
+        Evidence("node", "a", nodes=[node()], changes=[change()], events=[*KILLS, REFUSED]),
+        "The data plane of node a exited 2 times from 22:14:10Z to 22:14:20Z (killed by signal 9); "
+        "no change to the node preceded it.",
+    ),
     "a deleted limit": (
         Evidence("node", "a", nodes=[node()], changes=[DELETED, change()], events=[{**REFUSED, "at": T + 60}, REFUSED]),
         "limit_bytes was lowered from 8 GiB to 1 GiB in the quota of tenant acme by alice at 22:13:20Z (audit entry "

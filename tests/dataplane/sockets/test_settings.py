@@ -135,6 +135,7 @@ def test_a_wrong_setting_is_an_error_that_names_it(name: str, value: str, named:
         ("pool = 1\n", "pool"),
         ("dataplane = 3\n", "dataplane"),
         ("[dataplane]\nsegment = 1\n", "segment"),
+        ("[dataplane]\nsegment_byte = 1\n", "segment_byte .*: unknown setting; did you mean dataplane.segment_bytes?"),
         ("[dataplane]\nallowed_uids = ['root']\n", "allowed_uids"),
         ("[other]\nx = 1\n", "other"),
     ],

@@ -29,6 +29,8 @@ BY_QUOTA = ("over_limit", "rate_limited")
 """Reasons of refusals that a quota can cause."""
 _STOPS = ("node.stopped", "dataplane.stopped")
 _RUNS = (*_STOPS, "node.started", "node.joined")
+_ENDS = (*_STOPS, "node.started", "node.lost", "dataplane.exited")
+"""What ends the refusals of a node that does not report their end."""
 _SIZES = ("limit_bytes", "store_rate_bytes", "pin_budget_bytes")
 
 
@@ -143,14 +145,17 @@ def _refusal(e: Evidence, run: Json, change: Json, *, lasting: bool) -> str:
 
 
 def _ended_at(e: Evidence, run: Json) -> float | None:
-    """Return when refusals ended; None if they last."""
+    """Return when refusals ended, with their node at the latest; None if they last."""
     return min(
         (
             each["at"]
             for each in e.events
-            if each["name"] == "refusals.ended"
-            and (each["node"], each["fields"].get("tenant")) == (run["node"], run["fields"].get("tenant"))
+            if each["node"] == run["node"]
             and each["at"] >= run["at"]
+            and (
+                each["name"] in _ENDS
+                or (each["name"] == "refusals.ended" and each["fields"].get("tenant") == run["fields"].get("tenant"))
+            )
         ),
         default=None,
     )

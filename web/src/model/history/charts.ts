@@ -26,8 +26,16 @@ export const RANGES = { '5m': 300, '1h': 3_600, '1d': 86_400, '30d': 30 * 86_400
 export type Range = keyof typeof RANGES;
 export const RANGE_LABELS: Record<Range, string> = { '5m': '5 min', '1h': '1 h', '1d': '1 day', '30d': '30 days' };
 
-export function rangeOf(text: string): Range {
-  return text in RANGES ? (text as Range) : '1h';
+/** Values this much younger than a range let it be the shortest one that holds them all; the gap keeps it from flickering. */
+const YOUNG_S = 60;
+
+/** The range of an address; without one, 5 minutes while nothing is older, then an hour. `shown`: the range of the values. */
+export function rangeOf(text: string, shown: Range = '1h', at: readonly number[] = [], columns: readonly (readonly (number | null)[])[] = []): Range {
+  if (text in RANGES) return text as Range;
+  const first = at.findIndex((_, i) => columns.some((values) => values[i] != null));
+  if (first < 0) return '1h';
+  const ageS = at.at(-1)! - at[first]!;
+  return ageS < RANGES['5m'] - YOUNG_S || (shown === '5m' && first > 1) ? '5m' : '1h';
 }
 
 const perSecond = (unit: string) => (value: number) => `${rate(value)} ${unit}/s`;
