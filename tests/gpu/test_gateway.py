@@ -139,8 +139,8 @@ def test_memory_that_is_not_there_is_refused_and_nothing_stays_open(
     assert gateway.ask(other, do="store", chunks=1, blocks=OLD) == {"result": True}
     gateway.ask(other, do="unregister")
     other.kill()
-    used = machine.runtime.memory_used(machine.device)
-    assert machine.kind != "emulated" or used == 0
+    if machine.kind == "emulated":  # a thread closes the engine's memory
+        gateway.until(lambda: not machine.runtime.memory_used(machine.device), "the engine's memory is closed")
 
 
 class TestOrder:
