@@ -1,4 +1,4 @@
-"""Copies of many blocks at once. Neighbours in the arena become one copy, and no copy holds the interpreter lock."""
+"""Copies of many blocks at once. Neighbours in the pool become one copy, and no copy holds the interpreter lock."""
 
 from __future__ import annotations
 

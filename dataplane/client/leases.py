@@ -102,7 +102,7 @@ class Lease:
         return int(self._rows[space][i, HOT_NBYTES])
 
     def array(self, i: int, space: int = 0) -> npt.NDArray[np.uint8]:
-        """Return block `i` as a read-only array over the arena, without a copy."""
+        """Return block `i` as a read-only array over the pool, without a copy."""
         if self._rows and not self._hold:
             raise ValueError("the lease was released")
         if not -self._length <= i < self._length:
@@ -126,13 +126,13 @@ class Lease:
         return LeasedBlocks(hold.attachment, hold.descriptors[first:end], rows[:, HOT_CONTROL], rows[:, HOT_NBYTES])
 
     def view(self, i: int, space: int = 0) -> memoryview:
-        """Return block `i` as a read-only memoryview over the arena, without a copy."""
+        """Return block `i` as a read-only memoryview over the pool, without a copy."""
         return self.array(i, space).data
 
     def tensor(
         self, i: int, dtype: torch.dtype | None = None, shape: tuple[int, ...] | None = None, space: int = 0
     ) -> torch.Tensor:
-        """Return block `i` as a tensor over the arena (default type: uint8). Writing to it is undefined behaviour."""
+        """Return block `i` as a tensor over the pool (default type: uint8). Writing to it is undefined behaviour."""
         import torch
 
         with warnings.catch_warnings():  # torch has no read-only tensors and warns

@@ -142,7 +142,7 @@ class Reservation:
         return CommitResult(0, outcomes=self._codes).refused
 
     def array(self, i: int) -> npt.NDArray[np.uint8]:
-        """Return the memory of block `i` as a writable array of `nbytes` bytes over the arena."""
+        """Return the memory of block `i` as a writable array of `nbytes` bytes over the pool."""
         if not self._open:
             raise ValueError("nothing is reserved, or the reservation has ended")
         if self._codes[i] != _WRITE:
@@ -162,7 +162,7 @@ class Reservation:
         return self._mapped[self._segments[i]]
 
     def view(self, i: int) -> memoryview:
-        """Return the memory of block `i` as a writable memoryview of `nbytes` bytes over the arena."""
+        """Return the memory of block `i` as a writable memoryview of `nbytes` bytes over the pool."""
         return self.array(i).data
 
     def copy_from(self, buffer: bytes | Buffer) -> int:

@@ -1,6 +1,6 @@
-"""L1 memory: the index, the segments of the arena and the areas of engines, each a sealed memfd; for gateways, `named`.
+"""Memory of a node: the index, the segments of the pool and the areas of engines, each a sealed memfd.
 
-`shared_file` has the memfds themselves.
+`shared_file` has the memfds themselves, and `named` the segment of gateways.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The named segment: one file in `/dev/shm` that clients of a gateway open by name and map as a whole, read-write.
 
 The segment is one trust domain: any process that can open it can read and write all of it. So it belongs to the data
-plane's uid, has mode 0600, and contains only bytes of gateways' spaces. The core assigns its ranges (`core.ranges`).
+plane's uid, has mode 0600, and contains only bytes of gateways' spaces. The core assigns its
+ranges (`core.blocks.ranges`).
 
 Ownership of the name. The file is locked (flock) before it gets its name, and every duplicate of that open file holds
 the lock: the data plane's, and its holder's, which outlives a `kill -9`. So if the lock of a file can be taken, its

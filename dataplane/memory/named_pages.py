@@ -2,9 +2,9 @@
 
 Clients write to a range of the named segment without a further request, so every page of the range must exist before
 the first of its slots is granted. Allocating 64 MiB of pages takes tens of milliseconds. A thread therefore keeps the
-lowest free ranges ready, because `core.ranges` assigns the lowest first. A caller that needs a range that is not ready
-calls `take` on another thread. Pages are populated (`MADV_POPULATE_WRITE`), which also clears them, so that a client's
-first touch only maps them. Populating changes no byte, so it does not disturb a client's write.
+lowest free ranges ready, because `core.blocks.ranges` assigns the lowest first. A caller that needs a range that is not
+ready calls `take` on another thread. Pages are populated (`MADV_POPULATE_WRITE`), which also clears them, so that a
+client's first touch only maps them. Populating changes no byte, so it does not disturb a client's write.
 
 The unit is a piece. A piece at the border of a range in use may be a HOLE; the part of it that the range uses has its
 pages.

@@ -3,13 +3,14 @@
 Theory
 ======
 
-There are three kinds of memory, each a sealed memfd passed over the engine socket:
+Three kinds of memory are described here, each a sealed memfd passed over the engine socket, except segments that are
+ranges of the named segment:
 
 * **index memory**, written by the data plane and mapped read-only by engines: a header, the bucketed index, one *hot*
   row per descriptor (control word, key, space and segment, offset, size) and one *cold* row (checksum, tenant, time);
 * **areas**, one for each attached process and written by it: lease counters (one u32 per descriptor), counts of its
   operations by duration, and an access ring;
-* **segments**, the arena's bytes, each belonging to one space at a time.
+* **segments**, the pool's bytes, each belonging to one space at a time.
 
 Only x86-64 is supported: the arguments below rest on its total store order (stores become visible in program order,
 loads are done in program order; a store may be delayed past a later load) and on the atomicity of aligned 8-byte
@@ -76,11 +77,12 @@ COLD_WORDS = 4
 
 # Words of the index header.
 H_MAGIC, H_VERSION, H_EPOCH, H_MAX_BLOCKS, H_BUCKETS, H_BYTES, H_PID, H_CLOSED = range(8)
-# H_CLOSED becomes 1 when the data plane stops cleanly: engines then unmap the memory. After a crash it stays 0 and
-# engines may continue to read READY blocks, because no process is left that could evict them.
+# H_CLOSED becomes 1 when the memory is released, by the data plane or the holder: engines then unmap it. While memory
+# is held after a stop or a kill it stays 0, and READY blocks can be read, because no process is left that could evict
+# them.
 H_MEMORY, H_ADOPTED_NS = 8, 9
 # H_MEMORY is chosen at random when the memory is made and stays the same when a restarted data plane adopts it. Blocks
-# stored before H_ADOPTED_NS survived a crash: their first reader verifies their checksums. 0: never adopted.
+# stored before H_ADOPTED_NS are from an earlier process: their first reader verifies their checksums. 0: never adopted.
 H_INVALID_COUNT, H_INVALID = 63, 64
 # Invalidations whose sweep is in progress: a count, then INVALID_WORDS words for each. The count is almost always 0, so
 # readers usually pay for one load. Readers skip blocks that match. The data plane adds an entry before it raises the

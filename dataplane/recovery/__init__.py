@@ -1,9 +1,9 @@
 """Recovery: how a data plane continues with the memory of the previous one.
 
-A process of its own, the `holder`, has duplicates of the descriptors of all memory from the first byte on, and outlives
-the data plane, its supervisor and the management plane. `holding` is the data plane's connection to it, which starts
-one when there is none. However a data plane ends, by a stop, a restart or a kill, the next one of the state directory
-takes the memory from the holder.
+A process of its own has duplicates of the file descriptors of all memory from the first byte on, and outlives the
+data plane, its supervisor and the management plane. `dataplane.holding` has that process, the `holder`, and the data
+plane's `connection` to it, which starts one when there is none. However a data plane ends, by a stop, a restart or a
+kill, the next one of the state directory takes the memory from the holder.
 
 The next process proceeds in the same way in all cases. `adoption` checks the memory and adopts it, `named_segment`
 does so for the segment that LMCache clients map by name, `dataplane.core.restore` rebuilds the core from the recovery

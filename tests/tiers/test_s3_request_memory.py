@@ -142,7 +142,7 @@ def test_requests_that_need_more_than_the_first_memory_have_memory_of_their_own(
         assert request.reply(soon()).size == size
     for request in requests:  # after all were written
         assert request.memory == bytes([request.number]) * size
-        request.end()
+        request.release()
     assert 0 < process._memory.resident_bytes <= 8 * MIB
     assert used_bytes(process._memory) <= 8 * MIB
 
@@ -183,7 +183,7 @@ def test_memory_of_a_late_request_is_not_used_again_before_its_answer(start: Sta
 def test_a_process_that_does_not_answer_a_late_request_is_killed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "_TIMEOUT_S", 1)
     process = start("pass")
-    get(process, 4096).end()
+    get(process, 4096).release()
     wait_until(lambda: process.ended, "the process has ended")
     assert "did not answer that a request was given up" in why(get(process, 4096))
 
@@ -191,7 +191,7 @@ def test_a_process_that_does_not_answer_a_late_request_is_killed(start: Start, m
 def test_a_process_that_keeps_the_memory_of_late_requests_is_killed(start: Start) -> None:
     process = start("pass", memory_bytes=2 * MIB)
     for _ in range(3):
-        get(process, MIB).end()
+        get(process, MIB).release()
     wait_until(lambda: process.ended, "the process has ended")
 
 
@@ -246,11 +246,11 @@ def test_late_requests_of_the_real_process_give_their_memory_back(monkeypatch: p
         late = [client.put("path", [bytes(20 * MIB)]), client.get("path", 20 * MIB, 8 * MIB)]
         wait_until(lambda: mute.received != b"", "a request has arrived")
         for request in late:
-            request.end()
+            request.release()
         process = client._process
         wait_until(lambda: process._memory.resident_bytes == 40 * MIB, "the memory is given back")
         assert not process.ended
         again = [client.put("path", [bytes(20 * MIB)]) for _ in late]
         assert {start_of(request) for request in again} == {start_of(request) for request in late}
         for request in again:
-            request.end()
+            request.release()

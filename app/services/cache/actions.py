@@ -33,7 +33,7 @@ from app.services.base import checks
 from app.services.base.changes import Changes
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
-from app.services.fleet.targets import NodeAnswers, Targets
+from app.services.fleet.targets import NodeOutcome, Targets
 from app.services.records.chains import given, resolved
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.messages import ControlReply
@@ -108,8 +108,8 @@ class Actions:
         return VerifyAnswer(items, len(items), used)
 
     async def _ended(
-        self, replies: list[NodeAnswers[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
-    ) -> list[NodeAnswers[P]]:
+        self, replies: list[NodeOutcome[P]], progress: Callable[[FleetNode, int], Awaitable[P]], wait_s: float
+    ) -> list[NodeOutcome[P]]:
         """Wait for the end of the work that nodes have begun, for at most `wait_s` seconds, and return their
         answers."""
         numbers = {each.node.name: each.answer.state.number for each in replies if each.answer is not None}
@@ -120,10 +120,10 @@ class Actions:
             if left <= 0:
                 break
             await asyncio.sleep(min(LOOK_S, left))
-            progressed: list[NodeAnswers[P]] = await self._targets.each(
+            progressed: list[NodeOutcome[P]] = await self._targets.each(
                 nodes, lambda node: progress(node, numbers[node.name])
             )
-            never: list[NodeAnswers[P]] = [each for each in replies if each.node.name not in numbers]
+            never: list[NodeOutcome[P]] = [each for each in replies if each.node.name not in numbers]
             replies = never + progressed
             replies.sort(key=lambda each: each.node.name)
         return replies
@@ -198,7 +198,7 @@ class Actions:
     async def move_progress(self, name: str, number: int, by: Principal) -> NodeMove:
         """Return the progress of a move on a node. Raises NotFound, Forbidden, NodeUnreachable, NodeRefused."""
         node = self._targets.node(name)
-        return _move(NodeAnswers(node, await self._own_move(node, number, by), None))
+        return _move(NodeOutcome(node, await self._own_move(node, number, by), None))
 
     async def cancel_move(self, name: str, number: int, by: Principal, wait_s: float = 0.0) -> NodeMove:
         """Cancel a move on a node, and wait for its end for at most `wait_s` seconds. Blocks that have been moved stay
@@ -233,14 +233,14 @@ class Actions:
         by.check_whole("a verification")
         node = self._targets.node(name)
         reply = await self._progress(node, number)
-        return _verification(NodeAnswers(node, reply, None))
+        return _verification(NodeOutcome(node, reply, None))
 
     async def _progress(self, node: FleetNode, number: int) -> Verified:
         return await self._targets.node_requests.ask(node, lambda nonce: Verification(nonce, number), Verified)
 
     async def _ask(
         self, nodes: Sequence[FleetNode], message: Callable[[str], Question], kind: type[R]
-    ) -> list[NodeAnswers[R]]:
+    ) -> list[NodeOutcome[R]]:
         return await self._targets.each(nodes, lambda node: self._targets.node_requests.ask(node, message, kind))
 
     async def _scope(self, request: ScopePost, by: Principal, *, whole: bool) -> tuple[Scope, TokenizerUsed | None]:
@@ -269,7 +269,7 @@ class Actions:
         return scope, chain.tokenizer
 
 
-def _swept(replies: Sequence[NodeAnswers[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
+def _swept(replies: Sequence[NodeOutcome[Swept]], used: TokenizerUsed | None) -> ActionAnswer:
     items = [
         NodeSweep(each.node.name, None, each.error)
         if each.answer is None
@@ -279,7 +279,7 @@ def _swept(replies: Sequence[NodeAnswers[Swept]], used: TokenizerUsed | None) ->
     return _summed(items, used)
 
 
-def _counted(replies: Sequence[NodeAnswers[Counted]], used: TokenizerUsed | None) -> ActionAnswer:
+def _counted(replies: Sequence[NodeOutcome[Counted]], used: TokenizerUsed | None) -> ActionAnswer:
     items = [
         NodeSweep(each.node.name, None, each.error)
         if each.answer is None
@@ -294,12 +294,12 @@ def _summed(items: list[NodeSweep], used: TokenizerUsed | None) -> ActionAnswer:
     return ActionAnswer(items, len(items), used, sum(blocks), sum(size))
 
 
-def _verification(reply: NodeAnswers[Verified]) -> NodeVerification:
+def _verification(reply: NodeOutcome[Verified]) -> NodeVerification:
     state = None if reply.answer is None else VerifyProgress(**msgspec.structs.asdict(reply.answer.state))
     return NodeVerification(reply.node.name, state, reply.error)
 
 
-def _move(reply: NodeAnswers[Moved]) -> NodeMove:
+def _move(reply: NodeOutcome[Moved]) -> NodeMove:
     state = None
     if reply.answer is not None:
         found = msgspec.structs.asdict(reply.answer.state)

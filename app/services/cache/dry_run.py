@@ -17,7 +17,7 @@ from app.schemas.records.tiers import TierPut
 from app.services.base import checks
 from app.services.base.principals import Principal
 from app.services.base.yielding import in_thread
-from app.services.fleet.targets import NodeAnswers, Targets
+from app.services.fleet.targets import NodeOutcome, Targets
 from app.services.records import pin_intent, policy_intent, quota_intent, tier_intent
 from app.services.records.pin_intent import check_sources
 from app.services.records.prefixes import PrefixService
@@ -137,7 +137,7 @@ class DryRuns:
 
         return await self._targets.node_requests.try_out(node, snapshot, fetch)
 
-    def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeAnswers[Ack | Nack]) -> NodeVerdict:
+    def _verdict(self, kind: SnapshotType, records: Candidates, reply: NodeOutcome[Ack | Nack]) -> NodeVerdict:
         answer, node = reply.answer, reply.node
         found = answer.errors if isinstance(answer, Nack) else []
         mine = [spec for selector, spec in records if matches(node.labels, selector)]

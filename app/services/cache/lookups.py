@@ -18,7 +18,7 @@ from app.schemas.cache.actions import (
 from app.services.base import checks
 from app.services.base.large_work import LargeWork
 from app.services.base.principals import Principal
-from app.services.fleet.targets import NodeAnswers, Targets
+from app.services.fleet.targets import NodeOutcome, Targets
 from app.services.records.chains import SOURCES, KeyChain, given, resolved
 from app.services.records.tokenizers import Tokenizers
 from dataplane.protocol.control.lookups import Looked, LookupChain, SpaceHits
@@ -62,7 +62,7 @@ class Lookups:
         failed_nodes = [NodeAction(each.node.name, None, each.error) for each in replies if each.answer is None]
         return LocateAnswer(items, len(items), len(chain.keys), request.chunk_tokens, chain.tokenizer, failed_nodes)
 
-    async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeAnswers[list[SpaceHits]]]]:
+    async def _ask(self, request: LookupPost, by: Principal) -> tuple[KeyChain, list[NodeOutcome[list[SpaceHits]]]]:
         faults = checks.Faults()
         tenant = DEFAULT_TENANT if request.tenant is None else request.tenant
         salt = faults.check("tenant", lambda: checks.tenant(tenant))
@@ -107,7 +107,7 @@ def _without_empty_kinds(spaces: Sequence[SpaceHits] | None) -> list[SpaceHits] 
     return [each for each in spaces if _kind(each) in holding]
 
 
-def _node(reply: NodeAnswers[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
+def _node(reply: NodeOutcome[list[SpaceHits]], chunk_tokens: int) -> NodeLookup:
     spaces = reply.answer or []
     hits, resident = _served(spaces)
     return NodeLookup(

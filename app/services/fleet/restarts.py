@@ -1,7 +1,7 @@
 """Restart this Larder on purpose: a new data plane process adopts the memory, then this process replaces itself.
 
-The data plane goes first, so that its supervisor watches the cache all the time; the management plane follows, and
-finds the new data plane serving. Before anything is stopped, this module checks that both new processes start with the
+The data plane goes first, so that this process supervises it until it serves; the management plane follows, and finds
+it serving. Before anything is stopped, this module checks that both new processes start with the
 settings that are on disk now, and that the new data plane can adopt the memory."""
 
 import asyncio
@@ -27,7 +27,7 @@ from dataplane.base.units import format_size
 CHECK_TIMEOUT_S = 60.0
 KILLED_S = 10.0
 """Seconds in which the kernel ends a killed process."""
-JOIN_TIMEOUT_S = 60.0
+REPORT_TIMEOUT_S = 60.0
 """Seconds in which the new data plane reports its stats, which say how much it adopted."""
 FIXED = ("state_dir", "engine_socket", "control_url", "events_url", "database_url", "http_host", "http_port")
 """Shared settings by which the processes find each other: to change them, stop Larder and start it again."""
@@ -35,7 +35,7 @@ MAX_NAMED_PINS = 5
 
 
 class Restarts:
-    """Restart this Larder. A process that can replace itself (`larder up`) sets `begin`; without it, nothing
+    """Restart this Larder. A process that can replace itself (`larder up`) sets `replace_self`; without it, nothing
     restarts."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Restarts:
         self._changes = changes
         self._instance = instance
         self._lock = asyncio.Lock()
-        self.begin: Callable[[], bool] | None = None
+        self.replace_self: Callable[[], bool] | None = None
         self.is_replacing = False
         """Whether this process is ending to replace itself, while the data plane stays."""
 
@@ -55,12 +55,12 @@ class Restarts:
         """Restart, or only check with `dry_run`. Raises Forbidden; Conflict when a restart would lose the cache without
         `fresh`, or when a new process would not start."""
         by.check_whole("a restart")
-        if self.begin is None:
+        if self.replace_self is None:
             raise Conflict("this management plane was not started by `larder up`, and cannot restart itself")
         if self._lock.locked() or self.is_replacing:
             raise Conflict("a restart is under way")
         async with self._lock:
-            return await self._restart(request, by, self.begin)
+            return await self._restart(request, by, self.replace_self)
 
     async def _restart(self, request: RestartPost, by: Principal, begin: Callable[[], bool]) -> RestartAnswer:
         environ = await self._checked()
@@ -78,7 +78,7 @@ class Restarts:
         if request.dry_run:
             return self._answer(blocks, nbytes, reason, None, None)
         if reason and not request.fresh:
-            lost = f"{blocks:,} blocks ({format_size(nbytes)}) would be lost{self._pins_lost()}"
+            lost = f"{blocks:,} blocks ({format_size(nbytes)}) would be lost{self._lost_pins()}"
             raise Conflict(
                 f"the new data plane process cannot take the cache over: {reason}. {lost}. Nothing was "
                 "stopped; `fresh: true` (`larder restart --fresh`) accepts the loss"
@@ -101,10 +101,10 @@ class Restarts:
                 )
             except CannotReplace as error:
                 raise Conflict(str(error)) from None
-            after = await self._joined(before)
+            after = await self._await_report(before)
             if after is None:
                 raise Conflict(
-                    f"the new data plane serves, and did not report to this process within {JOIN_TIMEOUT_S:g} s: the "
+                    f"the new data plane serves, and did not report to this process within {REPORT_TIMEOUT_S:g} s: the "
                     "management plane was not replaced; see the log"
                 )
             pid = after.pid
@@ -147,7 +147,7 @@ class Restarts:
         except TimeoutError:
             process.kill()
             await asyncio.wait_for(process.wait(), KILLED_S)
-            raise Conflict(f"the new management plane did not start within {CHECK_TIMEOUT_S:g} s") from None
+            raise Conflict(f"a new process did not start within {CHECK_TIMEOUT_S:g} s") from None
         if process.returncode:
             lines = errors.decode(errors="replace").strip().splitlines()
             output = lines[-1] if lines else f"exit code {process.returncode}"
@@ -160,14 +160,14 @@ class Restarts:
         url = self._settings.common.control_url
         return next((node for node in self._fleet.nodes.values() if node.control_url == url), None)
 
-    async def _joined(self, before: str) -> FleetNode | None:
+    async def _await_report(self, before: str) -> FleetNode | None:
         """Return the node once a process other than `before` has reported its stats; None if none does in time."""
 
         def there() -> bool:
             node = self._node()
             return node is not None and node.epoch != before and node.stats is not None
 
-        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        deadline = time.monotonic() + REPORT_TIMEOUT_S
         while not there():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -175,7 +175,7 @@ class Restarts:
             await self._fleet.change_signal.until(there, min(left, 0.1))
         return self._node()
 
-    def _pins_lost(self) -> str:
+    def _lost_pins(self) -> str:
         node = self._node()
         stats = None if node is None else node.live_stats
         pins = [] if stats is None else [pin.name for pin in stats.pins if pin.strength != "soft" and pin.resident]

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class NodeAnswers(Generic[T]):
+class NodeOutcome(Generic[T]):
     """Outcome of a request to one node: an answer or an error."""
 
     node: FleetNode
@@ -52,11 +52,11 @@ class Targets:
                 faults.add(path, f"there is no node {name[:128]!r}")
         faults.stop()
         if not names:
-            self.node_requests.connected()
+            self.node_requests.connected()  # raises NodeUnreachable
             return [node for _, node in sorted(self._fleet.nodes.items())]
         found = [self._fleet.nodes[name] for name in sorted({name for _, name in names})]
         if len(found) == 1:
-            self.node_requests.check(found[0])
+            self.node_requests.check(found[0])  # raises NodeUnreachable
         return found
 
     def node(self, name: str) -> FleetNode:
@@ -71,13 +71,13 @@ class Targets:
         self.node_requests.check(node)
         return [node]
 
-    async def each(self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]) -> list[NodeAnswers[T]]:
+    async def each(self, nodes: Sequence[FleetNode], ask: Callable[[FleetNode], Awaitable[T]]) -> list[NodeOutcome[T]]:
         """Ask all nodes concurrently; the error of each failed one is returned, not raised."""
 
-        async def ask_one(node: FleetNode) -> NodeAnswers[T]:
+        async def ask_one(node: FleetNode) -> NodeOutcome[T]:
             try:
-                return NodeAnswers(node, await ask(node), None)
+                return NodeOutcome(node, await ask(node), None)
             except LarderError as error:
-                return NodeAnswers(node, None, error.message)
+                return NodeOutcome(node, None, error.message)
 
         return list(await asyncio.gather(*(ask_one(node) for node in nodes)))

@@ -32,6 +32,8 @@ _BUSY = "this tenant's quota keeps changing: try again"
 
 
 class LmcacheQuotas:
+    """LMCache's routes of quotas, on the quotas of Larder."""
+
     def __init__(self, quotas: Quotas, fleet: Fleet) -> None:
         self._quotas = quotas
         self._fleet = fleet
@@ -45,7 +47,7 @@ class LmcacheQuotas:
             with suppress(NotFound):
                 await self._quotas.patch(salt, {"limit_bytes": limit_bytes}, by, wait_s=APPLIED_S)
                 return QuotaSet(salt, limit_gb)
-            with suppress(PreconditionFailed):  # otherwise another client created it meanwhile
+            with suppress(PreconditionFailed):  # another client created it meanwhile: try again
                 intent = QuotaPut(limit_bytes=limit_bytes)
                 await self._quotas.put(salt, intent, by, Precondition(absent=True), APPLIED_S)
                 return QuotaSet(salt, limit_gb)
@@ -57,8 +59,8 @@ class LmcacheQuotas:
         limit = None
         with suppress(NotFound):
             limit = (await self._quotas.get(salt, by)).limit_bytes
-        now = totals_by_tenant(self._fleet.stats()).get(salt)
-        used = 0 if now is None else now.bytes
+        totals = totals_by_tenant(self._fleet.stats()).get(salt)
+        used = 0 if totals is None else totals.bytes
         return QuotaGot(salt, (limit or 0) / GIB, used / GIB, limit is not None)
 
     async def list(self, by: Principal) -> QuotasListed:
@@ -87,8 +89,8 @@ class LmcacheQuotas:
             if record.limit_bytes is None:
                 return QuotaRemoved(salt, "not_found")
             state = Precondition(frozenset({record.etag}))
-            with suppress(NotFound, PreconditionFailed):  # otherwise another client changed it meanwhile
-                if _says_more(record):
+            with suppress(NotFound, PreconditionFailed):  # another client changed it meanwhile: try again
+                if _has_other_fields(record):
                     await self._quotas.patch(salt, {"limit_bytes": None}, by, state, APPLIED_S)
                 else:
                     await self._quotas.delete(salt, by, state, APPLIED_S)
@@ -120,6 +122,6 @@ def _wrong(expected: str) -> Invalid:
     return Invalid(f"limit_gb must be {expected}", [FieldError("limit_gb", f"expected a number that is {expected}")])
 
 
-def _says_more(record: QuotaAnswer) -> bool:
+def _has_other_fields(record: QuotaAnswer) -> bool:
     """Return whether a record has any field set besides its limit."""
     return any(getattr(record, name) != DEFAULTS[name] for name in QUOTAS.written if name != "limit_bytes")

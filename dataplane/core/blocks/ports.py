@@ -14,7 +14,7 @@ class MemorySource(Protocol):
     """Source of memory for segments and areas."""
 
     def create_segment(self, segment: int, size_bytes: int, base: int | None = None) -> None:
-        """Create a segment of the arena, or take the range of the named segment that begins at `base`.
+        """Create a segment of the pool, or take the range of the named segment that begins at `base`.
 
         Raise MemoryError when the machine refuses.
         """

@@ -1,4 +1,4 @@
-"""Slot allocator of the arena: segments of one space, cut into slabs of one slot size.
+"""Slot allocator of the pool: segments of one space, cut into slabs of one slot size.
 
 A segment belongs to one space at a time, because producers of a space map it writable. Slots up to 256 KiB share
 segments that are cut into 2 MiB slabs, each of one slot size. Larger slots have their own segments, sized to a whole
@@ -72,7 +72,7 @@ class Slab:
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """One memfd of the arena, or a range of the named segment, assigned to one space."""
+    """One memfd of the pool, or a range of the named segment, assigned to one space."""
 
     number: int
     space: int
@@ -97,7 +97,7 @@ class Slot:
 
 @dataclass(slots=True)
 class SpaceUse:
-    """Share of the arena that one space uses."""
+    """Share of the pool that one space uses."""
 
     slots: int = 0
     """Number of taken slots."""
@@ -132,7 +132,7 @@ def _identity(space: Space) -> str:
 
 
 class Slabs:
-    """Bookkeeping of the slots, slabs and segments of the arena. The caller creates and retires the memory."""
+    """Bookkeeping of the slots, slabs and segments of the pool. The caller creates and retires the memory."""
 
     def __init__(
         self, capacity_bytes: int, segment_bytes: int, page_bytes: int = SLOT_ALIGN, named_bytes: int = 0
@@ -185,7 +185,7 @@ class Slabs:
             self._list(slab)
 
     def most_bytes(self, *, named: bool) -> int:
-        """Return the size in bytes of the largest block that the arena could ever hold."""
+        """Return the size in bytes of the largest block that the pool could ever hold."""
         return min(self.capacity_bytes, self.ranges.nbytes) if named else self.capacity_bytes
 
     def plan_segment(self, space: int, size: int, spaces: int = 1, *, named: bool = False) -> Segment | None:
@@ -344,7 +344,7 @@ class Slabs:
         return slab.nbytes // size
 
     def use(self, space: int) -> SpaceUse:
-        """Return the arena usage of a space; create it on first use."""
+        """Return the pool usage of a space; create it on first use."""
         return self.spaces.get(space) or self.spaces.setdefault(space, SpaceUse())
 
     def largest_spaces(self, most: int) -> Iterator[tuple[int, SpaceUse]]:

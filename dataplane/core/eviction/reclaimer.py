@@ -18,8 +18,8 @@ import numpy as np
 from dataplane.core.blocks.blocks import Block
 from dataplane.core.blocks.slabs import Slot
 from dataplane.core.eviction.ancestors import with_ancestors
+from dataplane.core.eviction.failed_searches import FailedSearch, FailedSearches, Flags
 from dataplane.core.eviction.reclaim_plan import ReclaimPlan
-from dataplane.core.eviction.refusals import FailedSearch, FailedSearches, Flags
 from dataplane.core.eviction.victim_iterator import VictimIterator
 from dataplane.core.pool.pool import TIMESTAMP, USED_AT, Pool
 from dataplane.core.tenants.accounts import Account

@@ -54,7 +54,7 @@ class SpaceName(msgspec.Struct, tag="space", array_like=True, frozen=True):
 
 
 class SegmentName(msgspec.Struct, tag="segment", array_like=True, frozen=True):
-    """Record of a segment of the arena that has or had a block."""
+    """Record of a segment of the pool that has or had a block."""
 
     number: int
     space: int

@@ -259,7 +259,7 @@ class S3Tier:
                 in_flight -= sizes[number]
         finally:
             for request in running:
-                request.end()
+                request.release()
         return outcomes
 
     def _outcome(

@@ -46,8 +46,8 @@ _ENVIRONMENT = {
 
 
 class PendingRequest(Future[StoreRequestDone]):
-    """A request. A context manager: at its end, the request is given up if there is no reply, and its memory must no
-    longer be used."""
+    """A request. A context manager, which releases the request at its end: it is given up if there is no reply, and its
+    memory must no longer be used."""
 
     def __init__(self, process: WorkerProcess, taken: MemoryRange | None, memory: memoryview) -> None:
         super().__init__()
@@ -56,29 +56,29 @@ class PendingRequest(Future[StoreRequestDone]):
         self.taken = taken
         self.memory = memory
         """Shared memory for the value of the object. The process may change it at any time."""
-        self.ended_at: float | None = None
-        """When the request was ended; None before."""
+        self.released_at: float | None = None
+        """When the request was released; None before."""
 
     def reply(self, deadline: float) -> StoreRequestDone:
         """Return the reply. Raises StoreRequestFailed, or TimeoutError if there is no reply by the deadline."""
         return self.result(max(0.0, deadline - time.monotonic()))
 
-    def end(self) -> None:
-        """End the request. May be called twice."""
-        self._process.end(self)
+    def release(self) -> None:
+        """Release the request and its memory. May be called twice."""
+        self._process.release(self)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self.release()
 
 
 class WorkerProcess:
     """Makes requests until it ends. Thread-safe."""
 
     def __init__(self, memory_bytes: int, cached_bytes: int) -> None:
-        """Start the process, which may write to `memory_bytes` bytes of memory of its own. Raises OSError.
+        """Start the process, which may use at most `memory_bytes` bytes of memory of its own. Raises OSError.
 
         At most `cached_bytes` of the memory that it shares with this process stay allocated when unused. The process
         is killed if it keeps `memory_bytes` in use for requests that were given up.
@@ -110,20 +110,21 @@ class WorkerProcess:
         self._pending: dict[int, PendingRequest] = {}
         self._given_up_bytes = 0
         """Bytes of memory of requests that were given up and that the process has not replied to."""
-        self._end: RequestFault | None = None
+        self._failure: RequestFault | None = None
+        """Why requests fail since the process has ended; None before."""
         self._closing = False
-        self._thread = threading.Thread(target=self._read, name="s3-replies", daemon=True)
+        self._thread = threading.Thread(target=self._serve_replies, name="s3-replies", daemon=True)
         self._thread.start()
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Process id."""
         return self._process.pid
 
     @property
     def ended(self) -> bool:
         """Whether the process has ended."""
-        return self._end is not None
+        return self._failure is not None
 
     def open(self, message: OpenBucket) -> None:
         """Use this bucket for the requests that follow."""
@@ -135,7 +136,7 @@ class WorkerProcess:
         """Send the request that `make` returns for a number and the start of `size` bytes of shared memory, into which
         the value is copied. Raises OSError if there is no memory.
 
-        The result of the request raises StoreRequestFailed. Its `end` must be called.
+        The result of the request raises StoreRequestFailed. Its `release` must be called.
         """
         taken = self._memory.take(size) if size else None
         memory = memoryview(b"")
@@ -148,20 +149,20 @@ class WorkerProcess:
                 raise
         request = PendingRequest(self, taken, memory)
         with self._lock:
-            if self._end is not None:
-                request.set_exception(StoreRequestFailed(self._end))
+            if self._failure is not None:
+                request.set_exception(StoreRequestFailed(self._failure))
                 return request
             request.number = self._last = self._last + 1
             self._pending[request.number] = request
         self._send(make(request.number, taken.start if taken else 0))
         return request
 
-    def end(self, request: PendingRequest) -> None:
-        """End the use of a request and of its memory. Give it up if there is no reply. May be called twice."""
+    def release(self, request: PendingRequest) -> None:
+        """Release a request and its memory. Give it up if there is no reply. May be called twice."""
         with self._lock:
-            if request.ended_at is not None:
+            if request.released_at is not None:
                 return
-            request.ended_at = time.monotonic()
+            request.released_at = time.monotonic()
             given_up = request.number in self._pending
             if given_up:
                 self._given_up_bytes += len(request.memory)
@@ -184,16 +185,17 @@ class WorkerProcess:
                 return
             try:
                 self._sock.sendall(encoded, socket.MSG_NOSIGNAL)
-            except OSError:  # it has ended, or reads nothing; `_read` fails the requests
+            except OSError:  # it has ended, or reads nothing; `_serve_replies` fails the requests
                 self._process.kill()
 
-    def _read(self) -> None:
+    def _serve_replies(self) -> None:
+        """Pass on replies until the process ends; then fail what is pending."""
         reason = ""
         frames = FrameReader(replies)
         try:
             while received := self._receive():
                 for reply in frames.feed(received):
-                    self._reply(reply)
+                    self._on_reply(reply)
         except (OSError, FrameError) as error:
             reason = str(error)
         self._process.kill()
@@ -202,9 +204,9 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:  # it is in an uninterruptible system call; `Popen` reaps it later
             code = -signal.SIGKILL
         with self._lock:
-            self._end = RequestFault(Outcome.FAILED, self._why(code, reason))
+            self._failure = RequestFault(Outcome.FAILED, self._why(code, reason))
             pending, self._pending = self._pending, {}
-            given_up = [request for request in pending.values() if request.ended_at is not None]
+            given_up = [request for request in pending.values() if request.released_at is not None]
         for request in given_up:
             self._give_back(request)
         with self._sending:
@@ -212,7 +214,7 @@ class WorkerProcess:
         self._memory.close()
         for request in pending.values():
             with contextlib.suppress(InvalidStateError):
-                request.set_exception(StoreRequestFailed(self._end))
+                request.set_exception(StoreRequestFailed(self._failure))
 
     def _receive(self) -> bytes:
         """Return bytes from the process; none if the process has ended. Raises OSError, FrameError."""
@@ -222,12 +224,12 @@ class WorkerProcess:
             except BlockingIOError:  # nothing arrived for _TIMEOUT_S
                 latest = time.monotonic() - _TIMEOUT_S
                 with self._lock:
-                    ended = [request.ended_at for request in self._pending.values()]
-                if any(at is not None and at <= latest for at in ended):
+                    released = [request.released_at for request in self._pending.values()]
+                if any(at is not None and at <= latest for at in released):
                     raise FrameError("it did not answer that a request was given up") from None
                 self._memory.release()
 
-    def _reply(self, reply: StoreRequestDone | StoreRequestFault) -> None:
+    def _on_reply(self, reply: StoreRequestDone | StoreRequestFault) -> None:
         with self._lock:
             request = self._pending.get(reply.number)
             if request is None:
@@ -235,7 +237,7 @@ class WorkerProcess:
             if isinstance(reply, StoreRequestDone) and not 0 <= reply.size <= len(request.memory):
                 raise FrameError(f"expected at most {len(request.memory)} bytes, got {reply.size}")
             del self._pending[reply.number]
-            given_up = request.ended_at is not None
+            given_up = request.released_at is not None
             if given_up:
                 self._given_up_bytes -= len(request.memory)
         if given_up:

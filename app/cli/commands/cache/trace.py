@@ -14,7 +14,7 @@ from app.cli.support.printing.terminal import say
 
 @click.group()
 def trace() -> None:
-    """Record the requests of engines in a file for 'larder replay'."""
+    """Save the requests that a node recorded to a file, for 'larder replay'."""
 
 
 @trace.command()
@@ -61,6 +61,7 @@ def _copy(url: str | None, node: str, since_s: float, write: Callable[[bytes], o
 def _only_node(url: str | None) -> str:
     names = [node["name"] for node in call(url, "GET", "/api/v1/nodes")["items"] if node["state"] != "lost"]
     if len(names) != 1:
-        known = f": {', '.join(names)}" if names else ""
-        raise click.ClickException(f"there are {len(names)} nodes{known}; --node says which")
+        if not names:
+            raise click.ClickException("no node is connected")
+        raise click.ClickException(f"there are {len(names)} nodes: {', '.join(names)}; --node says which")
     return str(names[0])

@@ -442,7 +442,7 @@ async def _run(settings: Settings, app: "App", listener: socket.socket, url: str
         stop("restart")
         return True
 
-    app.parts.restarts.begin = restart
+    app.parts.restarts.replace_self = restart
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)

@@ -1,1 +1,1 @@
-"""ZMTP 3 connections: framing, sockets that survive a killed data plane, peer processes, and pending requests."""
+"""ZMTP 3 connections: framing, sockets that survive a killed data plane, and peer processes."""

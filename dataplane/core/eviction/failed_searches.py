@@ -1,4 +1,4 @@
-"""Remembered refusals: a failed search of a large pool is not repeated while nothing has changed.
+"""Failed searches for room are remembered: one of a large pool is not repeated while nothing has changed.
 
 A request that was refused for lack of room may succeed after a slot or segment was given back, a block became
 evictable, or the bytes that an account may lose changed; each of these changes the version. Leases end without
