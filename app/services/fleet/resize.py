@@ -1,6 +1,7 @@
 """Enlarges a node's pool. The requested size is stored, and the sync task requests it again when the node comes back
 with a smaller pool, until the size is forgotten."""
 
+from app.errors import NodeRefused
 from app.ingest.fleet import Fleet
 from app.observe.catalogue.fleet import NodeResizeCancelled, NodeResizeRequested
 from app.push.node_requests import NodeRequests
@@ -29,7 +30,11 @@ class PoolResize:
         faults.stop()
         self._node_requests.check(node)
         await self._changes.note("resize", "node", name, {"pool_bytes": size}, by, NodeResizeRequested(size), name)
-        reply = await self._node_requests.ask(node, lambda nonce: Resize(nonce, size), Resized)
+        try:
+            reply = await self._node_requests.ask(node, lambda nonce: Resize(nonce, size), Resized)
+        except NodeRefused as refusal:
+            await self._changes.denied("resize", "node", name, {"pool_bytes": size}, by, str(refusal))
+            raise
         node.capacity_bytes = reply.capacity_bytes
         async with self._database.write() as session:
             await nodes.want_capacity(session, name, size)

@@ -79,6 +79,9 @@ async def test_an_invalid_size_is_refused(plane: Plane, node: FakeNode) -> None:
     smaller = await plane.http.post(f"{N}/resize", json={"pool_bytes": 1})
     assert smaller.status_code == 409
     assert "the pool cannot shrink" in smaller.json()["detail"]
+    refused = (await plane.get("/api/v1/audit"))["items"][0]
+    assert (refused["action"], refused["decision"], refused["after"]) == ("resize", "denied", {"pool_bytes": 1})
+    assert "the pool cannot shrink" in refused["reason"]
     await node.stop()
     await plane.until_state("lost")
     assert (await plane.http.post(f"{N}/resize", json={"pool_bytes": 2 << 30})).status_code == 503
