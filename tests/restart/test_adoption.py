@@ -23,7 +23,8 @@ from dataplane.core.journal.recovery_table import (
     ROW_RESERVATION,
     ROW_USED,
 )
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
+from dataplane.holding.messages import close_all
 from dataplane.io.peers import open_process
 from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
 from dataplane.protocol.states import STATE_MASK, State
@@ -279,7 +280,7 @@ def test_memory_of_a_live_writer_is_not_adopted(make_relay: Callable[..., Relay]
         try:
             files = requests.peek(first.folder)
             hold(second.folder, [each for each in files if each[0] in ("index", "books", "names")])
-            holder.close_all([fd for _, _, fd in files])
+            close_all([fd for _, _, fd in files])
             with pytest.raises(AssertionError, match=f"process {first.pid} still writes the memory"):
                 second.start()
         finally:

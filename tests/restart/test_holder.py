@@ -24,8 +24,12 @@ from structlog.testing import capture_logs
 from dataplane.base.child_command import module_command, standalone_command
 from dataplane.client import Client, attach
 from dataplane.holding import connection as connection_module
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
 from dataplane.holding.connection import HolderConnection
+from dataplane.holding.folder import DATA_PLANE_LOCK_NAME, SOCKET_NAME
+from dataplane.holding.memory import CLOSED_OFFSET
+from dataplane.holding.messages import MAX_FDS_PER_DATAGRAM, VERSION, close_all, receive, receive_memory, send
+from dataplane.holding.process import CHECK_S, MAX_CONNECTIONS, WARM_STARTS
 from dataplane.holding.requests import HolderFailed, answer_to, describe, release
 from dataplane.protocol.layout import H_CLOSED
 from dataplane.protocol.signals import HAND_OVER_SIGNAL, HANDED_OVER_EXIT_CODE, RELEASE_SIGNAL
@@ -110,8 +114,8 @@ def ask(folder: Path, message: object) -> dict[str, Any]:
     with connection:
         connection.settimeout(60)
         connection.send(message if isinstance(message, bytes) else json.dumps(message).encode())
-        answer, fds = holder.receive(connection)
-        holder.close_all(fds)
+        answer, fds = receive(connection)
+        close_all(fds)
         return answer or {}
 
 
@@ -167,7 +171,7 @@ def test_an_end_and_a_start_keep_every_block_lease_and_view(plane: Relay, number
 def test_memory_that_comes_and_goes_is_followed(plane: Relay) -> None:
     def kinds() -> list[str]:
         found = requests.peek(plane.folder)
-        holder.close_all([fd for _, _, fd in found])
+        close_all([fd for _, _, fd in found])
         return [kind for kind, _, _ in found]
 
     wait_for(lambda: sorted(kinds()) == ["books", "index", "names"], "the first memory is held")
@@ -189,7 +193,7 @@ def test_a_data_plane_that_is_killed_before_its_holder_runs_leaves_the_memory_to
     taken, failure = second.take()
     second.end()
     assert (failure, [(kind, number) for kind, number, _ in taken]) == ("", [("index", 0)])
-    holder.close_all([fd, *(each for _, _, each in taken)])
+    close_all([fd, *(each for _, _, each in taken)])
     requests.signal_holders(socket_dir, signal.SIGKILL)
 
 
@@ -319,7 +323,7 @@ def peeked(plane: Relay) -> list[tuple[str, int]]:
 
 def peeked_in(folder: Path) -> list[tuple[str, int]]:
     found = requests.peek(folder)
-    holder.close_all([fd for _, _, fd in found])
+    close_all([fd for _, _, fd in found])
     return [(kind, number) for kind, number, _ in found]
 
 
@@ -360,7 +364,7 @@ def test_the_memory_is_released_when_its_time_is_over(make_plane: Callable[..., 
         wait_for(lambda: int(attachment.index.header[H_CLOSED]), "engines learn that it is released")
         assert client.lookup(make.keys(3)) == 0 or not client.connected
     wait_for(lambda: not holders(plane.folder), "the holder ends")
-    assert not (plane.folder / holder.SOCKET_NAME).exists()
+    assert not (plane.folder / SOCKET_NAME).exists()
     reason = record(plane)["reason"]
     assert "no data plane started within 0.5 s" in reason
     plane.start()
@@ -389,7 +393,7 @@ def test_a_holder_that_is_stopped_releases_the_memory(plane: Relay) -> None:
         wait_for(lambda: int(attachment.index.header[H_CLOSED]), "engines learn that it is released")
     wait_for(lambda: not holders(plane.folder), "it ends")
     assert "SIGTERM" in record(plane)["reason"]
-    assert not (plane.folder / holder.SOCKET_NAME).exists()
+    assert not (plane.folder / SOCKET_NAME).exists()
 
 
 def test_a_holder_that_is_stopped_while_its_memory_is_served_loses_nothing(plane: Relay) -> None:
@@ -426,8 +430,8 @@ def test_a_renamed_state_directory_and_a_removed_socket_keep_the_memory(make_pla
     store_alone(plane)
     assert plane.stop() == 0
     plane.folder = plane.folder.rename(plane.folder.parent / "renamed")
-    (plane.folder / holder.SOCKET_NAME).unlink()
-    wait_for(lambda: (plane.folder / holder.SOCKET_NAME).exists(), "the socket gets its name again")
+    (plane.folder / SOCKET_NAME).unlink()
+    wait_for(lambda: (plane.folder / SOCKET_NAME).exists(), "the socket gets its name again")
     plane.start()
     assert plane.describe().start.kind == "warm"
 
@@ -470,7 +474,7 @@ def test_starts_that_fail_for_another_reason_leave_the_memory(plane: Relay) -> N
         store(client, make.keys(2))
         attachment = client._link.attachment
         assert plane.stop() == 0
-        for _ in range(holder.WARM_STARTS + 1):
+        for _ in range(WARM_STARTS + 1):
             assert fail_to_start(plane, LARDER_CONTROL_URL="ipc:///proc/none/control.sock") == 1
         assert int(attachment.index.header[H_CLOSED]) == 0
         released = release(plane.folder, "by an operator")
@@ -483,10 +487,10 @@ def begin_and_end(plane: Relay, *messages: str) -> None:
     """A start that takes the memory, says something, and dies."""
     connection = wait_for(lambda: requests.connect(plane.folder), "the holder listens")
     with connection:
-        answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": True})
-        holder.close_all([fd for _, _, fd in holder.receive_memory(connection)])
+        answer_to(connection, {"do": "take", "version": VERSION, "keep_s": 60, "adopt": True})
+        close_all([fd for _, _, fd in receive_memory(connection)])
         for do in messages:
-            holder.send(connection, {"do": do})
+            send(connection, {"do": do})
 
 
 @pytest.mark.parametrize("messages", [("adopting", "failed"), ("adopting",)], ids=" ".join)
@@ -495,20 +499,20 @@ def test_starts_that_fail_because_of_the_memory_give_it_up(plane: Relay, message
         store(client, make.keys(3))
         attachment = client._link.attachment
         plane.kill()
-        for _ in range(holder.WARM_STARTS):
+        for _ in range(WARM_STARTS):
             assert int(attachment.index.header[H_CLOSED]) == 0
             begin_and_end(plane, *messages)
         plane.start()
         assert int(attachment.index.header[H_CLOSED]) == 1
     start = plane.describe().start
-    assert (start.kind, start.reason) == ("cold", f"{holder.WARM_STARTS} starts with it failed")
+    assert (start.kind, start.reason) == ("cold", f"{WARM_STARTS} starts with it failed")
 
 
 @pytest.mark.parametrize("messages", [(), ("adopting", "leave")], ids=["killed", "left"])
 def test_starts_that_end_before_or_beside_the_adoption_do_not_count(plane: Relay, messages: tuple[str, ...]) -> None:
     store_alone(plane)
     plane.kill()
-    for _ in range(holder.WARM_STARTS + 1):
+    for _ in range(WARM_STARTS + 1):
         begin_and_end(plane, *messages)
     plane.start()
     assert read_alone(plane) == 3
@@ -529,7 +533,7 @@ except OSError as error:
 def test_a_start_without_enough_descriptors_leaves_the_memory(socket_dir: Path) -> None:
     fd = os.memfd_create("segment")
     hold(socket_dir, [("segment", number, fd) for number in range(200)])
-    for _ in range(holder.WARM_STARTS + 1):
+    for _ in range(WARM_STARTS + 1):
         ran = subprocess.run(
             [sys.executable, "-c", TAKES, str(socket_dir)], capture_output=True, text=True, check=False, timeout=60
         )
@@ -542,7 +546,7 @@ def test_a_start_without_enough_descriptors_leaves_the_memory(socket_dir: Path) 
     wait_for(lambda: second.is_current and len(peeked_in(socket_dir)) == 200, "it has all again")
     assert len(os.listdir(f"/proc/{pid}/fd")) < 230, "none of them twice"
     second.end()
-    holder.close_all([fd, *(each for _, _, each in taken)])
+    close_all([fd, *(each for _, _, each in taken)])
     release(socket_dir, "the test is over")
 
 
@@ -550,9 +554,9 @@ def test_a_start_that_succeeds_forgives_those_that_failed(plane: Relay) -> None:
     store_alone(plane)
     for _ in range(2):
         plane.kill()
-        for _ in range(holder.WARM_STARTS - 1):
+        for _ in range(WARM_STARTS - 1):
             with writer(plane.folder) as (connection, _):
-                holder.send(connection, {"do": "failed"})
+                send(connection, {"do": "failed"})
         plane.start()
         assert plane.describe().start.kind == "warm"
 
@@ -572,7 +576,7 @@ def test_a_data_plane_that_dies_while_it_takes_the_memory_leaves_it_to_the_next(
         second = requests.connect(plane.folder)
         assert second is not None
         with second, pytest.raises(HolderFailed, match="another data plane is connected"):
-            answer_to(second, {"do": "take", "version": holder.VERSION, "keep_s": 1, "adopt": True})
+            answer_to(second, {"do": "take", "version": VERSION, "keep_s": 1, "adopt": True})
     plane.start()
     assert plane.describe().start.kind == "warm"
     assert read_alone(plane, 4) == 4
@@ -595,15 +599,15 @@ def test_memory_of_a_live_data_plane_is_not_marked_as_released(socket_dir: Path)
     fd = os.memfd_create("index")
     os.truncate(fd, PAGE_BYTES)
     hold(socket_dir, [("index", 0, fd)])
-    with (socket_dir / holder.DATA_PLANE_LOCK_NAME).open("w") as lock:
+    with (socket_dir / DATA_PLANE_LOCK_NAME).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with writer(socket_dir, adopt=True) as (connection, _):
             answer_to(connection, {"do": "stop", "keep_s": 0, "blocks": 1, "bytes": 1})
         with pytest.raises(HolderFailed, match="a data plane uses the state directory"):
             release(socket_dir, "by an operator")
-        time.sleep(2 * holder.CHECK_S)  # nothing may happen, so there is nothing to wait for
-        assert os.pread(fd, 8, holder.CLOSED_OFFSET) == bytes(8)
-    wait_for(lambda: os.pread(fd, 8, holder.CLOSED_OFFSET) != bytes(8), "then it is released")
+        time.sleep(2 * CHECK_S)  # nothing may happen, so there is nothing to wait for
+        assert os.pread(fd, 8, CLOSED_OFFSET) == bytes(8)
+    wait_for(lambda: os.pread(fd, 8, CLOSED_OFFSET) != bytes(8), "then it is released")
     os.close(fd)
 
 
@@ -611,7 +615,7 @@ def test_memory_of_a_live_data_plane_is_not_marked_as_released(socket_dir: Path)
 
 
 def test_the_holder_knows_the_word_of_the_index_header_without_numpy() -> None:
-    assert holder.CLOSED_OFFSET == H_CLOSED * 8
+    assert CLOSED_OFFSET == H_CLOSED * 8
 
 
 def test_the_holder_is_small(plane: Relay) -> None:
@@ -636,7 +640,7 @@ def test_a_holder_of_a_service_stays_and_is_awaited(make_plane: Callable[..., Re
     plane = make_plane(dataplane__external_holder="true")
     shutil.rmtree(plane.folder)
     with external(plane.folder) as process:
-        wait_for(lambda: (plane.folder / holder.SOCKET_NAME).exists(), "it makes the folder and listens")
+        wait_for(lambda: (plane.folder / SOCKET_NAME).exists(), "it makes the folder and listens")
         assert plane.folder.stat().st_mode & 0o777 == 0o700
         for blocks in (0, 3):
             plane.start()
@@ -661,7 +665,7 @@ def test_a_holder_of_a_service_stays_and_is_awaited(make_plane: Callable[..., Re
 def test_a_holder_of_a_service_that_is_restarted_gets_everything_again(make_plane: Callable[..., Relay]) -> None:
     plane = make_plane(dataplane__external_holder="true")
     with external(plane.folder):
-        wait_for(lambda: (plane.folder / holder.SOCKET_NAME).exists(), "it listens")
+        wait_for(lambda: (plane.folder / SOCKET_NAME).exists(), "it listens")
         plane.start()
         store_alone(plane)
     plane.wait_logged("holder.lost")
@@ -687,7 +691,7 @@ def test_a_holder_that_does_not_come_is_replaced_by_an_own_one(
 
 def test_a_holder_of_another_user_is_refused(socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(socket_dir / holder.SOCKET_NAME))
+        listener.bind(str(socket_dir / SOCKET_NAME))
         if os.geteuid():
             listener.listen()
             monkeypatch.setattr(os, "geteuid", lambda: 12345)
@@ -701,7 +705,7 @@ def test_a_holder_of_another_user_is_refused(socket_dir: Path, monkeypatch: pyte
             describe(socket_dir)
 
 
-TAKE = {"do": "take", "version": holder.VERSION, "keep_s": 1, "adopt": False}
+TAKE = {"do": "take", "version": VERSION, "keep_s": 1, "adopt": False}
 
 
 @pytest.mark.parametrize(
@@ -719,7 +723,7 @@ TAKE = {"do": "take", "version": holder.VERSION, "keep_s": 1, "adopt": False}
         {"do": "no such"},
         {"do": "hold", "memory": []},
         {"do": "stop", "keep_s": 1, "blocks": 1, "bytes": 1},
-        {**TAKE, "version": holder.VERSION + 1},
+        {**TAKE, "version": VERSION + 1},
         {**TAKE, "keep_s": "1"},
         {**TAKE, "keep_s": True},
         {**TAKE, "keep_s": -1},
@@ -758,8 +762,8 @@ def test_bad_messages_of_a_data_plane_are_refused(plane: Relay, messages: dict[s
     store_alone(plane, 2)
     assert plane.stop() == 0
     with writer(plane.folder) as (connection, _):
-        holder.send(connection, messages)
-        answer, _ = holder.receive(connection)
+        send(connection, messages)
+        answer, _ = receive(connection)
         assert answer is not None
         assert ": expected " in answer["refused"]
     plane.start()
@@ -785,14 +789,14 @@ def test_peers_that_do_not_read_or_never_pause_block_no_other(plane: Relay) -> N
     def flood(connection: socket.socket) -> None:
         with suppress(OSError):
             while not done.is_set():
-                holder.send(connection, {"do": "describe"})
+                send(connection, {"do": "describe"})
 
     with ExitStack() as stack:
         for do in ("peek", "describe", "describe"):
             silent = stack.enter_context(requests.connect(plane.folder))  # type: ignore[arg-type]
             for _ in range(50):
                 with suppress(OSError):
-                    holder.send(silent, {"do": do}, flags=socket.MSG_DONTWAIT)
+                    send(silent, {"do": do}, flags=socket.MSG_DONTWAIT)
         busy = stack.enter_context(requests.connect(plane.folder))  # type: ignore[arg-type]
         flooding = threading.Thread(target=flood, args=(busy,), daemon=True)
         flooding.start()
@@ -819,8 +823,8 @@ def test_names_that_are_not_paths_are_refused(plane: Relay, path: str) -> None:
     store_alone(plane)
     plane.kill()
     with writer(plane.folder) as (connection, _):
-        holder.send(connection, {"do": "serving", "named_paths": [path]})
-        answer, _ = holder.receive(connection)
+        send(connection, {"do": "serving", "named_paths": [path]})
+        answer, _ = receive(connection)
         assert answer == {"refused": "named_paths: expected a list of paths"}
     released = release(plane.folder, "by an operator")
     assert released is not None
@@ -837,7 +841,7 @@ def test_a_holder_that_was_frozen_hands_the_memory_over(plane: Relay, connection
             idle = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             idle.setblocking(False)
             try:
-                idle.connect(str(plane.folder / holder.SOCKET_NAME))
+                idle.connect(str(plane.folder / SOCKET_NAME))
             except BlockingIOError:  # the backlog is full, which is the point
                 break
         plane.start()
@@ -848,9 +852,9 @@ def test_idle_connections_do_not_keep_a_data_plane_from_the_memory(plane: Relay)
     store_alone(plane, 2)
     assert plane.stop() == 0
     with ExitStack() as stack:
-        for _ in range(holder.MAX_CONNECTIONS + 2):
+        for _ in range(MAX_CONNECTIONS + 2):
             idle = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            idle.connect(str(plane.folder / holder.SOCKET_NAME))
+            idle.connect(str(plane.folder / SOCKET_NAME))
             assert describe(plane.folder) is not None
         plane.start()
     assert plane.describe().start.kind == "warm"
@@ -872,7 +876,7 @@ def test_a_holder_that_never_answers_is_killed_and_replaced(
 ) -> None:
     monkeypatch.setattr(connection_module, "SILENT_S", 0.5)
     monkeypatch.setattr(requests, "ANSWER_TIMEOUT_S", 0.2)
-    arguments = [str(socket_dir / holder.SOCKET_NAME), str(backlog), requests.PROGRAM, str(socket_dir)]
+    arguments = [str(socket_dir / SOCKET_NAME), str(backlog), requests.PROGRAM, str(socket_dir)]
     with subprocess.Popen([sys.executable, "-c", NEVER_ANSWERS, *arguments], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -891,7 +895,7 @@ def test_a_holder_that_never_answers_is_killed_and_replaced(
 
 
 def test_more_descriptors_than_fit_a_datagram_arrive_in_order(socket_dir: Path) -> None:
-    count = 2 * holder.MAX_FDS_PER_DATAGRAM + 7
+    count = 2 * MAX_FDS_PER_DATAGRAM + 7
     fds = [os.memfd_create(f"m{number}") for number in range(count)]
     for number, fd in enumerate(fds):
         os.write(fd, number.to_bytes(4, "little"))
@@ -902,7 +906,7 @@ def test_more_descriptors_than_fit_a_datagram_arrive_in_order(socket_dir: Path) 
         assert [number for _, number, _ in described] == list(range(count))
         assert [int.from_bytes(os.pread(fd, 4, 0), "little") for _, _, fd in described] == list(range(count))
     finally:
-        holder.close_all([*fds, *(fd for _, _, fd in described)])
+        close_all([*fds, *(fd for _, _, fd in described)])
         release(socket_dir, "the test is over")
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
 from dataplane.holding.connection import HolderConnection
+from dataplane.holding.messages import VERSION, close_all, receive_memory, send
 from dataplane.holding.requests import answer_to
 from tests.dataplane.plane import Plane, wait_for
 
@@ -27,15 +28,15 @@ def writer(folder: Path, *, adopt: bool = False) -> Iterator[tuple[socket.socket
     connection = wait_for(lambda: requests.connect(folder), "the holder listens")
     files: dict[tuple[str, int], int] = {}
     try:
-        answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": adopt})
+        answer_to(connection, {"do": "take", "version": VERSION, "keep_s": 60, "adopt": adopt})
         if adopt:
-            files = {(kind, number): fd for kind, number, fd in holder.receive_memory(connection)}
+            files = {(kind, number): fd for kind, number, fd in receive_memory(connection)}
         yield connection, files
         with suppress(OSError):
-            holder.send(connection, {"do": "leave"})
+            send(connection, {"do": "leave"})
     finally:
         connection.close()
-        holder.close_all(list(files.values()))
+        close_all(list(files.values()))
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,15 @@ class Relay(Plane):
             fd = next(fd for each, at, fd in memory if (each, at) == (kind, number))
             return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint64)
         finally:
-            holder.close_all([fd for _, _, fd in memory])
+            close_all([fd for _, _, fd in memory])
 
     def forget(self, *keys: tuple[str, int]) -> None:
         """Make the holder of a data plane that was killed close some files, all of them by default."""
         with writer(self.folder, adopt=True) as (connection, files):
             rest = {key: (fd, os.fstat(fd).st_size) for key, fd in files.items() if keys and key not in keys}
             for key, (fd, nbytes) in rest.items():
-                holder.send(connection, {"do": "hold", "memory": [[*key, nbytes]]}, [fd])
-            holder.send(connection, {"do": "hold", "memory": [], "last": True})
+                send(connection, {"do": "hold", "memory": [[*key, nbytes]]}, [fd])
+            send(connection, {"do": "hold", "memory": [], "last": True})
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Log lines of an event."""
