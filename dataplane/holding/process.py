@@ -279,8 +279,9 @@ class Holder:
         elif do == "leave":
             self._adopting = False
         elif do == "stop":
-            self._keep_s = number_in(message, "keep_s")
-            self._stopped = int(number_in(message, "blocks")), int(number_in(message, "bytes"))
+            keep_s, blocks, nbytes = (number_in(message, name) for name in ("keep_s", "blocks", "bytes"))
+            self._keep_s = keep_s
+            self._stopped = int(blocks), int(nbytes)
             self._adopting = False
             self._memory.drop_sockets()
             return {"holding": self._description(), "to": do}
