@@ -16,6 +16,22 @@ MAX_WAITING = 16
 """Connections that wait to be accepted."""
 
 
+def is_locked(path: str | os.PathLike[str]) -> bool:
+    """Return whether a process holds a lock file, as it does until it ends. Raises OSError if the file exists and
+    cannot be opened."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 class Folder:
     """The lock of a state directory for its holder, and the socket in it. A data plane passes them to the process that
     it starts, which so has its name before it runs."""
@@ -60,18 +76,9 @@ class Folder:
         """Whether a data plane uses the state directory. It may be about to connect, and may serve the memory: marking
         that as released would take away its cache."""
         try:
-            fd = os.open(self.path(DATA_PLANE_LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
+            return is_locked(self.path(DATA_PLANE_LOCK_NAME))
         except OSError:  # the process is gone
             return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
 
     def is_locked_by(self, fds: list[int]) -> bool:
         """Return whether a data plane has sent the descriptor with which it locks the state directory: then it
