@@ -33,7 +33,7 @@ from app.observe import (
 from app.observe.catalogue import OF_DATA_PLANES, OF_MANAGEMENT_PLANE, name_of
 from app.observe.page import MetricDeclaration
 from app.observe.series import SERIES
-from dataplane.holding import holder
+from dataplane.holding import messages as holder_messages
 from dataplane.protocol import engine, join
 from dataplane.protocol.control import messages
 from dataplane.protocol.event import COMMON_FIELDS, EventStruct
@@ -383,9 +383,8 @@ def wire(note: str) -> str:
             hints = get_type_hints(kind)
             fields = ", ".join(f"`{name}: {_type(hints[name])}`" for name in kind.__struct_fields__)
             lines.append(f"| `{_tag(kind)}` | {cell(fields)} | {cell(_documented(kind))} |")
-    _, listens, messages_of_holder = (holder.__doc__ or "").partition("The holder listens")
-    text = listens + messages_of_holder.partition("\nThis module")[0]
-    lines += ["", "## Holder", "", f"Version {holder.VERSION}. {text.strip()}"]
+    _, _, text = (holder_messages.__doc__ or "").partition("\n\n")
+    lines += ["", "## Holder", "", f"Version {holder_messages.VERSION}. {text.strip()}"]
     return "\n".join(lines) + "\n"
 
 

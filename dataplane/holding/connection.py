@@ -18,15 +18,19 @@ from typing import Protocol
 import structlog
 
 from dataplane.base.child_command import standalone_command
-from dataplane.holding import holder
-from dataplane.holding.holder import (
+from dataplane.holding.folder import Folder
+from dataplane.holding.messages import (
     MAX_FDS_PER_DATAGRAM,
+    SOCKET_KINDS,
     VERSION,
     BadMessage,
     Key,
     Message,
     TooFewDescriptors,
+    close_all,
+    receive,
     receive_memory,
+    send,
 )
 from dataplane.holding.requests import (
     ANSWER_TIMEOUT_S,
@@ -203,7 +207,7 @@ class HolderConnection:
         """Start a holder of this process, and begin to send it all files. It has its name at once: if this process is
         killed before the holder runs, the next one finds it. Raises BlockingIOError if the folder has a holder."""
         try:
-            given = holder.Folder(str(folder))
+            given = Folder(str(folder))
         except BlockingIOError:
             raise
         except OSError as error:
@@ -331,7 +335,7 @@ class HolderConnection:
 
     def _drop_sockets(self) -> None:
         """Drop sockets of the gateway, which are closed by now: their descriptors may be others' soon."""
-        for key in [key for key in self._files if key[0] in holder.SOCKET_KINDS]:
+        for key in [key for key in self._files if key[0] in SOCKET_KINDS]:
             self.dropped(*key)
 
     def end(self) -> None:
@@ -358,7 +362,7 @@ class HolderConnection:
             return None
         self._connection.settimeout(max(0.01, end - time.monotonic()))
         with suppress(OSError, BadMessage):
-            while (answer := holder.receive(self._connection)[0]) is not None:
+            while (answer := receive(self._connection)[0]) is not None:
                 if "refused" in answer or answer.get("to") == do:
                     return answer
         return None
@@ -372,8 +376,8 @@ class HolderConnection:
         if self._connection is not None:
             try:
                 while True:
-                    message, fds = holder.receive(self._connection)
-                    holder.close_all(fds)
+                    message, fds = receive(self._connection)
+                    close_all(fds)
                     if message is None:
                         raise ConnectionResetError("it ended")
                     if "refused" in message:
@@ -452,7 +456,7 @@ class HolderConnection:
                 message = {"do": message["do"], "memory": [entry for each in batch for entry in each.message["memory"]]}
             fds = [each.fd for each in batch if each.fd >= 0]
             try:
-                holder.send(self._connection, message, fds, socket.MSG_DONTWAIT)
+                send(self._connection, message, fds, socket.MSG_DONTWAIT)
             except OSError as error:
                 if error.errno not in _NOT_NOW:
                     self._lost(error.strerror or "connection failed")

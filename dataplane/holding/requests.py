@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataplane.holding import holder
-from dataplane.holding.holder import MAX_REASON_CHARACTERS, SOCKET_NAME, BadMessage, Message, receive_memory, uid_of
+from dataplane.holding.folder import SOCKET_NAME
+from dataplane.holding.messages import (
+    MAX_REASON_CHARACTERS,
+    BadMessage,
+    Message,
+    close_all,
+    receive,
+    receive_memory,
+    send,
+    uid_of,
+)
 
 ANSWER_TIMEOUT_S = 5.0
 KILLED_S = 5.0
 """Time for the kernel to end a killed holder."""
-PROGRAM, MODULE = holder.__file__, "dataplane.holding.holder"
+PROGRAM, MODULE = str(Path(__file__).with_name("holder.py")), "dataplane.holding.holder"
 
 
 class HolderFailed(Exception):
@@ -93,11 +102,11 @@ def _ask(folder: Path, message: Message) -> Message | None:
 def answer_to(connection: socket.socket, message: Message, fd: int = -1) -> Message:
     """Send a request, with a descriptor if there is one, and return the answer. Raises HolderFailed, HolderSilent."""
     try:
-        holder.send(connection, message, [fd] if fd >= 0 else None)
-        answer, fds = holder.receive(connection)
+        send(connection, message, [fd] if fd >= 0 else None)
+        answer, fds = receive(connection)
     except (OSError, BadMessage) as error:
         raise HolderSilent(f"the holder of the memory does not answer: {error}") from None
-    holder.close_all(fds)
+    close_all(fds)
     if answer is None:
         raise HolderSilent("the holder of the memory closed the connection")
     if "refused" in answer:

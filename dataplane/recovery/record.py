@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from dataplane.holding import holder
+from dataplane.holding.record import load_record, save_record
 
 
 class CacheRecord(msgspec.Struct):
@@ -31,7 +31,7 @@ class CacheRecord(msgspec.Struct):
 
 def load(folder: Path) -> CacheRecord | None:
     """Return the record of a state directory; None if none can be read."""
-    record = holder.load_record(str(folder))
+    record = load_record(str(folder))
     try:
         return msgspec.convert(record, CacheRecord) if record else None
     except msgspec.ValidationError:
@@ -40,4 +40,4 @@ def load(folder: Path) -> CacheRecord | None:
 
 def save(folder: Path, record: CacheRecord) -> None:
     """Replace the record. Raises OSError."""
-    holder.save_record(str(folder), msgspec.structs.asdict(record))
+    save_record(str(folder), msgspec.structs.asdict(record))

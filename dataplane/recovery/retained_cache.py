@@ -9,7 +9,7 @@ import structlog
 
 from dataplane.core.node import Node
 from dataplane.holding.connection import HolderConnection
-from dataplane.holding.holder import boot_id
+from dataplane.holding.record import boot_id
 from dataplane.memory.memory import NodeMemory
 from dataplane.protocol.layout import H_CLOSED
 from dataplane.protocol.states import STATE_MASK, State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataplane.base.units import format_size
-from dataplane.holding.holder import boot_id
+from dataplane.holding.record import boot_id
 from dataplane.protocol.stats.processes import CacheStart
 from dataplane.recovery.record import CacheRecord
 

@@ -50,6 +50,8 @@ class PlainMemory:
         self.bases: dict[int, int] = {}
         """Of segments in the named one."""
         self.areas: dict[int, AreaMemory] = {}
+        self.buffers: dict[int, bytearray] = {}
+        """Of areas."""
         self.refuse = False
         self.available = 1 << 40
         self.capacity_bytes = 0
@@ -81,13 +83,13 @@ class PlainMemory:
     def create_area(self, client: int) -> AreaMemory:
         if self.refuse:
             raise MemoryError
-        area = AreaMemory(bytearray(area_bytes(self.max_blocks, RING_ENTRIES)), self.max_blocks, RING_ENTRIES)
+        buffer = self.buffers[client] = bytearray(area_bytes(self.max_blocks, RING_ENTRIES))
+        area = self.areas[client] = AreaMemory(buffer, self.max_blocks, RING_ENTRIES)
         area.format()
-        self.areas[client] = area
         return area
 
     def retire_area(self, client: int) -> None:
-        del self.areas[client]
+        del self.areas[client], self.buffers[client]
 
     def digest(self, segment: int, offset: int, nbytes: int) -> bytes:
         assert offset + nbytes <= self.segments[segment]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -115,6 +116,21 @@ class Plane:
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Log lines of an event."""
+        found = []
+        for line in self.log().splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if entry.get("event") == event:
+                    found.append(entry)
+        return found
+
+    def wait_logged(self, event: str, count: int = 1) -> list[dict[str, Any]]:
+        """As `logged`, once there are so many: lines are written by a thread."""
+        wait_for(lambda: len(self.logged(event)) >= count, f"{event} is logged")
+        return self.logged(event)
 
     @property
     def alive(self) -> bool:

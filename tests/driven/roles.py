@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from dataplane.devices.runtime import DeviceError, DeviceRuntime
@@ -72,8 +73,9 @@ class PlanesTurn:
 
 
 def plane(machine: Machine, arguments: dict[str, Any]) -> None:
-    """A data plane that has the machine's devices, or none."""
+    """A data plane that has the machine's devices, or none, and a holder if there is to be one."""
     from dataplane.compose import DataPlane
+    from dataplane.holding.connection import HolderConnection
     from dataplane.observe.log import configure
     from dataplane.settings import load
 
@@ -84,7 +86,9 @@ def plane(machine: Machine, arguments: dict[str, Any]) -> None:
 
     os.environ.update(arguments["environ"])
     log = configure()
-    made = DataPlane(load(), find_devices=found)
+    settings = load()
+    holder = HolderConnection(Path(settings.common.state_dir)) if arguments.get("holder") else None
+    made = DataPlane(settings, holder=holder, find_devices=found)
     signal.signal(signal.SIGTERM, lambda *_: made.stop())
     threading.Thread(target=PlanesTurn(machine).hear, daemon=True).start()
     tell(ready=True)

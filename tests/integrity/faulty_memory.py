@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dataplane.client import Client
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
+from dataplane.holding.messages import close_all
 from dataplane.protocol.layout import COLD_CHECKSUM, H_ADOPTED_NS, HOT_CONTROL, HOT_OFFSET, HOT_SPACE_SEGMENT, pack_keys
 from tests.dataplane.plane import Plane, wait_for
 
@@ -18,7 +19,7 @@ def memory_fd(plane: Plane, kind: str, number: int = 0) -> Iterator[int]:
     files: dict[tuple[str, int], int] = {}
 
     def found() -> bool:
-        holder.close_all(list(files.values()))
+        close_all(list(files.values()))
         files.clear()
         files.update({(kind, number): fd for kind, number, fd in requests.peek(plane.folder)})
         return (kind, number) in files
@@ -27,7 +28,7 @@ def memory_fd(plane: Plane, kind: str, number: int = 0) -> Iterator[int]:
     try:
         yield files[kind, number]
     finally:
-        holder.close_all(list(files.values()))
+        close_all(list(files.values()))
 
 
 def row_of(client: Client, key: bytes, space: int = 0) -> tuple[int, int, int, int]:

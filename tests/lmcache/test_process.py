@@ -276,13 +276,13 @@ class TestMemoryThatWasNotUsedYet:
     def test_a_store_that_waits_during_a_kill_fails_with_the_next_data_plane(self, socket_dir: Path) -> None:
         """The store was granted nothing: its client gets the answer that there is no room."""
         settings = {"lmcache_port": str(free_port())}
-        plane = Relay(socket_dir, settings, module="tests.restart.support.killed_while_waiting").start()
+        plane = Relay(socket_dir, settings, fault="killed_while_waiting").start()
         try:
             with Client(url_of(plane)) as worker, mapped(worker.register()) as segment:
                 worker.send([packed(9000), packed(16), packed(key(prompt(3))), packed(7)])
                 assert plane.process.wait(WAIT_S) == -signal.SIGKILL
                 plane.kill()
-                plane.module = "dataplane"
+                plane.fault = ""
                 plane.start()
                 answer = worker.receive()
                 assert answer[:2] == [packed(9000), packed(16)]
@@ -439,14 +439,14 @@ class TestAKilledDataPlane:
         """Its client writes where the first answer says: other, unwritten room must not be published in its place.
         With memory ahead it answers at once, without later."""
         settings = {"lmcache_port": str(free_port()), "dataplane__prefault": ahead}
-        plane = Relay(socket_dir, settings, module="tests.restart.support.killed_on_answer").start()
+        plane = Relay(socket_dir, settings, fault="killed_on_answer").start()
         try:
             with Client(url_of(plane)) as worker, mapped(worker.register()) as segment:
                 granted = worker.prepare_store(prompt(2))
                 assert len(granted["slots"]) == 2
                 assert plane.process.wait(WAIT_S) == -signal.SIGKILL
                 plane.kill()
-                plane.module = "dataplane"
+                plane.fault = ""
                 plane.start()
                 worker.answered_twice = True
                 assert worker.ask("noop") == "OK"  # it has answered the same request by now

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from dataplane.client import Client, ClientEvent, Code, attach
+from dataplane.client import Code
 from dataplane.core.journal.recovery_table import (
     B_CAPACITY,
     B_CLIENT,
@@ -23,107 +22,16 @@ from dataplane.core.journal.recovery_table import (
     ROW_RESERVATION,
     ROW_USED,
 )
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
+from dataplane.holding.messages import close_all
 from dataplane.io.peers import open_process
 from dataplane.protocol.layout import H_BUCKETS, H_MAGIC, H_VERSION, HOT_WORDS, PAGE, IndexMemory
 from dataplane.protocol.states import STATE_MASK, State
 from tests.dataplane import factories as make
-from tests.dataplane.plane import contents, engine_process, line, wait_for
-from tests.restart.support.relay import Relay, hold, relay
+from tests.dataplane.plane import engine_process, line, wait_for
+from tests.restart.support.blocks import PAGE_BYTES, attached_again, connect, connected, kill, read, store
+from tests.restart.support.relay import Relay, hold
 from tests.threads import JOIN_S, join
-
-PAGE_BYTES = 4096
-
-
-@pytest.fixture
-def make_relay(socket_dir: Path) -> Iterator[Callable[..., Relay]]:
-    made: list[Relay] = []
-
-    def new(**settings: str) -> Relay:
-        made.append(relay(socket_dir, **settings))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.end()
-
-
-@pytest.fixture
-def plane(make_relay: Callable[..., Relay]) -> Relay:
-    return make_relay().start()
-
-
-def connect(plane: Relay, **options: object) -> Client:
-    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
-
-
-def store(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES, tenant: str = "") -> int:
-    with client.reserve(chain, nbytes, tenant=tenant) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, nbytes)[at]
-        return reservation.commit().blocks
-
-
-def read(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES) -> int:
-    """Leading blocks, each with the right bytes."""
-    with client.acquire(chain) as lease:
-        for at in range(len(lease)):
-            assert bytes(lease.view(at)) == contents(chain, nbytes)[at]
-        return len(lease)
-
-
-def connected(client: Client) -> bool:
-    client.lookup(make.keys(1))
-    return client.connected
-
-
-def kill(plane: Relay, client: Client) -> None:
-    """Kill a data plane, and wait until the client knows: until then it counts as connected."""
-    plane.kill()
-    wait_for(lambda: not connected(client), "the loss is noticed")
-
-
-def test_an_engine_continues_with_its_area_its_leases_and_its_views(plane: Relay) -> None:
-    chain = make.keys(5)
-    events: list[ClientEvent] = []
-    with connect(plane, on_event=events.append) as client:
-        store(client, chain, tenant="a")
-        lease = client.acquire(chain)
-        view = lease.view(2)
-        epoch, attachment = client.epoch, client._link.attachment
-        kill(plane, client)
-        assert read(client, chain) == 5, "reading does not depend on it"
-        plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
-        assert client._link.attachment is attachment
-        assert client.epoch != epoch
-        assert bytes(view) == contents(chain, PAGE_BYTES)[2]
-        assert read(client, chain) == 5
-        assert store(client, make.keys(3, "new")) == 3
-        stats = plane.describe()
-        assert (stats.adopted_blocks, stats.pool.blocks, len(stats.engines)) == (5, 8, 1)
-        assert {each.tenant: each.blocks for each in stats.tenants} == {"a": 5, "_default": 3}
-    assert [event.name for event in events] == ["attached", "lost", "attached"]
-    (line,) = plane.wait_logged("memory.adopted")
-    assert (line["blocks"], line["quarantined_blocks"], line["engines"]) == (5, 0, 1)
-
-
-def test_an_error_that_nothing_catches_keeps_every_block(make_relay: Callable[..., Relay]) -> None:
-    plane = make_relay()
-    plane.module = "tests.restart.support.failing"
-    plane.start()
-    chain = make.keys(5)
-    with connect(plane) as client:
-        assert store(client, chain) == 5
-        assert plane.process is not None
-        plane.process.send_signal(signal.SIGALRM)
-        assert plane.process.wait(60) == 1
-        assert "a defect" in plane.log()
-        kill(plane, client)
-        plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
-        assert read(client, chain) == 5
-        assert plane.describe().adopted_blocks == 5
 
 
 def test_a_lease_taken_without_a_data_plane_prevents_eviction_after_its_start(plane: Relay) -> None:
@@ -134,7 +42,7 @@ def test_a_lease_taken_without_a_data_plane_prevents_eviction_after_its_start(pl
         lease = client.acquire(files)
         assert len(lease) == 4
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
+        attached_again(client)
         for each in others:
             store(client, [each], make.MIB)
         assert read(client, files, make.MIB) == 4
@@ -152,7 +60,7 @@ def test_a_store_that_was_cut_off_is_refused_and_can_be_done_again(plane: Relay)
         reservation = client.reserve(chain, PAGE_BYTES)
         kill(plane, client)
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
+        attached_again(client)
         assert plane.describe().pool.quarantined_bytes == 3 * PAGE_BYTES, "it may still be writing"
         reservation.view(0)[:] = b"x" * PAGE_BYTES
         committed = reservation.commit()
@@ -170,39 +78,39 @@ time.sleep(600)
 """
 
 
-def test_reserved_bytes_of_an_engine_that_died_are_freed(plane: Relay) -> None:
+@pytest.mark.parametrize("dies_first", [True, False])
+def test_reserved_bytes_of_an_engine_are_freed_when_it_is_gone(plane: Relay, dies_first: bool) -> None:
     with engine_process(HALF_A_STORE, plane.socket) as engine:
         assert line(engine) == "half"
         plane.kill()
-        engine.kill()
-        engine.wait(60)
+        if dies_first:
+            engine.kill()
+            engine.wait(60)
         plane.start()
-        stats = plane.wait_stats(lambda stats: not stats.engines, "the engine is forgotten")
-        assert stats.pool.used_bytes == 0
-
-
-def test_an_engine_that_lives_keeps_its_quarantine_until_it_is_gone(plane: Relay) -> None:
-    with engine_process(HALF_A_STORE, plane.socket) as engine:
-        assert line(engine) == "half"
-        plane.kill()
-        plane.start()
-        assert plane.describe().pool.quarantined_bytes == 4 * PAGE_BYTES
-        engine.kill()
-        plane.wait_stats(lambda stats: stats.pool.used_bytes == 0, "its bytes come back")
+        if not dies_first:
+            assert plane.describe().pool.quarantined_bytes == 4 * PAGE_BYTES, "it may still be writing"
+            engine.kill()
+        plane.wait_stats(lambda stats: not stats.engines and stats.pool.used_bytes == 0, "its bytes come back")
 
 
 # ---- cold starts
 
 
-def start_cold(plane: Relay, client: Client, reason: str) -> None:
-    """The next data plane serves, holds nothing, and says why."""
-    plane.start()
-    (line,) = plane.wait_logged("memory.not_adopted")
-    assert reason in line["reason"], line
-    wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches again")
-    assert store(client, make.keys(5)) == 5
-    assert read(client, make.keys(5)) == 5
-    assert plane.describe().adopted_blocks == 0
+@contextmanager
+def cold_start(plane: Relay, reason: str) -> Iterator[None]:
+    """The block changes what a killed data plane left: the next one serves, holds nothing, and says why."""
+    chain = make.keys(5)
+    with connect(plane) as client:
+        store(client, chain)
+        kill(plane, client)
+        yield
+        plane.start()
+        (line,) = plane.wait_logged("memory.not_adopted")
+        assert reason in line["reason"], line
+        wait_for(lambda: connected(client) and client.lookup(chain) == 0, "the client attaches again")
+        assert store(client, chain) == 5
+        assert read(client, chain) == 5
+        assert plane.describe().adopted_blocks == 0
 
 
 @pytest.mark.parametrize(
@@ -227,30 +135,16 @@ def start_cold(plane: Relay, client: Client, reason: str) -> None:
     ],
 )
 def test_memory_that_is_not_ours_is_a_cold_start(plane: Relay, kind: str, word: int, value: int, reason: str) -> None:
-    with connect(plane) as client:
-        store(client, make.keys(5))
-        kill(plane, client)
+    with cold_start(plane, reason):
         plane.words(kind)[word] = value
-        start_cold(plane, client, reason)
-
-
-def test_another_number_of_blocks_in_the_settings_is_a_cold_start(plane: Relay) -> None:
-    with connect(plane) as client:
-        store(client, make.keys(5))
-        kill(plane, client)
-        plane.settings["dataplane__max_blocks"] = "2048"
-        start_cold(plane, client, "it has 4096 block descriptors, the settings say 2048")
 
 
 def test_rows_that_contradict_each_other_are_a_cold_start(plane: Relay) -> None:
-    with connect(plane) as client:
-        store(client, make.keys(5))
-        kill(plane, client)
+    with cold_start(plane, "two blocks overlap"):
         words = plane.words("index")
         index = IndexMemory.attach(memoryview(words.data).cast("B"))
         live = np.flatnonzero(index.control & np.uint64(STATE_MASK) == State.READY)
         index.hot[live[1], HOT_WORDS - 2] = index.hot[live[0], HOT_WORDS - 2]
-        start_cold(plane, client, "two blocks overlap")
 
 
 def test_any_scribbling_is_survived(plane: Relay) -> None:
@@ -258,7 +152,7 @@ def test_any_scribbling_is_survived(plane: Relay) -> None:
     random = np.random.default_rng(5)
     with connect(plane) as client:
         for number in range(6):
-            wait_for(lambda: connected(client), "attached")
+            attached_again(client)
             store(client, make.keys(20, number))
             kill(plane, client)
             kind = ("index", "books", "names")[number % 3]
@@ -270,17 +164,16 @@ def test_any_scribbling_is_survived(plane: Relay) -> None:
             assert plane.alive
 
 
-def test_memory_of_a_live_writer_is_not_adopted(make_relay: Callable[..., Relay], tmp_path: Path) -> None:
-    first = make_relay().start()
-    with connect(first) as client:
+def test_memory_of_a_live_writer_is_not_adopted(plane: Relay) -> None:
+    with connect(plane) as client:
         store(client, make.keys(3))
-        second = Relay(first.folder / "second", dict(first.settings))
+        second = Relay(plane.folder / "second", dict(plane.settings))
         second.folder.mkdir()
         try:
-            files = requests.peek(first.folder)
+            files = requests.peek(plane.folder)
             hold(second.folder, [each for each in files if each[0] in ("index", "books", "names")])
-            holder.close_all([fd for _, _, fd in files])
-            with pytest.raises(AssertionError, match=f"process {first.pid} still writes the memory"):
+            close_all([fd for _, _, fd in files])
+            with pytest.raises(AssertionError, match=f"process {plane.pid} still writes the memory"):
                 second.start()
         finally:
             second.end()
@@ -294,36 +187,21 @@ def test_a_segment_missing_from_the_holder_costs_its_blocks_alone(plane: Relay) 
         kill(plane, client)
         plane.forget(("segment", 1))
         plane.start()
-        wait_for(lambda: connected(client), "the client attaches again")
+        attached_again(client)
         assert client.lookup(make.keys(2, "small")) == 0
         assert read(client, make.keys(2, "large"), make.MIB) == 2
         assert [line["blocks"] for line in plane.wait_logged("memory.incomplete")] == [2]
 
 
 def test_unknown_leases_cause_a_cold_start(plane: Relay) -> None:
-    with connect(plane) as client:
-        store(client, make.keys(5))
-        kill(plane, client)
+    with cold_start(plane, "the area of client 1 is missing, although its process is running"):
         plane.forget(("area", 1))
-        start_cold(plane, client, "the area of client 1 is missing, although its process is running")
-
-
-def test_an_orderly_stop_gives_the_memory_up(plane: Relay) -> None:
-    with connect(plane) as client:
-        store(client, make.keys(5))
-        assert plane.stop() == 0
-        wait_for(lambda: not connected(client), "the loss is noticed")
-        assert requests.peek(plane.folder) == []
-        plane.start()
-        wait_for(lambda: connected(client) and client.lookup(make.keys(5)) == 0, "the client attaches again")
-        start = plane.describe().start
-        assert (start.kind, start.released, start.lost_blocks) == ("cold", True, 5)
 
 
 # ---- what was in force
 
 
-def test_snapshots_are_in_force_from_the_first_moment_after_a_restart(plane: Relay) -> None:
+def test_snapshots_are_in_force_after_a_restart_and_a_corrupt_one_is_set_aside(plane: Relay) -> None:
     chain = make.keys(3, "pinned")
     snapshot, bodies = make.pins([make.pin("p", chain)])
     with plane.manager() as manager:
@@ -331,8 +209,9 @@ def test_snapshots_are_in_force_from_the_first_moment_after_a_restart(plane: Rel
         manager.push(snapshot, bodies)
     with connect(plane) as client:
         store(client, chain)
-    wait_for(lambda: (plane.folder / "pins.snapshot").exists(), "the pins are written down")
-    wait_for(lambda: (plane.folder / "quotas.snapshot").exists(), "the quotas are written down")
+    path = plane.folder / "quotas.snapshot"
+    wait_for(path.exists, "the quotas are written down")
+    wait_for(path.with_name("pins.snapshot").exists, "the pins are written down")
     plane.kill()
     plane.start()
     stats = plane.describe()
@@ -340,13 +219,6 @@ def test_snapshots_are_in_force_from_the_first_moment_after_a_restart(plane: Rel
     assert (stats.observed["quotas"].generation, stats.observed["pins"].generation) == (7, 1)
     assert [(pin.name, pin.guaranteed) for pin in stats.pins] == [("p", 3)]
     assert {each.tenant: each.limit_bytes for each in stats.tenants}["a"] == 8 << 20
-
-
-def test_a_corrupt_snapshot_is_set_aside(plane: Relay) -> None:
-    with plane.manager() as manager:
-        manager.push(make.quotas({"a": 8 << 20}, 7))
-    path = plane.folder / "quotas.snapshot"
-    wait_for(path.exists, "the quotas are written down")
     plane.kill()
     path.write_bytes(path.read_bytes()[:-3] + b"xyz")
     plane.start()

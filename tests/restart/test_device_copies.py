@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.driven.engines import make as make_engine
 from tests.gpu.machine_fixtures import emulated
 from tests.gpu.machines import Machine, Other
 from tests.lmcache.planes import free_port, leased, url_of
-from tests.restart.support.device_plane import DeviceRelay
+from tests.restart.support.relay import Relay
 
 __all__ = ["emulated"]
 
@@ -35,11 +36,36 @@ COPIED = 4 * CHUNKS * CHUNK_BYTES
 """By the four copies of a round."""
 
 
+class DeviceRelay(Relay):
+    """Data planes with an emulated device, whose copies stop when the test says so."""
+
+    other: Process
+    machine: Machine
+
+    def start(self) -> DeviceRelay:
+        environ = {name: value for name, value in self.environ.items() if name.startswith("LARDER_")}
+        arguments = {"kind": self.machine.kind, "uuid": self.machine.uuid, "environ": environ, "holder": True}
+        self.other = Process("plane", arguments)
+        self.process = self.other.process
+        assert self.other.hear() == {"ready": True}
+        return self
+
+    def kill(self) -> None:
+        super().kill()
+        self.other.end()
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        return self.other.ask(do=do, **arguments)
+
+    def mappings(self, name: str) -> int:
+        """Return the number of shared files with this in their name that the data plane maps."""
+        return sum(name in line for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines())
+
+
 @pytest.fixture
 def plane(emulated: Machine, socket_dir: Path) -> Iterator[DeviceRelay]:
-    made = DeviceRelay(
-        socket_dir, {"pool_bytes": f"{32 + 2 * KILLS}MiB", "lmcache_port": str(free_port())}, uuid=emulated.uuid
-    )
+    made = DeviceRelay(socket_dir, {"pool_bytes": f"{32 + 2 * KILLS}MiB", "lmcache_port": str(free_port())})
+    made.machine = emulated
     made.start()
     yield made
     made.end()
@@ -173,7 +199,7 @@ def test_bytes_copied_for_a_dead_engine_are_freed_at_once(emulated: Machine, pla
     dying.kill()
     assert emulated.runtime.memory_used(emulated.device) == 0
     plane.start()
-    stats = plane.wait_stats(lambda stats: of_engines(stats) == 0, "the engine is forgotten")
+    stats = plane.wait_stats(lambda stats: not any(each.is_engine for each in stats.engines), "the engine is forgotten")
     assert stats.pool.used_bytes == stats.pool.ready_bytes == CHUNKS * CHUNK_BYTES
     other = make_engine(emulated, plane.socket, FORM, timeout_s=30.0)
     assert other.register() is None
@@ -181,8 +207,3 @@ def test_bytes_copied_for_a_dead_engine_are_freed_at_once(emulated: Machine, pla
     assert done(other.client.load_into(keys("base"), NEW)).hits == CHUNKS
     wait_for(lambda: store_again(other, keys("new")), "its keys are free")
     other.close()
-
-
-def of_engines(stats: NodeStats) -> int:
-    """Engines that are no gateway's own."""
-    return sum(each.is_engine for each in stats.engines)

@@ -5,26 +5,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import select
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dataplane.client import Client, attach
+from dataplane.client import Client
 from dataplane.protocol.codec import encode
 from dataplane.protocol.layout import H_MEMORY, H_PID, IndexMemory
-from dataplane.protocol.states import STATE_MASK, State
+from dataplane.protocol.states import State
 from tests.dataplane import factories as make
 from tests.dataplane.plane import START_TIMEOUT_S, wait_for
+from tests.restart.support.blocks import connect
+from tests.restart.support.cuts import listed
 from tests.restart.support.engine import BLOCK_BYTES
 from tests.restart.support.harness import Supervised, supervised
-from tests.restart.support.load import engine, read_line
+from tests.restart.support.load import engines
 from tests.sizes import size
 
 KILLS = int(os.environ.get("LARDER_TEST_KILLS", size(20, 4)))
@@ -36,16 +36,9 @@ TIMED = "LARDER_TEST_KILLS" in os.environ
 
 def left_behind(client: Client, dead: int) -> int | None:
     """Blocks that a killed data plane left readable; None when the next one has begun already."""
-    attachment = client._link.attachment
-    assert attachment is not None
-    index: IndexMemory = attachment.index
-    control, entries = index.control.copy(), index.entries.copy().reshape(-1)
-    if index.cells[H_PID] != dead:
-        return None
-    listed = np.zeros(index.max_blocks, np.bool_)
-    listed[((entries[entries != 0] & np.uint64(0xFFFFFFFF)) - np.uint64(1)).astype(np.int64)] = True
-    state = control & np.uint64(STATE_MASK)
-    return int(np.count_nonzero(listed & ((state == State.READY) | (state == State.EVICTING))))
+    index: IndexMemory = client._link.attachment.index
+    found = len(listed(index, State.READY, State.EVICTING))
+    return found if index.cells[H_PID] == dead else None
 
 
 def wait_gone(pid: int) -> None:
@@ -105,11 +98,7 @@ def kill_once(plane: Supervised, client: Client, number: int, chance: random.Ran
 @pytest.mark.timeout(300 + 3 * KILLS)
 def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> None:
     chance = random.Random(KILLS)
-    with ExitStack() as stack:
-        plane = stack.enter_context(supervised(socket_dir))
-        engines = [stack.enter_context(engine(plane.socket, seed)) for seed in range(ENGINES)]
-        assert [read_line(each) for each in engines] == ["begun"] * ENGINES
-        client = stack.enter_context(attach(plane.socket, [make.space()], timeout_s=30))
+    with supervised(socket_dir) as plane, engines(plane.socket, ENGINES) as end, connect(plane) as client:
         with plane.manager() as manager:
             manager.push(make.quotas({"t0": None}, 1))
         memory = client._link.attachment.index.cells[H_MEMORY]
@@ -124,20 +113,12 @@ def test_kills_under_load_lose_nothing_and_no_read_fails(socket_dir: Path) -> No
             times[has_standby].append(after)
             counted += whole
         assert client._link.attachment.index.cells[H_MEMORY] == memory
-        seen = []
-        for each in engines:
-            each.terminate()
-            seen.append(json.loads(read_line(each)))
-        stats = plane.describe()
-        assert stats.armed, "quotas are in force from the first moment"
+        end()
+        assert plane.describe().armed, "quotas are in force from the first moment"
         for has_standby, found in times.items():
             which = "with" if has_standby else "perhaps without"
             print(f"back {which} a standby: median {np.median(found):.3f} s, worst {max(found):.3f} s")
         print(f"{counted} of {KILLS} could be counted")
-        print(json.dumps(seen))
-    assert [each["own_misses"] for each in seen] == [0] * ENGINES
-    assert [each["wrong_blocks"] for each in seen] == [0] * ENGINES
-    assert all(each["verified_blocks"] > 0 for each in seen)
     assert counted > 0
     if TIMED:
         assert np.median(times[True]) <= BACK_S, times

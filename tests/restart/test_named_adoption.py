@@ -2,145 +2,138 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dataplane.client import attach
 from dataplane.memory.named import BACKUP_PREFIX, FOLDER, PREFIX, CannotName
 from dataplane.recovery import named_segment
 from dataplane.settings import load
 from tests.dataplane import factories as make
-from tests.dataplane.plane import contents, wait_for
+from tests.dataplane.plane import wait_for
 from tests.forked import run
 from tests.free_port import free_port
-from tests.restart.support.gateway_plane import CHAIN, LEASED, NBYTES
+from tests.lmcache.client import Client, prompt
+from tests.lmcache.planes import Segment, check, leased, mapped, url_of
+from tests.lmcache.planes import store as store_chunks
+from tests.restart.support.blocks import connect, read, store
 from tests.restart.support.relay import Relay
 from tests.run_marks import shm_name
 
 SEGMENT = 2 * make.MIB
-
-
-@dataclass
-class Gateway(Relay):
-    """One that says what its engine found, before `start` returns."""
-
-    def report(self) -> list[dict[str, Any]]:
-        path = self.folder / "said"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def start(self) -> Gateway:
-        before = len(self.report())
-        super().start()
-        wait_for(lambda: len(self.report()) > before or not self.alive, "the engine says what it found")
-        assert self.alive, self.log()
-        return self
+CHUNKS = 3
 
 
 @pytest.fixture
-def make_plane(socket_dir: Path) -> Iterator[Callable[..., Gateway]]:
-    made: list[Gateway] = []
-    names = []
-
-    def new(**settings: str) -> Gateway:
-        folder = socket_dir / str(len(made))
-        folder.mkdir()
-        name = shm_name(folder)
-        names.append(name)
-        settings = {"lmcache_port": str(free_port()), "dataplane__lmcache_shm_name": name, **settings}
-        made.append(Gateway(folder, settings, module="tests.restart.support.gateway_plane"))
-        return made[-1]
-
-    yield new
-    for each in made:
-        each.end()
-    for name in names:
-        (FOLDER / (PREFIX + name)).unlink(missing_ok=True)
-        (FOLDER / (BACKUP_PREFIX + PREFIX + name)).unlink(missing_ok=True)
+def new_plane(make_plane: Callable[..., Relay]) -> Callable[..., Relay]:
+    return lambda **settings: make_plane(
+        **{"lmcache_port": str(free_port()), "dataplane__keep_memory_s": "0", **settings}
+    )
 
 
 @pytest.fixture
-def plane(make_plane: Callable[..., Gateway]) -> Gateway:
-    return make_plane().start()
+def plane(new_plane: Callable[..., Relay]) -> Relay:
+    """A data plane with chunks of an LMCache worker."""
+    plane = new_plane().start()
+    with worker(plane) as (client, segment):
+        assert store_chunks(client, segment, prompt(CHUNKS), 0, "stores")
+    return plane
 
 
-def path_of(plane: Gateway) -> Path:
-    return FOLDER / (PREFIX + plane.settings["dataplane__lmcache_shm_name"])
+@contextmanager
+def worker(plane: Relay) -> Iterator[tuple[Client, Segment]]:
+    with Client(url_of(plane)) as client, mapped(client.register()) as segment:
+        client.answered_twice = True
+        yield client, segment
 
 
-def report(plane: Gateway) -> dict[str, Any]:
-    """What the last one wrote, before it served."""
-    return plane.report()[-1]
+def has_chunks(plane: Relay) -> bool:
+    """Whether the chunks are there, each with the right bytes."""
+    plane.describe()  # asserts that the audit finds nothing
+    with worker(plane) as (client, segment):
+        return check(client, segment, prompt(CHUNKS), 0, "reads")
 
 
-def again(plane: Gateway, **settings: str) -> dict[str, Any]:
-    """Kill it, start the next one, and hear what it found."""
+def path_of(plane: Relay) -> Path:
+    return FOLDER / (PREFIX + shm_name(plane.folder))
+
+
+def inode_of(plane: Relay) -> int:
+    return path_of(plane).stat().st_ino
+
+
+def again(plane: Relay, **settings: str) -> None:
     plane.kill()
     plane.settings.update(settings)
     plane.start()
-    return report(plane)
 
 
-def test_named_memory_of_a_gateway_survives_a_kill_at_its_address(plane: Gateway) -> None:
-    first = report(plane)
-    assert (first["named"], first["stored"], first["faults"]) == (path_of(plane).name, len(CHAIN), [])
-    for _ in range(3):
-        after = again(plane)
-        assert after["adopted"]
-        assert after["resumed"]
-        assert after["faults"] == []
-        assert after["inode"] == first["inode"] == path_of(plane).stat().st_ino
-        assert (after["held"], after["found"], after["again"]) == (LEASED, len(CHAIN), len(CHAIN))
-        assert after["stored"] == 5
-        assert after["open"] == 0, "what was being written is never published"
+@contextmanager
+def own_engine(plane: Relay) -> Iterator[None]:
+    """An engine that is no gateway's. The block replaces the data plane, and the engine has all of its blocks again."""
+    chain = make.keys(30, "own")
+    with connect(plane) as client:
+        assert store(client, chain) == 30
+        yield
+        wait_for(lambda: client.lookup(chain) == 30 and client.connected, "the engine is back")
+        assert read(client, chain) == 30
+
+
+def test_named_memory_of_a_gateway_survives_kills_at_its_address(plane: Relay) -> None:
+    inode, status = inode_of(plane), path_of(plane).stat()
+    assert status.st_size == 16 * make.MIB + 4096
+    assert SEGMENT <= status.st_blocks * 512 < 2 * SEGMENT, "a range that is taken has its pages"
+    with own_engine(plane), worker(plane) as (client, segment):
+        assert client.lookup(prompt(CHUNKS), "held") == CHUNKS
+        assert client.prepare_store(prompt(2, 1), "open")["slots"]
+        for number in range(3):
+            again(plane)
+            assert inode_of(plane) == inode
+            assert leased(plane.describe()) >= CHUNKS, "what was held is held still"
+            assert check(client, segment, prompt(CHUNKS), 0, f"reads {number}")
+            assert client.lookup(prompt(2, 1), f"looks {number}") == 0, "what was being written is never published"
+            assert store_chunks(client, segment, prompt(1, 2 + number), 2 + number, f"stores {number}")
     assert plane.stop() == 0
     assert not path_of(plane).exists()
 
 
-def test_own_engines_and_a_gateways_outlive_a_kill_together(plane: Gateway) -> None:
-    chain = make.keys(30, "own")
-    client = attach(plane.socket, [make.space()], timeout_s=30)
-    with client.reserve(chain, NBYTES) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, NBYTES)[at]
-        assert reservation.commit().blocks == len(chain)
-    after = again(plane)
-    assert after["again"] == len(CHAIN)
-    wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
-    with client.acquire(chain) as lease:
-        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, NBYTES)
-    client.close()
+def new_settings(plane: Relay) -> None:
+    plane.kill()
+    plane.settings["dataplane__max_blocks"] = "999"
 
 
-def test_a_name_of_dead_owners_is_taken_by_the_next_owner(plane: Gateway) -> None:
-    first = report(plane)
+def stop(plane: Relay) -> None:
+    assert plane.stop() == 0
+
+
+def forget(plane: Relay) -> None:
     plane.kill()
     plane.forget()
     assert path_of(plane).exists()
+
+
+@pytest.mark.parametrize("end", [new_settings, stop, forget])
+def test_a_cold_start_has_a_new_file_under_the_same_name(plane: Relay, end: Callable[[Relay], None]) -> None:
+    before = inode_of(plane)
+    end(plane)
     plane.start()
-    after = report(plane)
-    assert not after["adopted"]
-    assert after["inode"] != first["inode"]
-    assert after["inode"] == path_of(plane).stat().st_ino
-    assert after["stored"] == len(CHAIN)
+    assert not has_chunks(plane)
+    assert inode_of(plane) != before
 
 
-def rival(plane: Gateway, folder: Path) -> subprocess.CompletedProcess[str]:
+def rival(plane: Relay, folder: Path) -> subprocess.CompletedProcess[str]:
     """Another data plane that is to have the same name."""
     folder.mkdir()
-    settings = {**plane.settings, "lmcache_port": str(free_port())}
-    return run("dataplane", env=Gateway(folder, settings).environ)
+    named = {"lmcache_port": str(free_port()), "dataplane__lmcache_shm_name": shm_name(plane.folder)}
+    return run("dataplane", env=Relay(folder, named).environ)
 
 
-def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(plane: Gateway, tmp_path: Path) -> None:
-    first = report(plane)
+def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(plane: Relay, tmp_path: Path) -> None:
+    before = inode_of(plane)
     failed = rival(plane, tmp_path / "one")
     assert failed.returncode == 2
     assert f"the LMCache gateway: {path_of(plane)} belongs to another data plane" in failed.stderr
@@ -148,116 +141,77 @@ def test_a_living_owner_keeps_its_name_also_between_its_death_and_its_successor(
     plane.kill()
     assert rival(plane, tmp_path / "two").returncode == 2
     plane.start()
-    assert report(plane)["inode"] == first["inode"]
+    assert inode_of(plane) == before
 
 
-def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Gateway) -> None:
-    chain = make.keys(5, "own")
-    client = attach(plane.socket, [make.space()], timeout_s=30)
-    with client.reserve(chain, NBYTES) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, NBYTES)[at]
-        assert reservation.commit().blocks == len(chain)
-    after = again(plane, lmcache_port="0")
-    assert after == {"named": None, "engines": [], "faults": []}
+def test_without_the_gateway_its_memory_goes_and_everything_else_stays(plane: Relay) -> None:
+    with own_engine(plane):
+        again(plane, lmcache_port="0")
+        assert not path_of(plane).exists()
+        assert plane.wait_logged("memory.incomplete")[-1]["blocks"] == CHUNKS
+        assert len(plane.describe().engines) == 1
+
+
+def test_a_name_that_was_removed_between_two_data_planes_is_put_back(plane: Relay) -> None:
+    before = inode_of(plane)
+    plane.kill()
+    path_of(plane).unlink()
+    plane.start()
+    assert has_chunks(plane)
+    assert inode_of(plane) == before
+
+
+def test_both_names_removed_cost_the_gateways_cache_alone(plane: Relay) -> None:
+    with own_engine(plane):
+        plane.kill()
+        path_of(plane).unlink()
+        path_of(plane).with_name(BACKUP_PREFIX + path_of(plane).name).unlink()
+        plane.start()
+        assert not has_chunks(plane)
+        assert "were removed" in plane.wait_logged("lmcache.memory_lost")[-1]["reason"]
+        assert path_of(plane).exists()
+
+
+def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Relay) -> None:
+    again(plane, dataplane__lmcache_pool_bytes="4MiB", dataplane__lmcache_shm_name=shm_name("other"))
+    assert has_chunks(plane)
+    with Client(url_of(plane)) as client:
+        registered = client.register()
+        assert (registered["shm_name"], registered["pool_size"]) == (path_of(plane).name, 16 * make.MIB)
+    assert plane.stop() == 0
     assert not path_of(plane).exists()
-    assert plane.wait_logged("memory.incomplete")[-1]["blocks"] == len(CHAIN)
-    wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
-    client.close()
 
 
-def test_a_name_that_was_removed_between_two_data_planes_is_put_back(plane: Gateway) -> None:
-    first = report(plane)
-    plane.kill()
-    path_of(plane).unlink()
-    after = again(plane)
-    assert (after["adopted"], after["found"], after["faults"]) == (True, len(CHAIN), [])
-    assert after["inode"] == first["inode"] == path_of(plane).stat().st_ino
-
-
-def test_both_names_removed_cost_the_gateways_cache_alone(plane: Gateway) -> None:
-    chain = make.keys(5, "own")
-    client = attach(plane.socket, [make.space()], timeout_s=30)
-    with client.reserve(chain, NBYTES) as reservation:
-        assert reservation.commit().blocks == len(chain)
-    plane.kill()
-    path_of(plane).unlink()
-    path_of(plane).with_name(BACKUP_PREFIX + path_of(plane).name).unlink()
-    after = again(plane)
-    assert (after["adopted"], after["resumed"], after["found"]) == (False, False, 0)
-    assert after["faults"] == []
-    assert "were removed" in plane.wait_logged("lmcache.memory_lost")[-1]["reason"]
-    assert path_of(plane).stat().st_ino == after["inode"]
-    wait_for(lambda: client.lookup(chain) == len(chain) and client.connected, "the engine is back")
-    client.close()
-
-
-def test_a_cold_start_has_a_new_file_under_the_same_name(plane: Gateway) -> None:
-    first = report(plane)
-    after = again(plane, dataplane__max_blocks="999")
-    assert not after["adopted"]
-    assert after["inode"] != first["inode"]
-    assert (after["found"], after["stored"]) == (0, len(CHAIN))
-    assert path_of(plane).stat().st_ino == after["inode"]
-
-
-def test_after_a_stop_in_good_order_the_next_start_is_cold(plane: Gateway) -> None:
-    first = report(plane)
-    assert plane.stop() == 0
-    after = again(plane)
-    assert (after["adopted"], after["found"], after["stored"]) == (False, 0, len(CHAIN))
-    assert after["inode"] != first["inode"]
-    assert path_of(plane).stat().st_ino == after["inode"]
-
-
-def test_another_size_and_name_count_from_the_next_cold_start_on(plane: Gateway) -> None:
-    path = path_of(plane)
-    after = again(plane, dataplane__lmcache_pool_bytes="4MiB", dataplane__lmcache_shm_name=shm_name("other"))
-    assert (after["named"], after["nbytes"], after["found"]) == (path.name, 16 * make.MIB, len(CHAIN))
-    assert plane.stop() == 0
-    assert not path.exists()
-
-
-def test_a_size_beyond_dev_shm_is_logged_in_one_line(make_plane: Callable[..., Gateway]) -> None:
-    plane = make_plane(dataplane__lmcache_pool_bytes="512TiB")
+@pytest.mark.parametrize(
+    ("settings", "code", "message"),
+    [
+        (
+            {"dataplane__lmcache_pool_bytes": "512TiB"},
+            2,
+            "LMCache.* free, and dataplane.lmcache_pool_bytes says 512 TiB.*--shm-size",
+        ),
+        (
+            {"pool_bytes": "512TiB"},
+            2,
+            r"pool_bytes: expected at most the memory of this machine or container, [\d.]+ .iB, got 512 TiB; "
+            r"[\d.]+ .iB are free now",
+        ),
+        ({"control_url": "ipc:///proc/nowhere/control.sock"}, 1, ""),
+    ],
+)
+def test_a_start_that_fails_leaves_no_name_and_says_why_in_one_line(
+    new_plane: Callable[..., Relay], settings: dict[str, str], code: int, message: str
+) -> None:
+    plane = new_plane(**settings)
     failed = run("dataplane", env=plane.environ)
-    assert failed.returncode == 2
-    (line,) = [line for line in failed.stderr.splitlines() if "LMCache" in line]
-    assert "free, and dataplane.lmcache_pool_bytes says 512 TiB" in line
-    assert "--shm-size" in line
+    assert failed.returncode == code
+    assert re.search(message, failed.stderr)
     assert not path_of(plane).exists()
 
 
-def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows(make_plane: Callable[..., Gateway]) -> None:
-    small = make_plane().start()
-    assert report(small)["nbytes"] == 16 * make.MIB
+def test_by_default_the_file_is_as_large_as_the_pool_or_as_dev_shm_allows() -> None:
     settings = load(environ={"LARDER_POOL_BYTES": "64MiB"})
     assert named_segment._size(settings, 256 * make.MIB) == 64 * make.MIB
     assert named_segment._size(settings, 32 * make.MIB) == 32 * make.MIB
     with pytest.raises(CannotName, match="it needs 16 MiB"):
         named_segment._size(settings, 8 * make.MIB)
-
-
-def test_a_pool_larger_than_the_machine_is_refused_with_the_size_that_fits(make_plane: Callable[..., Gateway]) -> None:
-    failed = run("dataplane", env=make_plane(pool_bytes="512TiB").environ)
-    assert failed.returncode == 2
-    assert re.search(
-        r"pool_bytes: expected at most the memory of this machine or container, [\d.]+ .iB, got 512 TiB; "
-        r"[\d.]+ .iB are free now",
-        failed.stderr,
-    )
-
-
-def test_a_start_that_fails_later_leaves_no_name(make_plane: Callable[..., Gateway]) -> None:
-    plane = make_plane(control_url="ipc:///proc/nowhere/control.sock")
-    failed = run("dataplane", env=plane.environ)
-    assert failed.returncode == 1
-    assert not path_of(plane).exists()
-
-
-def test_a_taken_range_has_its_pages_and_a_stopped_node_leaves_nothing(plane: Gateway) -> None:
-    status = path_of(plane).stat()
-    assert status.st_size == 16 * make.MIB + 4096
-    assert SEGMENT <= status.st_blocks * 512 < 2 * SEGMENT
-    assert plane.stop() == 0
-    assert not path_of(plane).exists()

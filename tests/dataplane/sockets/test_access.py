@@ -11,7 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from dataplane.client import attach
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
+from dataplane.holding.folder import SOCKET_NAME
+from dataplane.holding.messages import close_all
 from dataplane.protocol.codec import decode, decoder
 from dataplane.protocol.codes import Code, code_of
 from dataplane.protocol.engine import VERSION, EngineReply, Ping, Refused, Reserve, Serving
@@ -45,7 +47,7 @@ def test_ready_blocks_are_in_memory_of_the_holder_after_kill_9(plane: Plane) -> 
             fd = memory["segment", int(row[HOT_SPACE_SEGMENT]) >> 32]
             assert os.pread(fd, int(row[HOT_NBYTES]), int(row[HOT_OFFSET])) == content
         del index, row
-    holder.close_all([fd for _, _, fd in peeked])
+    close_all([fd for _, _, fd in peeked])
 
 
 def test_a_ping_of_another_version_is_refused(plane: Plane) -> None:
@@ -164,4 +166,4 @@ def test_only_users_on_the_allow_list_may_attach(open_plane: Callable[..., Plane
 
 def test_a_user_on_the_allow_list_may_not_reach_the_holder(open_plane: Callable[..., Plane]) -> None:
     plane = open_plane(dataplane__allowed_uids=str(OTHER_UID))
-    assert as_other(CONNECT, str(plane.folder / holder.SOCKET_NAME)) == "no permission"
+    assert as_other(CONNECT, str(plane.folder / SOCKET_NAME)) == "no permission"

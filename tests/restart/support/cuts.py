@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from types import FrameType
 from typing import Any
@@ -17,13 +18,15 @@ from dataplane.core.journal.recovery_table import RecoveryTable, TableWriter, re
 from dataplane.core.node import Node, NodeOptions
 from dataplane.core.restore import Restored, SurvivingMemory, restore, segments_here
 from dataplane.protocol.engine import VERSION, Attach, SpaceRequest
-from dataplane.protocol.layout import H_MEMORY, PAGE, U64, AreaMemory, IndexMemory, area_bytes, index_bytes
-from dataplane.protocol.states import STATE_MASK, State
+from dataplane.protocol.layout import H_MEMORY, PAGE, U64, AreaMemory, IndexMemory, index_bytes
+from dataplane.protocol.states import STATE_BITS, STATE_MASK, State
+from tests.dataplane import factories as make
 from tests.dataplane.bench_node import RING_ENTRIES, Bench, BenchEngine, PlainMemory
 
 HALF = PAGE
 """Of the journal: small, so that it is compacted often."""
 MEMORY = 77
+SLOT = 64 << 10
 CORE = "/dataplane/core/"
 
 
@@ -51,13 +54,7 @@ class KillBench(Bench):
     """A bench whose three memories can be copied, and that can begin with copies."""
 
     def __init__(
-        self,
-        image: Image | None = None,
-        *,
-        capacity_bytes: int = 0,
-        max_blocks: int = 64,
-        named_bytes: int = 0,
-        **options: Any,
+        self, image: Image | None = None, *, capacity_bytes: int = 0, max_blocks: int = 64, named_bytes: int = 0
     ) -> None:
         self.now = 1_000_000.0 if image is None else image.now
         self.fences = 0
@@ -73,7 +70,7 @@ class KillBench(Bench):
             hint_max_s=3600.0,
         )
         self.max_blocks = max_blocks
-        self.memory: KillMemory = KillMemory(max_blocks)
+        self.memory = PlainMemory(max_blocks)
         self.restored: Restored | None = None
         if image is None:
             self._buffers = (
@@ -127,6 +124,27 @@ class KillBench(Bench):
         for client in self.memory.areas.keys() - self.node.engines.keys():
             self.memory.retire_area(client)
 
+    def _alike(self, image: Image | None = None, named_bytes: int | None = None) -> KillBench:
+        named = self.options.named_bytes if named_bytes is None else named_bytes
+        capacity = self.options.capacity_bytes
+        return KillBench(image, capacity_bytes=capacity, max_blocks=self.max_blocks, named_bytes=named)
+
+    def next(self, image: Image | None = None, named_bytes: int | None = None) -> KillBench:
+        """The data plane after this one was killed. Whatever the cut, its accounts are consistent, and what readers had
+        they still have."""
+        image = image or self.image()
+        after = self._alike(image, named_bytes)
+        assert after.faults() == []
+        controls, words = image.state(), after.index.control
+        assert ((words >> STATE_BITS) >= (controls >> STATE_BITS)).all(), "an incarnation went back"
+        readable = np.isin(controls & STATE_MASK, [State.READY, State.EVICTING])
+        leased = np.zeros(len(words), np.bool_)
+        for area in after.memory.areas.values():
+            leased |= area.counters != 0
+        assert (words[readable & leased] & STATE_MASK == State.READY).all(), "a held block went"
+        assert not np.isin(words & STATE_MASK, [State.RESERVED, State.EVICTING]).any()
+        return after
+
     def image(self, dead: frozenset[int] = frozenset()) -> Image:
         index, recovery_table, names = (bytes(buffer) for buffer in self._buffers)
         memfds = {each: size for each, size in self.memory.segments.items() if each not in self.memory.bases}
@@ -163,6 +181,12 @@ class KillBench(Bench):
         images.append(self.image())
         return list(_refined(images))
 
+    def restoration_cuts(self, image: Image) -> list[Image]:
+        """What the restoration by the next data plane stores, cut everywhere."""
+        bench = self._alike()
+        bench.load(image)
+        return bench.cuts(lambda: bench.restore(image))
+
     def resume(self, engine: BenchEngine) -> BenchEngine:
         """The same process attaches to this bench with what it had."""
         known = self.node.engines[engine.client]
@@ -175,15 +199,14 @@ class KillBench(Bench):
         assert again.client == engine.client
         return BenchEngine(self, again.client, numbers, self.memory.areas[again.client])
 
-    def ready(self) -> dict[int, int]:
-        """Control words of READY blocks that are in the index, by descriptor."""
-        flat = self.index.entries.reshape(-1)
-        listed = {(entry & 0xFFFFFFFF) - 1 for entry in flat[flat != 0].tolist()}
-        return {
-            number: word
-            for number, word in enumerate(self.index.control.tolist())
-            if word & STATE_MASK == State.READY and number in listed
-        }
+    def locations(self) -> dict[int, tuple[int, int]]:
+        """Where the bytes of each READY block are, whatever the segment's number: (base or -segment, offset)."""
+        found = {}
+        for number, block in self.node.pool.table.blocks.items():
+            if block.state is State.READY:
+                segment = block.slot.slab.segment
+                found[number] = (-segment.number if segment.base is None else segment.base, block.slot.offset)
+        return found
 
 
 def _refined(images: list[Image]) -> Iterator[Image]:
@@ -204,29 +227,45 @@ def _refined(images: list[Image]) -> Iterator[Image]:
     yield images[-1]
 
 
-@dataclass
-class KillMemory(PlainMemory):
-    """`PlainMemory` that keeps the areas' bytes."""
-
-    buffers: dict[int, bytearray] = field(default_factory=dict)
-
-    def __init__(self, max_blocks: int) -> None:
-        super().__init__(max_blocks)
-        self.buffers = {}
-
-    def create_area(self, client: int) -> AreaMemory:
-        buffer = self.buffers[client] = bytearray(area_bytes(self.max_blocks, RING_ENTRIES))
-        area = self.areas[client] = AreaMemory(buffer, self.max_blocks, RING_ENTRIES)
-        area.format()
-        return area
-
-    def retire_area(self, client: int) -> None:
-        super().retire_area(client)
-        self.buffers.pop(client, None)
+def listed(index: IndexMemory, *states: State) -> set[int]:
+    """Descriptors in the index with one of these states."""
+    numbers = {(entry & 0xFFFFFFFF) - 1 for entry in index.entries.reshape(-1).tolist() if entry}
+    control = index.control.tolist()
+    return {number for number in numbers if control[number] & STATE_MASK in states}
 
 
-def restoration_cuts(image: Image, capacity_bytes: int, named_bytes: int = 0) -> list[Image]:
-    """What a restoration stores, cut everywhere."""
-    bench = KillBench(capacity_bytes=capacity_bytes, named_bytes=named_bytes)
-    bench.load(image)
-    return bench.cuts(lambda: bench.restore(image))
+def survivors(image: Image) -> set[int]:
+    """Descriptors that the next data plane must have."""
+    return listed(IndexMemory.attach(bytearray(image.index)), State.READY, State.EVICTING)
+
+
+def check_all(
+    made: KillBench,
+    engines: Sequence[BenchEngine],
+    work: Callable[[], object],
+    then: Callable[[KillBench], None] = lambda after: None,
+) -> None:
+    """Cut the work everywhere. After each cut, what was READY is there, at its place, and the same engines store and
+    read on."""
+    before = made.locations()
+    images = made.cuts(work)
+    assert len(images) > 5, "the work stores something"
+    stay = dict(before.items() & made.locations().items())
+    controls = made.image().state()
+    for number, image in enumerate(images):
+        if not number % 16:
+            gc.collect()  # a node is megabytes, and a circle
+        after = made.next(image)
+        assert survivors(image) == listed(after.index, State.READY), "a READY block was lost, or one appeared"
+        now, there = after.locations(), image.state()
+        for block, location in stay.items():
+            if there[block] == controls[block]:
+                assert now[block] == location, "a READY block lies somewhere else"
+        for engine in engines:
+            again = after.resume(engine)
+            assert not after.node.engines[engine.client].expired, "what it does not write any more is released"
+            chain = make.keys(3, ("afterwards", engine.client))
+            stored = again.store(chain, SLOT)
+            assert after.faults() == []
+            assert again.lookup(chain) == 3 or stored.refused
+        then(after)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.dataplane.plane import START_TIMEOUT_S, Manager, Plane, wait_for
+from tests.dataplane.plane import START_TIMEOUT_S, Plane, wait_for
 from tests.forked import Forked
 
 
@@ -22,17 +22,12 @@ from tests.forked import Forked
 class Supervised(Plane):
     """A data plane that is started again when it ends. `plane_pid` is the one that serves, or is about to."""
 
-    arguments: tuple[str, ...] = ()
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def start(self) -> Supervised:
         with (self.folder / "log").open("ab") as log:
             self.process = Forked(
-                "tests.restart.support.supervised",
-                *self.arguments,
-                env=self.environ,
-                stdout=subprocess.PIPE,
-                stderr=log,
+                "tests.restart.support.supervised", env=self.environ, stdout=subprocess.PIPE, stderr=log
             )
         self._follow()
         wait_for(lambda: self._accepts() or not self.alive, "the data plane starts", START_TIMEOUT_S)
@@ -68,38 +63,24 @@ class Supervised(Plane):
         """Replacements that have ended."""
         return [each for each in self.events if each["event"] == "replaced"]
 
-    def replace(self) -> float:
-        """A planned restart of the data plane; the seconds that it was away."""
+    def replace(self) -> None:
+        """A planned restart of the data plane."""
         before = len(self.replaced)
         self.signal(signal.SIGHUP)
         wait_for(lambda: len(self.replaced) > before or not self.alive, "the data plane is replaced", 90)
         assert self.alive, self.log()
         assert self.replaced[-1]["reason"] == ""
-        return float(self.replaced[-1]["seconds"])
 
     def standby_waits(self) -> bool:
         """A process waits that has not begun to serve."""
         ready = [each["pid"] for each in self.logged("dataplane.standby_ready")]
         return bool(ready) and ready[-1] not in [each.get("pid") for each in self.events]
 
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """Log lines of an event."""
-        lines = []
-        for line in self.log().splitlines():
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if entry.get("event") == event:
-                    lines.append(entry)
-        return lines
-
-    def manager(self) -> Manager:
-        return Manager(self.control_url)
-
 
 @contextmanager
-def supervised(folder: Path, *arguments: str, **settings: str) -> Iterator[Supervised]:
+def supervised(folder: Path, **settings: str) -> Iterator[Supervised]:
     """A supervised data plane, stopped in good order at the end, and never left behind."""
-    plane = Supervised(folder, settings, arguments=arguments)
+    plane = Supervised(folder, settings)
     try:
         yield plane.start()
         assert plane.stop() == 0, plane.log()

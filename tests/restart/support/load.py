@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.forked import Forked
 
 
 @contextmanager
-def engine(path: str, seed: int) -> Iterator[subprocess.Popen[str]]:
-    process = Forked(
-        "tests.restart.support.engine", path, str(seed), env=dict(os.environ), stdout=subprocess.PIPE, text=True
-    )
+def engines(path: str, count: int) -> Iterator[Callable[[], None]]:
+    """Engines under load, which end at a wrong byte. The function ends them, and asserts that each read blocks, and
+    that its own were always there."""
+    pipe = subprocess.PIPE
+    processes = [
+        Forked("tests.restart.support.engine", path, str(seed), env=dict(os.environ), stdout=pipe, text=True)
+        for seed in range(count)
+    ]
+
+    def read_lines() -> list[str]:
+        return [each.stdout.readline().strip() for each in processes if each.stdout is not None]
+
+    def end() -> None:
+        for each in processes:
+            each.terminate()
+        lines = read_lines()
+        print(*lines)
+        assert all(lines), "an engine read wrong bytes"
+        seen = [json.loads(line) for line in lines]
+        assert [each["own_misses"] for each in seen] == [0] * count
+        assert all(each["verified_blocks"] > 0 for each in seen)
+
     try:
-        yield process
+        assert read_lines() == ["begun"] * count
+        yield end
     finally:
-        process.kill()
-        process.wait(60)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def read_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+        for each in processes:
+            each.kill()
+            each.wait(60)
+            assert each.stdout is not None
+            each.stdout.close()

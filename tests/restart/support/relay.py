@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import socket
@@ -10,32 +9,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dataplane.holding import holder, requests
+from dataplane.holding import requests
 from dataplane.holding.connection import HolderConnection
+from dataplane.holding.messages import VERSION, close_all, receive_memory, send
 from dataplane.holding.requests import answer_to
 from tests.dataplane.plane import Plane, wait_for
 
 
 @contextmanager
-def writer(folder: Path, *, adopt: bool = False) -> Iterator[tuple[socket.socket, dict[tuple[str, int], int]]]:
-    """A connection to the holder as the data plane's, with what it holds if `adopt`; it leaves without a fault."""
+def writer(
+    folder: Path, *, adopt: bool = False, leaves: bool = True
+) -> Iterator[tuple[socket.socket, dict[tuple[str, int], int]]]:
+    """A connection to the holder as the data plane's, with what it holds if `adopt`; it `leaves` without a fault, or
+    dies."""
     connection = wait_for(lambda: requests.connect(folder), "the holder listens")
     files: dict[tuple[str, int], int] = {}
     try:
-        answer_to(connection, {"do": "take", "version": holder.VERSION, "keep_s": 60, "adopt": adopt})
+        answer_to(connection, {"do": "take", "version": VERSION, "keep_s": 60, "adopt": adopt})
         if adopt:
-            files = {(kind, number): fd for kind, number, fd in holder.receive_memory(connection)}
+            files = {(kind, number): fd for kind, number, fd in receive_memory(connection)}
         yield connection, files
-        with suppress(OSError):
-            holder.send(connection, {"do": "leave"})
+        if leaves:
+            with suppress(OSError):
+                send(connection, {"do": "leave"})
     finally:
         connection.close()
-        holder.close_all(list(files.values()))
+        close_all(list(files.values()))
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,26 @@ def hold(folder: Path, files: list[tuple[str, int, int]]) -> None:
     connection.end()
 
 
+def peeked(folder: Path) -> list[tuple[str, int]]:
+    """Return kind and number of all that the holder of a state directory has."""
+    found = requests.peek(folder)
+    close_all([fd for _, _, fd in found])
+    return [(kind, number) for kind, number, _ in found]
+
+
 @dataclass
 class Relay(Plane):
     """`start`, `kill`, `start` again: the second goes on with the memory of the first."""
 
+    fault: str = ""
+    """Of the next one; a function of `tests.restart.support.faulty`."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**super().environ, "TEST_FAULT": self.fault}
+
     def start(self) -> Relay:
+        self.module = "tests.restart.support.faulty" if self.fault else "dataplane"
         super().start()
         return self
 
@@ -76,37 +94,24 @@ class Relay(Plane):
             fd = next(fd for each, at, fd in memory if (each, at) == (kind, number))
             return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint64)
         finally:
-            holder.close_all([fd for _, _, fd in memory])
+            close_all([fd for _, _, fd in memory])
 
     def forget(self, *keys: tuple[str, int]) -> None:
         """Make the holder of a data plane that was killed close some files, all of them by default."""
         with writer(self.folder, adopt=True) as (connection, files):
             rest = {key: (fd, os.fstat(fd).st_size) for key, fd in files.items() if keys and key not in keys}
             for key, (fd, nbytes) in rest.items():
-                holder.send(connection, {"do": "hold", "memory": [[*key, nbytes]]}, [fd])
-            holder.send(connection, {"do": "hold", "memory": [], "last": True})
+                send(connection, {"do": "hold", "memory": [[*key, nbytes]]}, [fd])
+            send(connection, {"do": "hold", "memory": [], "last": True})
 
-    def logged(self, event: str) -> list[dict[str, Any]]:
-        """Log lines of an event."""
-        found = []
-        for line in self.log().splitlines():
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if entry.get("event") == event:
-                    found.append(entry)
-        return found
+    def holders(self) -> list[int]:
+        """Process ids."""
+        return requests.signal_holders(self.folder, 0)
 
-    def wait_logged(self, event: str) -> list[dict[str, Any]]:
-        """As `logged`, once there is one: lines are written by a thread."""
-        wait_for(lambda: self.logged(event), f"{event} is logged")
-        return self.logged(event)
+    def peeked(self) -> list[tuple[str, int]]:
+        return peeked(self.folder)
 
     def end(self) -> None:
         self.kill()
         with suppress(requests.HolderFailed):
             requests.release(self.folder, "the test is over")
-
-
-def relay(folder: Path, **settings: str) -> Relay:
-    """One that has not been started."""
-    return Relay(folder, settings)

@@ -1,7 +1,7 @@
 """A data plane under the real supervisor alone: `python -m tests.restart.support.supervised`.
 
 Prints a line for each start and exit, as JSON; ends in good order on SIGTERM, and replaces the data plane by a new
-process on SIGHUP. `--no-standby` starts an interpreter each time.
+process on SIGHUP.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def tell(event: str, **fields: object) -> None:
     sys.stdout.flush()
 
 
-async def main(arguments: list[str]) -> None:
+async def main() -> None:
     configure()
     common = load().common
     supervisor = Supervisor(
@@ -33,8 +33,8 @@ async def main(arguments: list[str]) -> None:
         on_start=lambda pid: tell("start", pid=pid),
         engine_socket=common.engine_socket,
         state_dir=Path(common.state_dir),
-        standby="--no-standby" not in arguments,
-        survives="--survives" in arguments,
+        standby=True,
+        survives=False,
     )
     done = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,8 +43,8 @@ async def main(arguments: list[str]) -> None:
 
     async def replace() -> None:
         reason = await supervisor.why_not_adoptable(os.environ)
-        seconds = await supervisor.replace(os.environ, keep=not reason, grace_s=3.0)
-        tell("replaced", seconds=seconds, reason=reason)
+        await supervisor.replace(os.environ, keep=not reason, grace_s=3.0)
+        tell("replaced", reason=reason)
 
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGHUP, lambda: replacing.append(asyncio.create_task(replace()))
@@ -58,4 +58,4 @@ async def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A planned restart whose new data plane hangs or ends goes back to the old settings, with the memory."""
+"""Processes that hang or end instead of taking over: the memory stays, and another process serves it."""
 
 from __future__ import annotations
 
@@ -14,40 +14,23 @@ import pytest
 
 from app.supervisor import supervisor as supervisor_module
 from app.supervisor.supervisor import CannotReplace, Supervisor
-from dataplane.client import Client, attach
 from tests.dataplane import factories as make
-from tests.dataplane.plane import Plane, contents, wait_for
+from tests.dataplane.plane import Plane, wait_for
+from tests.restart.support.blocks import connect, read, store
+from tests.restart.support.harness import supervised as supervised_process
 
 HANGS, ENDS = "TEST_HANGS", "TEST_ENDS"
 PROGRAM = f"""
 import os, sys, time
-if os.environ.get("{HANGS}"):
+if os.environ.get("{HANGS}") or os.environ.get("{ENDS}"):
     from dataplane.recovery.supervision import SupervisorConnection
     SupervisorConnection.wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
-    time.sleep(600)
-if os.environ.get("{ENDS}"):
-    from dataplane.recovery.supervision import SupervisorConnection
-    SupervisorConnection.wait(int(sys.argv[sys.argv.index("--supervisor-fd") + 1]))
+    time.sleep(600 if os.environ.get("{HANGS}") else 0)
     sys.exit(1)
 from dataplane.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
 WAIT_S = 60.0
-PAGE_BYTES = 4096
-
-
-def store(client: Client, chain: list[bytes]) -> int:
-    with client.reserve(chain, PAGE_BYTES) as reservation:
-        for at in reservation.writable:
-            reservation.view(at)[:] = contents(chain, PAGE_BYTES)[at]
-        return reservation.commit().blocks
-
-
-def read(client: Client, chain: list[bytes]) -> int:
-    """Return the number of leading blocks that are there, each with the right bytes."""
-    with client.acquire(chain) as lease:
-        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, PAGE_BYTES)[: len(lease)]
-        return len(lease)
 
 
 @asynccontextmanager
@@ -84,7 +67,7 @@ async def test_a_successor_that_hangs_is_killed_and_the_old_settings_serve_with_
     plane = Plane(socket_dir)
     async with supervised(plane, standby=standby) as (supervisor, pids):
         chain = make.keys(4)
-        with attach(plane.socket, [make.space()], timeout_s=30) as client:
+        with connect(plane) as client:
             assert store(client, chain) == 4
             with pytest.raises(CannotReplace, match=r"did not serve within 5 s\. One with the old settings"):
                 await supervisor.replace({**plane.environ, HANGS: "1"}, keep=True, grace_s=10.0)
@@ -115,7 +98,7 @@ async def test_a_restart_fails_if_the_old_settings_serve_before_its_standby_is_r
             await new_standby()
 
         monkeypatch.setattr(supervisor, "_new_standby", slow)
-        with attach(plane.socket, [make.space()], timeout_s=30) as client:
+        with connect(plane) as client:
             chain = make.keys(4)
             assert store(client, chain) == 4
             with pytest.raises(CannotReplace, match=r"exit code 1\. One with the old settings serves again"):
@@ -123,3 +106,18 @@ async def test_a_restart_fails_if_the_old_settings_serve_before_its_standby_is_r
             assert supervisor._standby is None, "a standby with the new settings would take over"
             assert read(client, chain) == 4
         assert len(pids) == 3
+
+
+def test_a_standby_that_does_not_answer_is_given_up_and_nothing_is_lost(tmp_path: Path) -> None:
+    with supervised_process(tmp_path) as plane, connect(plane) as client:
+        assert store(client, make.keys(8)) == 8
+        wait_for(plane.standby_waits, "a standby waits")
+        hung, before = int(plane.logged("dataplane.standby_ready")[-1]["pid"]), plane.plane_pid
+        os.kill(hung, signal.SIGSTOP)
+        plane.kill_plane()
+        wait_for(lambda: plane.plane_pid != before, "another process serves")
+        assert plane.plane_pid != hung
+        assert [each["pid"] for each in plane.wait_logged("dataplane.standby_timed_out")] == [hung]
+        assert plane.describe().pool.blocks == 8
+        wait_for(lambda: not Path(f"/proc/{hung}").exists(), "it is killed")
+        wait_for(plane.standby_waits, "the next standby waits")

@@ -1,0 +1,71 @@
+"""Blocks that an engine stores and reads, with bytes that follow from their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from dataplane.client import Client, attach
+from dataplane.protocol.layout import H_CLOSED
+from tests.dataplane import factories as make
+from tests.dataplane.plane import Plane, contents, wait_for
+
+PAGE_BYTES = 4096
+
+
+def connect(plane: Plane, **options: object) -> Client:
+    return attach(plane.socket, [make.space()], timeout_s=30, **options)  # type: ignore[arg-type]
+
+
+def store(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES, tenant: str = "") -> int:
+    """Return the number of blocks that were published."""
+    with client.reserve(chain, nbytes, tenant=tenant) as reservation:
+        for at in reservation.writable:
+            reservation.view(at)[:] = contents(chain, nbytes)[at]
+        return reservation.commit().blocks
+
+
+def read(client: Client, chain: list[bytes], nbytes: int = PAGE_BYTES) -> int:
+    """Return the number of leading blocks that are there, each with the right bytes."""
+    with client.acquire(chain) as lease:
+        assert [bytes(lease.view(at)) for at in range(len(lease))] == contents(chain, nbytes)[: len(lease)]
+        return len(lease)
+
+
+def connected(client: Client) -> bool:
+    client.lookup(make.keys(1))
+    return client.connected
+
+
+def attached_again(client: Client) -> None:
+    wait_for(lambda: connected(client), "the client attaches again")
+
+
+def lost(client: Client) -> None:
+    """Wait until the client knows that the data plane ended: until then it counts as connected."""
+    wait_for(lambda: not connected(client), "the loss is noticed")
+
+
+def kill(plane: Plane, client: Client) -> None:
+    """Kill the data plane, not its holder, and wait until the client knows."""
+    plane.kill_process()
+    lost(client)
+
+
+@contextmanager
+def cached(plane: Plane, blocks: int = 3) -> Iterator[tuple[Client, Callable[[], bool]]]:
+    """An engine that has stored blocks, and a function that returns whether their memory is marked as released."""
+    with connect(plane) as client:
+        assert store(client, make.keys(blocks)) == blocks
+        attachment = client._link.attachment
+        yield client, lambda: bool(attachment.index.header[H_CLOSED])
+
+
+def store_alone(plane: Plane, blocks: int = 3) -> None:
+    with cached(plane, blocks):
+        pass
+
+
+def read_alone(plane: Plane, blocks: int = 3) -> int:
+    with connect(plane) as client:
+        return read(client, make.keys(blocks))
