@@ -77,7 +77,7 @@ class Folder:
         that as released would take away its cache."""
         try:
             return is_locked(self.path(DATA_PLANE_LOCK_NAME))
-        except OSError:  # the process is gone
+        except OSError:  # unknown: assume that it lives
             return True
 
     def is_locked_by(self, fds: list[int]) -> bool:
