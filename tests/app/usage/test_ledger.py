@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -16,7 +15,6 @@ from app.errors import StoreUnavailable
 from app.ingest.usage import HOUR_S, PendingUsage
 from app.services.usage.ledger import UsageLedger
 from app.settings import Settings
-from app.store.base import migrate
 from app.store.base.database import Database
 from app.store.usage import ledger
 from app.store.usage.ledger import (
@@ -135,14 +133,6 @@ async def rows_of(database: Database) -> dict[tuple[str, str, int], dict[str, in
     async with database.read() as session:
         rows = (await session.scalars(sa.select(UsageRow))).all()
     return {(r.node, r.tenant, r.hour): {name: getattr(r, name) for name in COUNTERS} for r in rows}
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    opened = Database(database_url)
-    await migrate.upgrade(opened)
-    yield opened
-    await opened.close()
 
 
 async def test_the_rows_are_the_sum_of_all_increments(database: Database) -> None:
