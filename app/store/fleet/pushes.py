@@ -24,7 +24,7 @@ class PushRow(Base):
     generation: Mapped[Whole]
     digest: Mapped[Digest]
     state: Mapped[Name]
-    """Name of a `push.states.PushState`, in lower case."""
+    """Value of a `push.states.PushState`."""
     reason: Mapped[Name]
     """Reason for the push: `change`, `joined`, `drift` or `retry`."""
     attempt: Mapped[Whole]
