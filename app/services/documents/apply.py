@@ -236,12 +236,8 @@ async def _check_ceilings(change: Change, declared: DeclaredRecords, result: App
             if step.kind.name == "quotas":
                 await ceilings.check_quota(change, step.key, before, after)
             elif step.after is not None:
-                end = step.after["expires_at"]
-                left_s = None if end is None else end - change.now
-                salt, strength = step.after["tenant"], step.after["strength"]
                 current = None if step.before is None else step.before["selector"]
-                ceilings.check_pin_selector(change.by, current, step.after["selector"])
-                await ceilings.check_pin(change.session, change.by, salt, strength, left_s)
+                await ceilings.check_pin(change, step.after["tenant"], current, step.after)
         except Forbidden as error:
             record = declared.records[step.kind.name].get(step.key)
             path = f"{step.kind.name}.{step.kind.shown(step.key)}" if record is None else record.path

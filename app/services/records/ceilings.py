@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.errors import FieldError, Forbidden
 from app.observe.catalogue.records import CeilingChanged, CeilingCreated, CeilingDeleted
@@ -130,27 +129,26 @@ async def check_quota(
         raise Forbidden("; ".join(f"{fault.path}: {fault.message}" for fault in faults), faults)
 
 
-async def check_pin(session: AsyncSession, by: Principal, salt: str, strength: str, ends_in_s: float | None) -> None:
-    """Refuse a pin beyond the tenant's ceiling to a caller who is limited to tenants. Raises Forbidden."""
-    if by.salts is None:
+async def check_pin(change: Change, salt: str, selector: Mapping[str, str] | None, values: Mapping[str, Any]) -> None:
+    """Refuse a pin beyond the tenant's ceiling, and a changed selector, to a caller who is limited to tenants.
+    `selector`: of the pin as it is; `values`: its columns as they will be. Raises Forbidden."""
+    if change.by.salts is None:
         return
-    by.check_salt(salt)
-    row = await session.get(CeilingRow, salt)
+    if (selector or None) != (values["selector"] or None):
+        message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
+        raise Forbidden.at("selector", message)
+    change.by.check_salt(salt)
+    row = await change.session.get(CeilingRow, salt)
+    strength = values["strength"]
     allowed = STRENGTHS if row is None or row.strengths is None else tuple(row.strengths)
     if strength not in allowed:
         message = f"expected {' or '.join(allowed) or 'none: no pins'} (the tenant's ceiling), got {strength}"
         raise Forbidden.at("strength", message)
     most = None if row is None else row.max_ttl_s
+    ends_in_s = None if values["expires_at"] is None else values["expires_at"] - change.now
     if most is not None and (ends_in_s is None or ends_in_s > most):
         got = "no end" if ends_in_s is None else span(round(ends_in_s))
         raise Forbidden.at("ttl_s", f"expected an end within {span(most)}: the tenant's ceiling; got {got}")
-
-
-def check_pin_selector(by: Principal, current: Mapping[str, str] | None, request: Mapping[str, str] | None) -> None:
-    """Refuse a changed pin selector to a caller who is limited to tenants. Raises Forbidden."""
-    if by.salts is not None and (current or None) != (request or None):
-        message = "labels of nodes belong to the fleet: only callers of all tenants may set a pin's selector"
-        raise Forbidden.at("selector", message)
 
 
 def _above(name: str, row: CeilingRow, current: Mapping[str, Any] | None, wish: Mapping[str, Any]) -> FieldError | None:

@@ -254,9 +254,7 @@ def _in_tiers(seen: Iterable[PinStats]) -> dict[str, PinInTier]:
 async def _check(change: Change, salt: str, row: PinRow | None, values: Values) -> None:
     """Check that the caller may give the record these values: its owner, and the tenant's ceiling. Raises Forbidden."""
     owners.check(change.by, None if row is None else row.managed_by, values["managed_by"])
-    ceilings.check_pin_selector(change.by, None if row is None else row.selector, values["selector"])
-    ends_in_s = None if values["expires_at"] is None else values["expires_at"] - change.now
-    await ceilings.check_pin(change.session, change.by, salt, values["strength"], ends_in_s)
+    await ceilings.check_pin(change, salt, None if row is None else row.selector, values)
 
 
 def _end(row: PinRow, seen: list[PinStats], now: float) -> tuple[float | None, bool]:
